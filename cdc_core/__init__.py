@@ -1,0 +1,1 @@
+"""PostgreSQL to an ordered, durable log of changes. No Dagster, no Spark."""

@@ -1,0 +1,1 @@
+"""Whole transactions, staged, then confirmed."""

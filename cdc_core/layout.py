@@ -1,0 +1,84 @@
+"""The columns of the staging tables, as Arrow schemas.
+
+`table` is the quoted name (`str(TableName)`); null for marks. LSNs are 64-bit integers. `values` are
+Postgres' text forms in relation column order; `unchanged` the indexes of unchanged TOAST values (null
+there in `values`); `old_values` the old tuple as sent: the key columns, or the whole row under
+replica identity full. `detail` is JSON.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+_TEXTS = pa.list_(pa.field("element", pa.string()))
+
+# What decoding gives; the other columns of a change come from its transaction.
+DECODED_FIELDS = (
+    pa.field("table", pa.string()),
+    pa.field("relation_version", pa.int64()),
+    pa.field("op", pa.string(), nullable=False),
+    pa.field("values", _TEXTS),
+    pa.field("unchanged", pa.list_(pa.field("element", pa.int32()))),
+    pa.field("old_values", _TEXTS),
+    pa.field("detail", pa.string()),
+)
+DECODED_SCHEMA = pa.schema(DECODED_FIELDS)
+
+CHANGES_SCHEMA = pa.schema(
+    [
+        pa.field("epoch", pa.int32(), nullable=False),
+        pa.field("commit_lsn", pa.int64(), nullable=False),
+        pa.field("seq", pa.int64(), nullable=False),
+        pa.field("end_lsn", pa.int64(), nullable=False),
+        pa.field("xid", pa.int64(), nullable=False),
+        pa.field("committed_at", pa.timestamp("us", tz="UTC"), nullable=False),
+        *DECODED_FIELDS,
+    ]
+)
+
+RELATIONS_SCHEMA = pa.schema(
+    [
+        pa.field("relation_version", pa.int64(), nullable=False),
+        pa.field("epoch", pa.int32(), nullable=False),
+        pa.field("first_lsn", pa.int64(), nullable=False),
+        pa.field("oid", pa.int64(), nullable=False),
+        pa.field("schema", pa.string(), nullable=False),
+        pa.field("name", pa.string(), nullable=False),
+        pa.field("identity", pa.string(), nullable=False),
+        pa.field(
+            "columns",
+            pa.list_(
+                pa.field(
+                    "element",
+                    pa.struct(
+                        [
+                            pa.field("name", pa.string()),
+                            pa.field("attnum", pa.int32()),
+                            pa.field("type_oid", pa.int64()),
+                            pa.field("type_modifier", pa.int32()),
+                            pa.field("type_name", pa.string()),
+                            pa.field("not_null", pa.bool_()),
+                            pa.field("key_ordinal", pa.int32()),
+                            pa.field("in_identity", pa.bool_()),
+                            pa.field("missing_value", pa.string()),
+                            pa.field("has_default", pa.bool_()),
+                        ]
+                    ),
+                )
+            ),
+        ),
+    ]
+)
+
+EPOCHS_SCHEMA = pa.schema(
+    [
+        pa.field("epoch", pa.int32(), nullable=False),
+        pa.field("system_id", pa.string(), nullable=False),
+        pa.field("timeline", pa.int32(), nullable=False),
+        pa.field("slot", pa.string(), nullable=False),
+        pa.field("publication", pa.string(), nullable=False),
+        pa.field("first_lsn", pa.int64(), nullable=False),
+        pa.field("started_at", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+    ]
+)

@@ -1,0 +1,1 @@
+"""Bytes of the replication stream to values and Arrow columns; no I/O."""

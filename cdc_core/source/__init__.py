@@ -1,0 +1,1 @@
+"""The PostgreSQL server: the only place that talks to it."""

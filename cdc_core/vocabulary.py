@@ -1,0 +1,191 @@
+"""The nouns that every room shares: LSN, position, table name, column, relation, operation.
+
+Pure values; no I/O, no clock. An LSN is a byte position in the WAL, `16/B374D848` wherever a person
+reads it. All bounds (staged, merged, cut) are end LSNs: the first byte after a commit record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+_LSN_TEXT = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})\Z")
+_PLAIN_IDENTIFIER = re.compile(r"[a-z_][a-z0-9_$]*\Z")
+_SAFE_BYTES = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
+
+
+class Lsn(int):
+    """A WAL position in bytes."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Lsn:
+        """Read Postgres' text form. Raises: ValueError."""
+        match = _LSN_TEXT.match(text)
+        if match is None:
+            raise ValueError(f"not an LSN: {text!r}; expected a form such as 16/B374D848")
+        return cls(int(match[1], 16) << 32 | int(match[2], 16))
+
+    def __str__(self) -> str:
+        """Postgres' text form."""
+        return f"{self >> 32:X}/{self & 0xFFFFFFFF:X}"
+
+    def __repr__(self) -> str:
+        """Postgres' text form, marked as an LSN."""
+        return f"Lsn({self})"
+
+    def __format__(self, spec: str) -> str:
+        """Postgres' text form unless a format is asked for."""
+        return format(int(self), spec) if spec else str(self)
+
+    @property
+    def sort_key(self) -> str:
+        """Zero-padded hex, for names that must sort as the LSN does."""
+        return f"{int(self):016x}"
+
+
+class Operation(StrEnum):
+    """What an entry of the log does."""
+
+    INSERT = "insert"
+    UPDATE = "update"
+    DELETE = "delete"
+    TRUNCATE = "truncate"
+    READ = "read"
+    SWEEP = "sweep"
+    MARK = "mark"
+    UNDECODED = "undecoded"
+
+
+class ReplicaIdentity(StrEnum):
+    """Which old columns the source sends, by the letter of `pg_class.relreplident`."""
+
+    DEFAULT = "d"
+    NOTHING = "n"
+    FULL = "f"
+    INDEX = "i"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
+    """A change's place in the log: slot incarnation, commit LSN, ordinal in its transaction."""
+
+    epoch: int
+    commit_lsn: Lsn
+    seq: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TableName:
+    """A source table, by schema and name as the catalog spells them."""
+
+    schema: str
+    name: str
+
+    def __str__(self) -> str:
+        """As Postgres would quote it: `public.orders`, `"odd.schema"."T"`."""
+        return f"{quote_identifier(self.schema)}.{quote_identifier(self.name)}"
+
+    @classmethod
+    def parse(cls, text: str) -> TableName:
+        """Read `schema.name`, quoted or not. Raises: ValueError."""
+        parts: list[str] = []
+        position = 0
+        pattern = re.compile(r'"((?:[^"]|"")+)"|([^".\s]+)')
+        while True:
+            match = pattern.match(text, position)
+            if match is None:
+                break
+            parts.append(match[2] if match[1] is None else match[1].replace('""', '"'))
+            position = match.end()
+            if position == len(text) or text[position] != ".":
+                break
+            position += 1
+        if len(parts) != 2 or position != len(text):
+            raise ValueError(f'not a table name: {text!r}; expected schema.name or "schema"."name"')
+        return cls(*parts)
+
+    @property
+    def path(self) -> str:
+        """`<schema>/<name>` below a folder of the lake, safe on every file system."""
+        return f"{encode_name(self.schema)}/{encode_name(self.name)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column as the wire announced it, completed from the catalog.
+
+    What the catalog no longer shows is None: `attnum` of a column renamed or dropped since.
+    `key_ordinal` is the column's place in the primary key, from 1; None outside it.
+    `missing_value` is the text that rows older than the column have (ADD COLUMN … DEFAULT);
+    `has_default` with no missing value means that older rows cannot be known from the stream.
+    """
+
+    name: str
+    attnum: int | None
+    type_oid: int
+    type_modifier: int
+    type_name: str
+    not_null: bool
+    key_ordinal: int | None
+    in_identity: bool
+    missing_value: str | None = None
+    has_default: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A table's shape as announced in the stream; values of its changes are in column order."""
+
+    oid: int
+    table: TableName
+    identity: ReplicaIdentity
+    columns: tuple[Column, ...]
+
+    @property
+    def version(self) -> int:
+        """A hash of the content, 63 bits: the same announcement replayed is the same version."""
+        content = json.dumps(
+            [
+                self.oid,
+                self.table.schema,
+                self.table.name,
+                str(self.identity),
+                [[getattr(column, field) for field in Column.__slots__] for column in self.columns],
+            ],
+            ensure_ascii=True,
+        )
+        digest = hashlib.sha256(content.encode("ascii")).digest()
+        return int.from_bytes(digest[:8], "big") >> 1
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """Indexes of the key columns in key order: the primary key, else the identity index's.
+
+        Empty where rows have no key (identity full or nothing without a primary key).
+        """
+        primary = [i for i, column in enumerate(self.columns) if column.key_ordinal is not None]
+        if primary:
+            return tuple(sorted(primary, key=lambda i: self.columns[i].key_ordinal or 0))
+        if self.identity in (ReplicaIdentity.DEFAULT, ReplicaIdentity.INDEX):
+            return tuple(i for i, column in enumerate(self.columns) if column.in_identity)
+        return ()
+
+
+def quote_identifier(name: str) -> str:
+    """Quote an identifier where Postgres' own output would (reserved words aside)."""
+    if _PLAIN_IDENTIFIER.match(name):
+        return name
+    escaped = name.replace('"', '""')
+    return f'"{escaped}"'
+
+
+def encode_name(name: str) -> str:
+    """Spell a name for paths and columns: each UTF-8 byte outside `[A-Za-z0-9_-]` as `~XX`."""
+    return "".join(
+        chr(byte) if byte in _SAFE_BYTES else f"~{byte:02X}" for byte in name.encode("utf-8")
+    )

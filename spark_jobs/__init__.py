@@ -1,0 +1,1 @@
+"""The log to tables people query. Spark only; no Dagster, psycopg or Redis."""
