@@ -164,16 +164,19 @@ class Relation:
 
     @property
     def key(self) -> tuple[int, ...]:
-        """Indexes of the key columns in key order: the primary key, else the identity index's.
+        """Indexes of the columns that identify a row in the stream, in key order.
 
-        Empty where rows have no key (identity full or nothing without a primary key).
+        The identity's columns under identity default and index, the primary key under full; empty
+        where rows have no key.
         """
-        primary = [i for i, column in enumerate(self.columns) if column.key_ordinal is not None]
-        if primary:
-            return tuple(sorted(primary, key=lambda i: self.columns[i].key_ordinal or 0))
-        if self.identity in (ReplicaIdentity.DEFAULT, ReplicaIdentity.INDEX):
-            return tuple(i for i, column in enumerate(self.columns) if column.in_identity)
-        return ()
+        match self.identity:
+            case ReplicaIdentity.DEFAULT | ReplicaIdentity.INDEX:
+                chosen = [i for i, column in enumerate(self.columns) if column.in_identity]
+            case ReplicaIdentity.FULL:
+                chosen = [i for i, c in enumerate(self.columns) if c.key_ordinal is not None]
+            case ReplicaIdentity.NOTHING:
+                chosen = []
+        return tuple(sorted(chosen, key=lambda i: self.columns[i].key_ordinal or i + 1))
 
 
 def quote_identifier(name: str) -> str:

@@ -1,0 +1,40 @@
+"""Named points at which a test kills or holds this process; nothing happens unless asked for.
+
+`WALGATE_CRASH_AT=name[:n]` sends SIGKILL to this very process at the n-th arrival.
+`WALGATE_HOLD_AT=name=path` waits at the point for as long as the file at path exists.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+
+CRASH_POINTS = (
+    "before_delta_commit",
+    "after_delta_commit",
+    "after_flush",
+    "while_spooling",
+    "during_shutdown",
+    "before_merge_commit",
+    "after_merge_commit",
+    "before_cut",
+    "after_cut",
+)
+_HOLD_POLL_S = 0.02
+
+_arrivals: Counter[str] = Counter()
+
+
+def reach(name: str) -> None:
+    """Say that execution has arrived at a named point."""
+    assert name in CRASH_POINTS, name
+    _arrivals[name] += 1
+    wanted, _, nth = os.environ.get("WALGATE_CRASH_AT", "").partition(":")
+    if wanted == name and _arrivals[name] == int(nth or 1):
+        os.kill(os.getpid(), signal.SIGKILL)
+    held, _, path = os.environ.get("WALGATE_HOLD_AT", "").partition("=")
+    while held == name and Path(path).exists():
+        time.sleep(_HOLD_POLL_S)
