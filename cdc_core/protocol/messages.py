@@ -1,0 +1,310 @@
+"""Control messages of pgoutput, protocol version 1, as values.
+
+Row messages (`ROW_KINDS`) are not read here: `rows` decodes them a batch at a time. Every message
+is read strictly: a byte short, a byte too many, an unknown kind or a name that is not UTF-8 is a
+`MalformedMessage`, whose offset and size count from the message's kind byte. No allocation is
+larger than the message.
+Source: PostgreSQL documentation, "Logical Replication Message Formats".
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from cdc_core.errors import MalformedMessage
+from cdc_core.protocol.frames import HEADER_SIZE, POSTGRES_EPOCH_US, XLOG_DATA, refused_frame
+from cdc_core.vocabulary import Lsn, ReplicaIdentity, TableName
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROW_KINDS = frozenset(b"IUD")
+
+# 0001-01-01 to 9999-12-31, in microseconds since 1970: what a calendar date can show.
+_EARLIEST_US = -62_135_596_800_000_000
+_LATEST_US = 253_402_300_799_999_999
+
+_BYTE = struct.Struct(">B")
+_INT16 = struct.Struct(">H")
+_INT32 = struct.Struct(">I")
+_INT64 = struct.Struct(">q")
+_TYPE = struct.Struct(">Ii")
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """A transaction starts; the position it was committed at is known already."""
+
+    commit_lsn: Lsn
+    committed_at_us: int
+    xid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The transaction is whole; `end_lsn` is the first byte after its commit record."""
+
+    commit_lsn: Lsn
+    end_lsn: Lsn
+    committed_at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnnouncedColumn:
+    """A column as the wire tells it."""
+
+    name: str
+    type_oid: int
+    type_modifier: int
+    in_identity: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """The shape of a table's rows from here on."""
+
+    oid: int
+    table: TableName
+    identity: ReplicaIdentity
+    columns: tuple[AnnouncedColumn, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """All rows of these tables go, in one statement."""
+
+    oids: tuple[int, ...]
+    cascade: bool
+    restart_identity: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalMessage:
+    """What somebody wrote with `pg_logical_emit_message`."""
+
+    transactional: bool
+    lsn: Lsn
+    prefix: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The transaction came to the source by replication."""
+
+    lsn: Lsn
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class TypeName:
+    """A type that is not built in."""
+
+    oid: int
+    schema: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamAbort:
+    """An aborted transaction that was never sent; PostgreSQL 18 says so unasked."""
+
+    xid: int
+    subxid: int
+
+
+Message: TypeAlias = (
+    Begin | Commit | Announcement | Truncate | LogicalMessage | Origin | TypeName | StreamAbort
+)
+
+
+def parse_message(frame: bytes | memoryview) -> Message:
+    """Read the control message of a whole frame. Raises: MalformedMessage."""
+    if len(frame) <= HEADER_SIZE or frame[0] != XLOG_DATA:
+        raise refused_frame(frame)
+    message = bytes(frame[HEADER_SIZE:])
+    parser = _PARSERS.get(message[0])
+    if parser is None:
+        kind = f"0x{message[0]:02x}"
+        raise MalformedMessage(kind, offset=0, size=len(message), reason="unknown kind")
+    name, parse = parser
+    reader = _Reader(name, message)
+    parsed = parse(reader)
+    reader.finish()
+    return parsed
+
+
+class _Reader:
+    """A message and the place reached in it."""
+
+    __slots__ = ("kind", "message", "offset")
+
+    def __init__(self, kind: str, message: bytes) -> None:
+        """Start behind the kind byte."""
+        self.kind = kind
+        self.message = message
+        self.offset = 1
+
+    @property
+    def remaining(self) -> int:
+        """Bytes not yet read."""
+        return len(self.message) - self.offset
+
+    def refuse(self, reason: str, *, offset: int | None = None) -> MalformedMessage:
+        """Make the error for the place reached, or the one given."""
+        stop = self.offset if offset is None else offset
+        return MalformedMessage(self.kind, offset=stop, size=len(self.message), reason=reason)
+
+    def read(self, layout: struct.Struct) -> tuple[Any, ...]:
+        """Read the next fields."""
+        if self.remaining < layout.size:
+            raise self.refuse(f"{layout.size} bytes expected, {self.remaining} left")
+        fields = layout.unpack_from(self.message, self.offset)
+        self.offset += layout.size
+        return fields
+
+    def read_flags(self, known: int) -> int:
+        """Read a byte in which only `known` bits may be set."""
+        flags: int = self.read(_BYTE)[0]
+        if flags & ~known:
+            raise self.refuse(f"unknown flags 0x{flags:02x}", offset=self.offset - 1)
+        return flags
+
+    def read_int16(self) -> int:
+        """Read an unsigned 16-bit integer."""
+        value: int = self.read(_INT16)[0]
+        return value
+
+    def read_int32(self) -> int:
+        """Read an unsigned 32-bit integer: an oid, an xid, a size."""
+        value: int = self.read(_INT32)[0]
+        return value
+
+    def read_lsn(self) -> Lsn:
+        """Read a WAL position."""
+        value: int = self.read(_INT64)[0]
+        if value < 0:
+            raise self.refuse("LSN out of range", offset=self.offset - _INT64.size)
+        return Lsn(value)
+
+    def read_time(self) -> int:
+        """Read a moment in microseconds since 1970 UTC."""
+        value: int = self.read(_INT64)[0] + POSTGRES_EPOCH_US
+        if not _EARLIEST_US <= value <= _LATEST_US:
+            raise self.refuse("time out of range", offset=self.offset - _INT64.size)
+        return value
+
+    def read_name(self) -> str:
+        """Read a string up to its zero byte."""
+        end = self.message.find(b"\0", self.offset)
+        if end < 0:
+            raise self.refuse("string without end")
+        try:
+            name = self.message[self.offset : end].decode("utf-8")
+        except UnicodeDecodeError:
+            # Not chained: the decoding error holds the bytes.
+            raise self.refuse("string is not UTF-8") from None
+        self.offset = end + 1
+        return name
+
+    def read_schema(self) -> str:
+        """Read a schema's name; the wire leaves pg_catalog empty."""
+        return self.read_name() or "pg_catalog"
+
+    def read_identity(self) -> ReplicaIdentity:
+        """Read the letter of a replica identity."""
+        letter = chr(self.read(_BYTE)[0])
+        try:
+            return ReplicaIdentity(letter)
+        except ValueError as exc:
+            raise self.refuse("unknown replica identity", offset=self.offset - 1) from exc
+
+    def read_bytes(self, size: int) -> bytes:
+        """Read the next `size` bytes."""
+        if self.remaining < size:
+            raise self.refuse(f"{size} bytes expected, {self.remaining} left")
+        content = self.message[self.offset : self.offset + size]
+        self.offset += size
+        return content
+
+    def finish(self) -> None:
+        """Refuse bytes left over."""
+        if self.remaining:
+            raise self.refuse(f"{self.remaining} bytes left over")
+
+
+def _parse_begin(reader: _Reader) -> Begin:
+    return Begin(
+        commit_lsn=reader.read_lsn(), committed_at_us=reader.read_time(), xid=reader.read_int32()
+    )
+
+
+def _parse_commit(reader: _Reader) -> Commit:
+    reader.read_flags(0)
+    return Commit(
+        commit_lsn=reader.read_lsn(), end_lsn=reader.read_lsn(), committed_at_us=reader.read_time()
+    )
+
+
+def _parse_announcement(reader: _Reader) -> Announcement:
+    oid = reader.read_int32()
+    table = TableName(reader.read_schema(), reader.read_name())
+    identity = reader.read_identity()
+    columns = tuple(_parse_column(reader) for _ in range(reader.read_int16()))
+    return Announcement(oid, table, identity, columns)
+
+
+def _parse_column(reader: _Reader) -> AnnouncedColumn:
+    in_identity = bool(reader.read_flags(1))
+    name = reader.read_name()
+    type_oid, type_modifier = reader.read(_TYPE)
+    return AnnouncedColumn(name, type_oid, type_modifier, in_identity)
+
+
+def _parse_truncate(reader: _Reader) -> Truncate:
+    count = reader.read_int32()
+    flags = reader.read_flags(3)
+    oids = struct.iter_unpack(">I", reader.read_bytes(count * _INT32.size))
+    return Truncate(
+        oids=tuple(oid for (oid,) in oids),
+        cascade=bool(flags & 1),
+        restart_identity=bool(flags & 2),
+    )
+
+
+def _parse_logical_message(reader: _Reader) -> LogicalMessage:
+    transactional = bool(reader.read_flags(1))
+    lsn = reader.read_lsn()
+    prefix = reader.read_name()
+    return LogicalMessage(transactional, lsn, prefix, reader.read_bytes(reader.read_int32()))
+
+
+def _parse_origin(reader: _Reader) -> Origin:
+    return Origin(lsn=reader.read_lsn(), name=reader.read_name())
+
+
+def _parse_type(reader: _Reader) -> TypeName:
+    return TypeName(oid=reader.read_int32(), schema=reader.read_schema(), name=reader.read_name())
+
+
+def _parse_stream_abort(reader: _Reader) -> StreamAbort:
+    abort = StreamAbort(xid=reader.read_int32(), subxid=reader.read_int32())
+    # Parallel streaming adds where and when it was aborted.
+    if reader.remaining:
+        reader.read_lsn()
+        reader.read_time()
+    return abort
+
+
+_PARSERS: dict[int, tuple[str, Callable[[_Reader], Message]]] = {
+    ord("B"): ("Begin", _parse_begin),
+    ord("C"): ("Commit", _parse_commit),
+    ord("R"): ("Relation", _parse_announcement),
+    ord("T"): ("Truncate", _parse_truncate),
+    ord("M"): ("Message", _parse_logical_message),
+    ord("O"): ("Origin", _parse_origin),
+    ord("Y"): ("Type", _parse_type),
+    ord("A"): ("Stream Abort", _parse_stream_abort),
+}
