@@ -1,0 +1,275 @@
+"""What is wrong in a configuration, said so that a person can mend it.
+
+Each mistake names its key and line, what was expected and found, and the fix. A value is repeated only where it cannot be a secret.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from cdc_core.conninfo import complete_conninfo, is_verified, parse_conninfo, remote_hosts
+
+_Key = tuple[str, ...]
+
+_SECRET_KEYS: set[_Key] = {
+    ("source", "dsn"),
+    ("source", "password"),
+    ("redis", "url"),
+    ("spark", "conf"),
+}
+_EXAMPLES: dict[_Key, str] = {
+    ("source", "dsn"): '"host=/var/run/postgresql dbname=shop user=walgate"',
+    ("source", "password_file"): '"password"',
+    ("source", "slot_budget"): '"10GB"',
+    ("lake", "root"): '"lake"',
+    ("lake", "spool"): '"lake/spool"',
+    ("lake", "retention"): '"7d"',
+    ("capture", "batch_bytes"): '"64MB"',
+    ("capture", "spool_bytes"): '"128MB"',
+}
+_PASSWORD_FIX = "set WALGATE_SOURCE__PASSWORD, or password_file, or use libpq's PGPASSFILE"  # noqa: S105
+_LAKE_FOLDERS = ("staging", "tables", "history", "quarantine", "reports", "ledger")
+_HEADER = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?\Z")
+_ENTRY = re.compile(r"\s*([A-Za-z0-9_.-]+|\"[^\"]+\")\s*=")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Mistake:
+    """One thing wrong at one key."""
+
+    key: _Key
+    what: str
+    fix: str
+
+
+@dataclass(slots=True)
+class Origins:
+    """Where each key was written: a line of the file, or a variable of the environment."""
+
+    file_name: str
+    text: str
+    _places: dict[_Key, tuple[int, str]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Find the line of each section and key."""
+        self._places = {}
+        section: _Key = ()
+        for number, line in enumerate(self.text.splitlines(), start=1):
+            if header := _HEADER.match(line):
+                section = _split_key(header[1])
+                self._remember(section, number)
+            elif entry := _ENTRY.match(line):
+                self._remember(section + _split_key(entry[1]), number)
+
+    def add_variable(self, key: _Key, name: str) -> None:
+        """Note that the environment overrides a key."""
+        self._places[key] = (0, f"environment {name}")
+
+    def report(self, mistakes: Iterable[Mistake]) -> list[str]:
+        """Write a line for each, in the order of the file: place, key, what is wrong, fix."""
+        placed = {(self._place_of(mistake.key), mistake) for mistake in mistakes}
+        return [
+            f"{place}: {'.'.join(mistake.key)}: {mistake.what}; fix: {mistake.fix}"
+            for (_, place), mistake in sorted(placed)
+        ]
+
+    def _place_of(self, key: _Key) -> tuple[int, str]:
+        return self._places.get(key) or self._places.get(key[:1]) or (0, self.file_name)
+
+    def _remember(self, key: _Key, number: int) -> None:
+        for depth in range(1, len(key) + 1):
+            self._places.setdefault(key[:depth], (number, f"{self.file_name}:{number}"))
+
+
+def find_mistakes(
+    written: Mapping[str, Any],
+    values: Mapping[str, Any],
+    environ: Mapping[str, str],
+    *,
+    folder: Path,
+) -> list[Mistake]:
+    """Find what no single value shows: secrets in the wrong place and contradictions."""
+    mistakes = []
+    if "state_folder" in written:
+        mistakes.append(Mistake(("state_folder",), "unknown section", fix="remove it"))
+    source, lake = values.get("source"), values.get("lake")
+    if isinstance(source, dict):
+        mistakes += _find_source_mistakes(written, source, environ, folder=folder)
+    if isinstance(lake, dict) and all(isinstance(lake.get(key), str) for key in ("root", "spool")):
+        mistakes += _find_lake_mistakes(folder / lake["root"], folder / lake["spool"], folder)
+    return mistakes
+
+
+def explain_mistakes(
+    error: ValidationError, model: type[BaseModel], values: Mapping[str, Any]
+) -> list[Mistake]:
+    """Say each of pydantic's errors in our words."""
+    mistakes = []
+    for entry in error.errors(include_url=False):
+        key = tuple(str(part) for part in entry["loc"][:2])
+        if entry["type"] == "default_factory_not_called":
+            continue
+        if entry["type"] == "extra_forbidden":
+            mistakes.append(_explain_unknown(key, model))
+            continue
+        example = _EXAMPLES.get(key) or _default_of(key, model)
+        fix = f"for example {key[-1]} = {example}" if example else "correct it"
+        if entry["type"] == "missing":
+            mistakes.append(Mistake(key, "missing", fix=fix))
+            continue
+        expected = {
+            "string_type": "expected a string",
+            "model_type": "expected a section",
+            "string_pattern_mismatch": f"expected {entry.get('ctx', {}).get('pattern')}",
+            "int_parsing": "expected a whole number",
+            "int_type": "expected a whole number",
+            "int_from_float": "expected a whole number",
+            "float_parsing": "expected a number",
+            "float_type": "expected a number",
+            "greater_than": "expected a number above zero",
+            "bool_parsing": "expected true or false",
+            "bool_type": "expected true or false",
+        }.get(entry["type"], entry["msg"].removeprefix("Value error, "))
+        expected = expected.replace("Input should be", "expected")
+        found = _describe_value(key, values)
+        mistakes.append(Mistake(key, f"{expected}, found {found}", fix=fix))
+    return mistakes
+
+
+def _find_source_mistakes(
+    written: Mapping[str, Any],
+    source: Mapping[str, Any],
+    environ: Mapping[str, str],
+    *,
+    folder: Path,
+) -> list[Mistake]:
+    mistakes = []
+    key = ("source", "dsn")
+    if "password" in written.get("source", {}):
+        mistakes.append(Mistake(("source", "password"), "a password in the file", _PASSWORD_FIX))
+    if "password" in source and "password_file" in source:
+        what = "both password_file and WALGATE_SOURCE__PASSWORD are given"
+        mistakes.append(Mistake(("source", "password_file"), what, "keep one of them"))
+    elif isinstance(source.get("password_file"), str):
+        mistakes += _find_password_file_mistakes(folder / source["password_file"])
+    dsn = source.get("dsn")
+    if not isinstance(dsn, str) or not dsn:
+        return mistakes
+    try:
+        parameters = parse_conninfo(dsn)
+    except ValueError as error:
+        what = f"not a connection string: {error}"
+        return [*mistakes, Mistake(key, what, f"for example dsn = {_EXAMPLES[key]}")]
+    for secret in sorted({"password", "sslpassword"} & parameters.keys()):
+        mistakes.append(Mistake(key, f"a {secret} inside the DSN", f"remove it; {_PASSWORD_FIX}"))
+    if "replication" in parameters:
+        what = "replication is set by Walgate itself"
+        mistakes.append(Mistake(key, what, "remove it from the DSN"))
+    return mistakes + _find_transport_mistakes(
+        complete_conninfo(parameters, environ), is_allowed=_is_true(source.get("allow_insecure"))
+    )
+
+
+def _find_transport_mistakes(parameters: Mapping[str, str], *, is_allowed: bool) -> list[Mistake]:
+    """Refuse an unverified connection over a network, and one that cannot be judged."""
+    key = ("source", "dsn")
+    if is_allowed or is_verified(parameters):
+        return []
+    if parameters.get("service"):
+        what = "a service hides host and sslmode"
+        return [Mistake(key, what, "write host and sslmode=verify-full into the DSN")]
+    hosts = remote_hosts(parameters)
+    if not hosts:
+        return []
+    found = parameters.get("sslmode", "no sslmode")
+    return [
+        Mistake(
+            key,
+            f"expected sslmode=verify-full for host {', '.join(hosts)}, found {found}",
+            "add sslmode=verify-full and sslrootcert=…, or set allow_insecure = true",
+        )
+    ]
+
+
+def _find_password_file_mistakes(file: Path) -> list[Mistake]:
+    key = ("source", "password_file")
+    try:
+        text = file.expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        return [Mistake(key, f"cannot be read: {reason}", "make it a readable UTF-8 file")]
+    if len(text.splitlines()) != 1:
+        return [Mistake(key, "expected one line", "write the password and nothing else into it")]
+    return []
+
+
+def _find_lake_mistakes(root: Path, spool: Path, folder: Path) -> list[Mistake]:
+    """Refuse a spool folder whose emptying would remove anything else."""
+    root, spool = root.resolve(), spool.resolve()
+    taken = [root, folder.resolve(), *(root / name for name in _LAKE_FOLDERS)]
+    is_inside = any(spool.is_relative_to(root / name) for name in _LAKE_FOLDERS)
+    if not is_inside and not any(place.is_relative_to(spool) for place in taken):
+        return []
+    what = "the spool is emptied at every start, and here it would take other files with it"
+    return [Mistake(("lake", "spool"), what, "name a folder of its own, or remove the setting")]
+
+
+def _explain_unknown(key: _Key, model: type[BaseModel]) -> Mistake:
+    """Name the nearest key that exists."""
+    fields: dict[str, Any] = model.model_fields
+    what = "unknown section"
+    if len(key) > 1:
+        what = "unknown key"
+        section = model.model_fields[key[0]].annotation
+        fields = section.model_fields if section is not None else {}
+    known = sorted(set(fields) - {"state_folder", "password"})
+    near = difflib.get_close_matches(key[-1], known, n=1)
+    fix = f"did you mean {near[0]}?" if near else f"remove it; known are {', '.join(known)}"
+    return Mistake(key, what, fix)
+
+
+def _default_of(key: _Key, model: type[BaseModel]) -> str | None:
+    """Write a key's default as TOML would."""
+    if len(key) != 2:  # noqa: PLR2004 - a section and its key.
+        return None
+    section = model.model_fields[key[0]].annotation
+    setting = getattr(section, "model_fields", {}).get(key[1])
+    default = None if setting is None else setting.default
+    if isinstance(default, bool):
+        return str(default).lower()
+    if isinstance(default, tuple):
+        return f'"{default[0]}"'
+    return f'"{default}"' if isinstance(default, str) else _number(default)
+
+
+def _number(value: object) -> str | None:
+    return f"{value:g}" if isinstance(value, (int, float)) and value < 1e6 else None  # noqa: PLR2004
+
+
+def _describe_value(key: _Key, values: Mapping[str, Any]) -> str:
+    """Name what was found: the value where it is harmless, else its kind."""
+    found: Any = values
+    for part in key:
+        found = found.get(part) if isinstance(found, Mapping) else None
+    if key not in _SECRET_KEYS and len(key) > 1 and isinstance(found, (str, int, float)):
+        shown = str(found).lower() if isinstance(found, bool) else repr(found)
+        return shown if len(shown) <= 80 else f"{shown[:77]}…"  # noqa: PLR2004 - one line.
+    if found == "":
+        return "an empty string"
+    return f"a {type(found).__name__}".replace("a int", "an int")
+
+
+def _is_true(value: object) -> bool:
+    return str(value).lower() in {"true", "1", "yes", "on"}
+
+
+def _split_key(text: str) -> _Key:
+    """Split a TOML key into its parts; a quoted part stays whole."""
+    return tuple(a or b for a, b in re.findall(r'"([^"]*)"|([A-Za-z0-9_-]+)', text))

@@ -1,0 +1,265 @@
+"""The settings of one pipeline: `walgate.toml` with overrides from the environment.
+
+Found by an explicit path, then `$WALGATE_CONFIG`, then `./walgate.toml`; `WALGATE_SOURCE__DSN`
+overrides `dsn` in `[source]`. Relative paths are relative to the file. Every mistake is reported at
+once, each with its line and its fix; no value that may be a secret is ever repeated.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+)
+
+from cdc_core.errors import ConfigurationError
+from cdc_core.mistakes import Mistake, Origins, explain_mistakes, find_mistakes
+from cdc_core.quantities import parse_duration, parse_size
+
+CONFIG_NAME = "walgate.toml"
+_PREFIX = "WALGATE_"
+
+
+def _resolve_path(value: object, info: ValidationInfo) -> object:
+    """Make a local path absolute, relative to the configuration file."""
+    if isinstance(value, str) and "://" in value:
+        raise ValueError("expected a local folder; object stores are not supported by this version")
+    if not isinstance(value, (str, Path)) or not str(value):
+        raise ValueError("expected a path")
+    folder = (info.context or {}).get("folder", Path.cwd())
+    return (Path(folder) / Path(value).expanduser()).resolve()
+
+
+def _resolve_jars(value: object, info: ValidationInfo) -> object:
+    """Keep the two words; make a folder absolute."""
+    if value in {"packages", "provided"}:
+        return value
+    folder = _resolve_path(value, info)
+    if not isinstance(folder, Path) or not folder.is_dir():
+        raise ValueError("the folder does not exist")
+    return str(folder)
+
+
+def _split_list(value: object) -> object:
+    """Accept one name for a list of one, and no name twice."""
+    names = (value,) if isinstance(value, str) else value
+    if not isinstance(names, (list, tuple)) or not names:
+        raise ValueError("expected a name or a list of names")
+    if not all(isinstance(name, str) and 0 < len(name.encode()) <= 63 for name in names):  # noqa: PLR2004
+        raise ValueError("expected names of 1 to 63 bytes")
+    if len(set(names)) < len(names):
+        raise ValueError("expected each name once")
+    return tuple(names)
+
+
+def _flatten_conf(value: object) -> object:
+    """Accept `spark.x.y = 1` with or without quotes around the key; values as Spark writes them."""
+    if not isinstance(value, dict):
+        raise ValueError("expected a table of Spark settings")  # noqa: TRY004 - pydantic's contract.
+    flat: dict[str, str] = {}
+    for key, entry in value.items():
+        if isinstance(entry, dict):
+            nested = _flatten_conf(entry)
+            flat.update({f"{key}.{k}": v for k, v in dict(nested).items()})  # type: ignore[call-overload]
+        else:
+            flat[key] = str(entry).lower() if isinstance(entry, bool) else str(entry)
+    return flat
+
+
+def _refuse_bool(value: object) -> object:
+    """Keep `true` from passing for 1."""
+    if isinstance(value, bool):
+        raise ValueError("expected a whole number")  # noqa: TRY004 - pydantic's contract.
+    return value
+
+
+def _check_redis_url(value: str) -> str:
+    if not value.startswith(("redis://", "rediss://", "unix://")):
+        raise ValueError("expected redis://, rediss:// or unix://")
+    return value
+
+
+def _require_time(value: float) -> float:
+    if value <= 0:
+        raise ValueError("expected a duration above zero such as 30s")
+    return value
+
+
+LocalPath = Annotated[Path, BeforeValidator(_resolve_path)]
+Size = Annotated[int, BeforeValidator(parse_size)]
+Pause = Annotated[float, BeforeValidator(parse_duration)]
+Duration = Annotated[Pause, AfterValidator(_require_time)]
+Count = Annotated[int, BeforeValidator(_refuse_bool), Field(gt=0)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class SourceSettings(_Section):
+    """`[source]`: the PostgreSQL server, the slot and the publication."""
+
+    dsn: str = Field(min_length=1)
+    password_file: LocalPath | None = None
+    password: SecretStr | None = Field(default=None, repr=False)
+    slot: str = Field(default="walgate", pattern=r"^[a-z0-9_]{1,63}$")
+    publication: Annotated[tuple[str, ...], BeforeValidator(_split_list)] = ("walgate",)
+    origin: Literal["any", "none"] = "any"
+    slot_budget: Size | None = None
+    connect_timeout: Duration = 10.0
+    allow_insecure: bool = False
+
+
+class LakeSettings(_Section):
+    """`[lake]`: where the log and the tables are."""
+
+    root: LocalPath
+    retention: Duration = 7 * 86400.0
+    spool: LocalPath = Field(default_factory=lambda fields: fields["root"] / "spool")
+
+
+class RedisSettings(_Section):
+    """`[redis]`: live figures and wake-ups; nothing in it is needed."""
+
+    url: Annotated[str, AfterValidator(_check_redis_url)] = Field(
+        default="redis://127.0.0.1:6379/0", repr=False
+    )
+    prefix: str = Field(default="walgate", min_length=1, max_length=63)
+
+
+class CaptureSettings(_Section):
+    """`[capture]`: when a batch closes, and what memory it may take."""
+
+    batch_seconds: Duration = 1.0
+    batch_rows: Count = 100_000
+    batch_bytes: Size = 64 << 20
+    spool_bytes: Size = 128 << 20
+    heartbeat_seconds: Duration = 10.0
+    run_minutes: float = Field(default=30.0, gt=0)
+
+
+class SparkSettings(_Section):
+    """`[spark]`: the session that merges and answers."""
+
+    master: str = Field(default="local[2]", min_length=1)
+    delta_jars: Annotated[str, BeforeValidator(_resolve_jars)] = "packages"
+    driver_memory: str = Field(default="4g", pattern=r"^[1-9][0-9]*[kmgt]$")
+    conf: Annotated[dict[str, str], BeforeValidator(_flatten_conf)] = Field(
+        default_factory=dict, repr=False
+    )
+
+
+class MergeSettings(_Section):
+    """`[merge]`: how much one round takes, and how long a run waits for more."""
+
+    round_rows: Count = 2_000_000
+    linger_seconds: Pause = 60.0
+
+
+class Settings(_Section):
+    """All sections; `state_folder` is this host's state, which may be deleted."""
+
+    source: SourceSettings
+    lake: LakeSettings
+    redis: RedisSettings = RedisSettings()
+    capture: CaptureSettings = CaptureSettings()
+    spark: SparkSettings = SparkSettings()
+    merge: MergeSettings = MergeSettings()
+    state_folder: Path
+
+
+def load_settings(path: Path | None, environ: Mapping[str, str]) -> Settings:
+    """Read the configuration. Raises: ConfigurationError with every mistake in it."""
+    file = _find_file(path, environ)
+    text = _read_text(file)
+    try:
+        written = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(
+            [f"{file.name}: not TOML: {error}"], fix="correct the syntax of that line"
+        ) from error
+    origins = Origins(file.name, text)
+    values, mistakes = _override(written, environ, origins)
+    mistakes += find_mistakes(written, values, environ, folder=file.parent)
+    settings = None
+    try:
+        settings = Settings.model_validate(
+            values | {"state_folder": file.parent / ".walgate"}, context={"folder": file.parent}
+        )
+    except ValidationError as error:
+        mistakes += explain_mistakes(error, Settings, values)
+    if mistakes or settings is None:
+        raise ConfigurationError(
+            origins.report(mistakes),
+            fix=f"correct {file.name}, then run `walgate check`",
+        )
+    return _with_password(settings)
+
+
+def _find_file(path: Path | None, environ: Mapping[str, str]) -> Path:
+    """Choose the file by the search order; relative to the working folder."""
+    named = path or (Path(environ["WALGATE_CONFIG"]) if environ.get("WALGATE_CONFIG") else None)
+    file = (named or Path(CONFIG_NAME)).resolve()
+    if not file.is_file():
+        raise ConfigurationError(
+            [f"no configuration: {named or CONFIG_NAME} does not exist"],
+            fix="write one with `walgate init --dsn …`, or name it with --config",
+        )
+    return file
+
+
+def _read_text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigurationError(
+            [f"{file.name} cannot be read: {reason}"], fix="make it readable UTF-8 text"
+        ) from error
+
+
+def _override(
+    written: Mapping[str, Any], environ: Mapping[str, str], origins: Origins
+) -> tuple[dict[str, Any], list[Mistake]]:
+    """Lay the environment over the file; sections that must exist do."""
+    values: dict[str, Any] = {
+        section: dict(keys) if isinstance(keys, dict) else keys for section, keys in written.items()
+    }
+    mistakes = []
+    for section in ("source", "lake"):
+        values.setdefault(section, {})
+    for name, value in sorted(environ.items()):
+        section, separator, key = name.removeprefix(_PREFIX).lower().partition("__")
+        if not name.startswith(_PREFIX) or not separator:
+            continue
+        origins.add_variable((section, key), name)
+        entries = values.setdefault(section, {})
+        if not isinstance(entries, dict):
+            continue
+        try:
+            entries[key] = json.loads(value) if value.startswith(("{", "[")) else value
+        except ValueError:
+            mistakes.append(Mistake((section, key), "not JSON", fix="write a JSON list or object"))
+    return values, mistakes
+
+
+def _with_password(settings: Settings) -> Settings:
+    """Read the password file, if there is one; find_mistakes has seen that it can be read."""
+    file = settings.source.password_file
+    if file is None:
+        return settings
+    password = SecretStr(file.read_text(encoding="utf-8").rstrip("\r\n"))
+    source = settings.source.model_copy(update={"password": password})
+    return settings.model_copy(update={"source": source})
