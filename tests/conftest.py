@@ -1,0 +1,11 @@
+"""What every test can ask for, and the header that makes a run repeatable."""
+
+from __future__ import annotations
+
+pytest_plugins = (
+    "tests.fix_postgres",
+    "tests.fix_redis",
+    "tests.fix_spark",
+    "tests.fix_proxy",
+    "tests.fix_header",
+)

@@ -1,0 +1,55 @@
+"""The one SparkSession of a test run, opened as Walgate opens it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.requirement import report_missing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+STATE_FOLDER = Path(__file__).parent.parent / ".walgate"
+
+# Small jobs on two cores: the first compiler only, no web page, few partitions.
+TEST_CONF = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
+def find_java() -> Path | None:
+    """Give the Java home that `make setup` chose, else the one of the environment."""
+    chosen = STATE_FOLDER / "java"
+    if chosen.exists():
+        return chosen
+    if "JAVA_HOME" in os.environ:
+        return Path(os.environ["JAVA_HOME"])
+    program = shutil.which("java")
+    return None if program is None else Path(program).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """Lend the session; take `spark.newSession()` where a test sets configuration or views."""
+    from cdc_core.settings import SparkSettings
+    from spark_jobs.session import open_session
+
+    java, jars = find_java(), STATE_FOLDER / "jars"
+    if java is None or not jars.is_dir():
+        report_missing("Java or the Delta JARs", "run `make setup`")
+    os.environ["JAVA_HOME"] = str(java)
+    session = open_session(
+        SparkSettings(master="local[2]", delta_jars=str(jars), driver_memory="2g", conf=TEST_CONF)
+    )
+    yield session
+    session.stop()
