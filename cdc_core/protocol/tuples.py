@@ -1,0 +1,250 @@
+"""Where every value of many row messages lies, found column by column over all rows at once.
+
+The frames are joined; each value becomes a *cell*: its kind, its first byte and the byte behind it,
+in wire order. Values are neither copied nor looked at. All bounds are checked before they are used,
+and nothing is allocated for columns that a message is too short to hold.
+Source: PostgreSQL documentation, "Logical Replication Message Formats": Insert, Update, Delete.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from cdc_core.errors import MalformedMessage, ProtocolError, Retry, UnexpectedMessage
+from cdc_core.protocol.frames import HEADER_SIZE, XLOG_DATA
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Integers: TypeAlias = npt.NDArray[np.int64]
+Flags: TypeAlias = npt.NDArray[np.bool_]
+Octets: TypeAlias = npt.NDArray[np.uint8]
+
+INSERT, UPDATE, DELETE = b"IUD"
+TEXT, NULL, UNCHANGED, BINARY = b"tnub"
+_NEW, _OLD, _KEY = b"NOK"
+_KIND_NAMES: Final = {INSERT: "Insert", UPDATE: "Update", DELETE: "Delete"}
+
+# Kind, relation oid, tuple kind, column count: what a row message begins with.
+_PREFIX_SIZE = 8
+# Tuple kind, column count: what a second tuple begins with.
+_TUPLE_PREFIX_SIZE = 3
+# The length before a text value.
+_LENGTH_SIZE = 4
+
+# Every look at the joined frames takes eight bytes, the one behind the last byte too.
+_PADDING = bytes(8)
+# No frame of Postgres is larger, and twice as much (as hex) still fits Arrow's 32-bit offsets.
+_MAX_BYTES = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class RowMessages:
+    """The joined frames; for each row where its message begins and ends, and what it says first."""
+
+    octets: Octets
+    words: npt.NDArray[np.int64]
+    begins: Integers
+    ends: Integers
+    kinds: Integers
+    oids: Integers
+    has_old: Flags
+    has_new: Flags
+    widths: Integers
+
+    def kind_name(self, row: int) -> str:
+        """Name the row's message kind as Postgres' documentation does."""
+        return _KIND_NAMES.get(int(self.kinds[row]), f"0x{int(self.kinds[row]) & 255:02x}")
+
+    def refuse(self, row: int, position: int, reason: str) -> MalformedMessage:
+        """Make the error for a row that breaks at a position of the joined frames."""
+        begin, end = int(self.begins[row]), int(self.ends[row])
+        return MalformedMessage(
+            self.kind_name(row),
+            offset=position - begin,
+            size=end - begin,
+            reason=reason,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """Kind and byte range of each value in wire order; for each row the first of each tuple."""
+
+    kinds: Octets
+    spans: npt.NDArray[np.int32]
+    old_firsts: Integers
+    new_firsts: Integers
+
+
+def join_messages(frames: Sequence[bytes | memoryview]) -> RowMessages:
+    """Join whole frames of row messages and read what each begins with.
+
+    Raises: MalformedMessage, UnexpectedMessage (not a row message), ProtocolError (over 1 GiB).
+    """
+    sizes = np.fromiter(map(len, frames), dtype=np.int64, count=len(frames))
+    frame_ends = np.cumsum(sizes)
+    if frame_ends[-1] > _MAX_BYTES:
+        raise ProtocolError(
+            f"{len(frames)} row messages of {frame_ends[-1]} bytes decoded at once; "
+            f"{_MAX_BYTES} fit",
+            fix="lower capture.batch_bytes",
+            retry=Retry.AFTER_FIX,
+        )
+    octets = np.frombuffer(b"".join((*frames, _PADDING)), dtype=np.uint8)
+    # At each byte, the eight bytes from there.
+    words = np.ndarray((len(octets) - 7,), dtype=">i8", buffer=octets, strides=(1,))
+    starts = frame_ends - sizes
+    begins = starts + HEADER_SIZE
+    _check_frames(octets, starts, sizes)
+    prefixes = words[begins].astype(np.int64)
+    tuple_kinds = prefixes >> 16 & 0xFF
+    kinds = prefixes >> 56
+    messages = RowMessages(
+        octets=octets,
+        words=words,
+        begins=begins,
+        ends=frame_ends,
+        kinds=kinds,
+        oids=prefixes >> 24 & 0xFFFFFFFF,
+        has_old=tuple_kinds != _NEW,
+        has_new=kinds != DELETE,
+        widths=prefixes & 0xFFFF,
+    )
+    _check_prefixes(messages, tuple_kinds)
+    return messages
+
+
+def walk_tuples(messages: RowMessages) -> Cells:
+    """Find the cells of all tuples. Raises: MalformedMessage."""
+    per_tuple = messages.widths
+    counts = per_tuple * (messages.has_old.astype(np.int64) + messages.has_new)
+    _check_room(messages, counts)
+    firsts = np.cumsum(counts) - counts
+    cells = Cells(
+        kinds=np.empty(int(counts.sum()), dtype=np.uint8),
+        spans=np.empty((int(counts.sum()), 2), dtype=np.int32),
+        old_firsts=firsts,
+        new_firsts=firsts + per_tuple * messages.has_old,
+    )
+    positions = messages.begins + _PREFIX_SIZE
+    olds = np.flatnonzero(messages.has_old)
+    positions[olds] = _walk(messages, cells, olds, positions[olds], cells.old_firsts[olds])
+    both = olds[messages.has_new[olds]]
+    positions[both] = _enter_second_tuples(messages, both, positions[both])
+    news = np.flatnonzero(messages.has_new)
+    positions[news] = _walk(messages, cells, news, positions[news], cells.new_firsts[news])
+    longer = positions != messages.ends
+    if longer.any():
+        row = int(longer.argmax())
+        raise messages.refuse(row, int(positions[row]), "bytes left over")
+    return cells
+
+
+def _walk(
+    messages: RowMessages,
+    cells: Cells,
+    rows: Integers,
+    positions: Integers,
+    firsts: Integers,
+) -> Integers:
+    """Fill in the cells of one tuple of each row, and give the positions behind them."""
+    behind = positions.copy()
+    # The tuples not yet at their end, by place in `rows`; narrow ones leave first.
+    places, at, slots = np.arange(len(rows)), positions, firsts
+    column = 0
+    for width in np.unique(messages.widths[rows]).tolist():
+        while column < width:
+            kinds, starts, at = _read_values(messages, rows[places], at)
+            cells.kinds[slots] = kinds
+            cells.spans[slots, 0] = starts
+            cells.spans[slots, 1] = at
+            slots = slots + 1
+            column += 1
+        behind[places] = at
+        stays = messages.widths[rows[places]] > width
+        places, at, slots = places[stays], at[stays], slots[stays]
+    return behind
+
+
+def _read_values(
+    messages: RowMessages, rows: Integers, at: Integers
+) -> tuple[Integers, Integers, Integers]:
+    """Read a value of each row: kinds, starts and ends; a value without text is empty."""
+    words = messages.words[at].astype(np.int64)
+    kinds = words >> 56
+    is_text = kinds == TEXT
+    starts = at + 1 + _LENGTH_SIZE * is_text
+    ends = starts + (words >> 24 & 0xFFFFFFFF) * is_text
+    beyond = ends > messages.ends[rows]
+    if beyond.any():
+        row = int(beyond.argmax())
+        raise messages.refuse(int(rows[row]), int(at[row]), "value beyond the end")
+    if not is_text.all():
+        unknown = ~(is_text | (kinds == NULL) | (kinds == UNCHANGED))
+        if unknown.any():
+            row = int(unknown.argmax())
+            reason = "binary value" if kinds[row] == BINARY else "unknown kind of value"
+            raise messages.refuse(int(rows[row]), int(at[row]), reason)
+    return kinds, starts, ends
+
+
+def _enter_second_tuples(messages: RowMessages, rows: Integers, positions: Integers) -> Integers:
+    """Check the prefix of each row's new tuple behind its old one, and step over it."""
+    words = messages.words[positions].astype(np.int64)
+    fits = positions + _TUPLE_PREFIX_SIZE <= messages.ends[rows]
+    wrong = ~(fits & (words >> 56 == _NEW) & ((words >> 40 & 0xFFFF) == messages.widths[rows]))
+    if wrong.any():
+        row = int(wrong.argmax())
+        reason = "no new tuple of the relation's width"
+        raise messages.refuse(int(rows[row]), int(positions[row]), reason)
+    return positions + _TUPLE_PREFIX_SIZE
+
+
+def _check_frames(octets: Octets, starts: Integers, sizes: Integers) -> None:
+    """Refuse frames too short for a row message, or of another kind."""
+    short = sizes < HEADER_SIZE + _PREFIX_SIZE
+    if short.any():
+        row = int(short.argmax())
+        size = max(int(sizes[row]) - HEADER_SIZE, 0)
+        kind = int(octets[starts[row] + HEADER_SIZE]) if size else -1
+        raise MalformedMessage(
+            _KIND_NAMES.get(kind, "row"),
+            offset=size,
+            size=size,
+            reason="message too short",
+        )
+    strange = octets[starts] != XLOG_DATA
+    if strange.any():
+        row = int(strange.argmax())
+        raise MalformedMessage(
+            "frame", offset=0, size=int(sizes[row]), reason="not a frame of a message"
+        )
+
+
+def _check_prefixes(messages: RowMessages, tuple_kinds: Integers) -> None:
+    """Refuse other messages than row messages, and tuples that such a message cannot have."""
+    is_insert, is_update = messages.kinds == INSERT, messages.kinds == UPDATE
+    other = ~(is_insert | is_update | (messages.kinds == DELETE))
+    if other.any():
+        raise UnexpectedMessage("decoding rows", messages.kind_name(int(other.argmax())))
+    is_new = tuple_kinds == _NEW
+    is_old = (tuple_kinds == _OLD) | (tuple_kinds == _KEY)
+    fits = np.where(is_insert, is_new, is_old | (is_update & is_new))
+    if not fits.all():
+        row = int(fits.argmin())
+        raise messages.refuse(row, int(messages.begins[row]) + 5, "wrong kind of tuple")
+
+
+def _check_room(messages: RowMessages, counts: Integers) -> None:
+    """Refuse messages too short for a byte per column, before anything is allocated for them."""
+    both = messages.has_old & messages.has_new
+    room = messages.ends - messages.begins - _PREFIX_SIZE - _TUPLE_PREFIX_SIZE * both
+    cramped = counts > room
+    if cramped.any():
+        row = int(cramped.argmax())
+        raise messages.refuse(row, int(messages.ends[row]), "message too short for its columns")
