@@ -13,11 +13,9 @@ import os
 import pwd
 import signal
 import subprocess
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 STOP_DEADLINE_S = 60.0
 _GUARD = 'read -r _; kill -s "$1" -- "-$2" 2>/dev/null; [ -z "$3" ] || rm -rf -- "$3"'
@@ -48,9 +46,9 @@ class ChildProcess:
                 start_new_session=True,
                 **identity_of(user),
             )
+        signal_name = guard_signal.name.removeprefix("SIG")
         self._guard = subprocess.Popen(
-            ["sh", "-c", _GUARD, "guard", guard_signal.name.removeprefix("SIG")]
-            + [str(self.pid), str(folder or "")],
+            ["sh", "-c", _GUARD, "guard", signal_name, str(self.pid), str(folder or "")],
             stdin=subprocess.PIPE,
             start_new_session=True,
         )

@@ -8,4 +8,5 @@ pytest_plugins = (
     "tests.fix_spark",
     "tests.fix_proxy",
     "tests.fix_header",
+    "tests.fix_order",
 )

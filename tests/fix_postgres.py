@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.postgres_server import Database, PostgresServer, find_binaries
 from tests.requirement import report_missing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 VERSIONS = (15, 18)
 SOURCES = {

@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback between a client and a PostgreSQL server, to watch and to break the wire."""
+"""A TCP proxy on loopback before a PostgreSQL server, to watch the wire and to break it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ import struct
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.wire import Direction, Frame, FrameReader, StatusUpdate, parse_status
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 RECEIVE_BYTES = 65536
 FRAMES_KEPT = 100_000  # The newest; a stream of millions must not fill the tests' memory.
@@ -36,7 +33,7 @@ class WireProxy:
         self.delay_s = 0.0
         self.frames: deque[Frame] = deque(maxlen=FRAMES_KEPT)
         self.status_updates: list[StatusUpdate] = []
-        self.errors: list[BaseException] = []
+        self.errors: list[Exception] = []
         self._server_port = port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._flows = threading.Event()
@@ -115,7 +112,7 @@ class WireProxy:
             link.sink(direction).shutdown(socket.SHUT_WR)
         except OSError:
             link.reset()
-        except BaseException as error:  # Kept for the test, whose thread this is not.
+        except Exception as error:  # noqa: BLE001 - kept for the test, whose thread this is not.
             self.errors.append(error)
             link.reset()
 
@@ -174,7 +171,7 @@ def _reset(end: socket.socket) -> None:
 
 @pytest.fixture
 def make_proxy() -> Iterator[Callable[..., WireProxy]]:
-    """Lend a maker of proxies: `(port, on_status=None)`; an error on a proxy's thread fails the test."""
+    """Lend a maker of proxies: `(port, on_status=None)`; an error of theirs fails the test."""
     proxies: list[WireProxy] = []
 
     def make(port: int, on_status: Callable[[StatusUpdate], None] | None = None) -> WireProxy:

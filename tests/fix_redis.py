@@ -6,8 +6,8 @@ import importlib.util
 import shutil
 import signal
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import redis
@@ -15,9 +15,6 @@ import redis
 from tests.child_process import ChildProcess
 from tests.deadline import wait_for
 from tests.requirement import report_missing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 START_DEADLINE_S = 30.0
 
@@ -54,10 +51,17 @@ class RedisServer:
 
     def start(self) -> None:
         """Start the server, with the dump if one was restored, and wait until it answers."""
-        options = {"port": "0", "unixsocket": self._socket, "dir": self._folder, "save": ""}
+        options = {
+            "port": "0",
+            "unixsocket": str(self._socket),
+            "dir": str(self._folder),
+            "save": "",
+        }
         arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
         self._server = ChildProcess(
-            [self._program, *arguments], log=self._folder / "redis.log", folder=self._folder
+            [self._program, *places, "--port", "0", "--save", ""],
+            log=self._folder / "redis.log",
+            folder=self._folder,
         )
         wait_for(self._answers, START_DEADLINE_S, "Redis to start")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,6 @@ import pytest
 from tests.requirement import report_missing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyspark.sql import SparkSession
 
 STATE_FOLDER = Path(__file__).parent.parent / ".walgate"
@@ -41,8 +40,9 @@ def find_java() -> Path | None:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """Lend the session; take `spark.newSession()` where a test sets configuration or views."""
-    from cdc_core.settings import SparkSettings
-    from spark_jobs.session import open_session
+    # PySpark takes a second to import, which tests without Spark do not spend.
+    from cdc_core.settings import SparkSettings  # noqa: PLC0415
+    from spark_jobs.session import open_session  # noqa: PLC0415
 
     java, jars = find_java(), STATE_FOLDER / "jars"
     if java is None or not jars.is_dir():

@@ -14,17 +14,15 @@ import signal
 import socket
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 from psycopg import conninfo, sql
 
 from tests.child_process import ChildProcess, identity_of
 from tests.deadline import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 START_DEADLINE_S = 60.0
 STOP_SIGNALS = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
@@ -104,9 +102,9 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start the server and wait until it answers."""
-        command = [self.bin("postgres"), "-D", self.data_folder, "-k", self.socket_folder]
+        files = ["-D", str(self.data_folder), "-k", str(self.socket_folder)]
         self._server = ChildProcess(
-            [*command, "-h", "127.0.0.1", "-p", str(self.port)],
+            [self.bin("postgres"), *files, "-h", "127.0.0.1", "-p", str(self.port)],
             log=self.log,
             environment=_environment(),
             user=self.user,
@@ -160,11 +158,11 @@ class PostgresServer:
 
     # Talking to it.
 
-    def dsn(self, database: str = "postgres", **parameters: object) -> str:
+    def dsn(self, database: str = "postgres", **parameters: Any) -> str:
         """Give the conninfo of a database over the unix socket."""
         return self._conninfo(str(self.socket_folder), self.port, database, parameters)
 
-    def tcp_dsn(self, database: str = "postgres", port: int | None = None, **more: object) -> str:
+    def tcp_dsn(self, database: str = "postgres", port: int | None = None, **more: Any) -> str:
         """Give the conninfo over 127.0.0.1, or over a proxy's port there."""
         return self._conninfo("127.0.0.1", port or self.port, database, more)
 
@@ -196,7 +194,7 @@ class PostgresServer:
             **identity_of(self.user),
         )
         assert finished.returncode == 0, f"{name} ended with an error: {finished.stderr}"
-        return finished.stdout
+        return str(finished.stdout)
 
     # Databases.
 
@@ -211,7 +209,10 @@ class PostgresServer:
             connection.execute(
                 "select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", [name]
             )
-            unused = "select not exists (select from pg_replication_slots where database = %s and active)"
+            unused = (
+                "select not exists (select from pg_replication_slots"
+                " where database = %s and active)"
+            )
             wait_for(
                 lambda: connection.execute(unused, [name]).fetchone() == (True,),
                 START_DEADLINE_S,
@@ -228,8 +229,8 @@ class PostgresServer:
 
     # Helpers.
 
-    def _conninfo(self, host: str, port: int, database: str, parameters: dict[str, object]) -> str:
-        target: dict[str, object] = {"host": host, "port": port, "dbname": database}
+    def _conninfo(self, host: str, port: int, database: str, parameters: dict[str, Any]) -> str:
+        target: dict[str, Any] = {"host": host, "port": port, "dbname": database}
         return conninfo.make_conninfo("", **(target | {"user": SUPERUSER} | parameters))
 
     def _answers(self) -> bool:

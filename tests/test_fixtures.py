@@ -7,8 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -16,16 +16,11 @@ import redis
 
 from tests.child_process import ChildProcess
 from tests.deadline import DeadlineMissedError, wait_for
+from tests.fix_proxy import WireProxy
+from tests.fix_redis import RedisServer
+from tests.postgres_server import Database, PostgresServer
 from tests.requirement import report_missing
-from tests.wire import Direction, FrameReader
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.fix_proxy import WireProxy
-    from tests.fix_redis import RedisServer
-    from tests.postgres_server import Database, PostgresServer
-    from tests.wire import StatusUpdate
+from tests.wire import Direction, FrameReader, StatusUpdate
 
 DEADLINE_S = 30.0
 
@@ -39,7 +34,7 @@ def test_a_database_replicates_to_pg_recvlogical(database: Database, tmp_path: P
     server = database.server
     database.execute("create table t (id bigint primary key, name text)")
     database.execute(
-        "select pg_create_logical_replication_slot('probe_' || current_database(), 'test_decoding')"
+        "select pg_create_logical_replication_slot(%s, 'test_decoding')", [f"probe_{database.name}"]
     )
     database.execute("insert into t values (1, 'one'), (2, 'two')")
     (end,) = database.query("select pg_current_wal_lsn()::text")[0]
@@ -81,9 +76,7 @@ def test_a_private_server_survives_a_crash(
     assert server.query("postgres", "select id from t") == [(1,)]
 
 
-def test_a_database_leaves_no_slot_behind(
-    database: Database, request: pytest.FixtureRequest
-) -> None:
+def test_a_database_leaves_no_slot_behind(database: Database) -> None:
     server, name = database.server, database.name
     database.execute("select pg_create_logical_replication_slot('left_behind', 'pgoutput')")
     server.drop_database(name)
@@ -120,7 +113,8 @@ def start_stream(database: Database, dsn: str, log: Path) -> ChildProcess:
 def stream_slot(database18: Database) -> Database:
     database18.execute("create table t (id bigint primary key)")
     database18.execute(
-        "select pg_create_logical_replication_slot('stream_' || current_database(), 'test_decoding')"
+        "select pg_create_logical_replication_slot(%s, 'test_decoding')",
+        [f"stream_{database18.name}"],
     )
     return database18
 
