@@ -51,13 +51,7 @@ class RedisServer:
 
     def start(self) -> None:
         """Start the server, with the dump if one was restored, and wait until it answers."""
-        options = {
-            "port": "0",
-            "unixsocket": str(self._socket),
-            "dir": str(self._folder),
-            "save": "",
-        }
-        arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
+        places = ["--unixsocket", str(self._socket), "--dir", str(self._folder)]
         self._server = ChildProcess(
             [self._program, *places, "--port", "0", "--save", ""],
             log=self._folder / "redis.log",
