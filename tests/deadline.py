@@ -1,4 +1,4 @@
-"""Waiting for a state, with a deadline. The only place of the tests that sleeps."""
+"""Waiting for a state, with a deadline. Where the tests sleep, and nowhere else."""
 
 from __future__ import annotations
 
