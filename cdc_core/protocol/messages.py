@@ -14,12 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cdc_core.errors import MalformedMessage
-from cdc_core.protocol.frames import (
-    HEADER_SIZE,
-    POSTGRES_EPOCH_US,
-    XLOG_DATA,
-    refused_frame,
-)
+from cdc_core.protocol.frames import HEADER_SIZE, POSTGRES_EPOCH_US, XLOG_DATA, refused_frame
 from cdc_core.vocabulary import Lsn, ReplicaIdentity, TableName
 
 if TYPE_CHECKING:
@@ -242,18 +237,14 @@ class _Reader:
 
 def _parse_begin(reader: _Reader) -> Begin:
     return Begin(
-        commit_lsn=reader.read_lsn(),
-        committed_at_us=reader.read_time(),
-        xid=reader.read_int32(),
+        commit_lsn=reader.read_lsn(), committed_at_us=reader.read_time(), xid=reader.read_int32()
     )
 
 
 def _parse_commit(reader: _Reader) -> Commit:
     reader.read_flags(0)
     return Commit(
-        commit_lsn=reader.read_lsn(),
-        end_lsn=reader.read_lsn(),
-        committed_at_us=reader.read_time(),
+        commit_lsn=reader.read_lsn(), end_lsn=reader.read_lsn(), committed_at_us=reader.read_time()
     )
 
 

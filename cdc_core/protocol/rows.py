@@ -33,6 +33,9 @@ _OPERATIONS: Final = (
     Operation.DELETE,
     Operation.UNDECODED,
 )
+# The first byte value that is not ASCII; and, under the mask, one inside a character.
+_BEYOND_ASCII = 0x80
+_CONTINUATION_MASK, _CONTINUATION = 0xC0, 0x80
 _FIRST: Final = np.zeros(1, dtype=np.int32)
 _UNDECODED_CODE = _OPERATIONS.index(Operation.UNDECODED)
 
@@ -103,7 +106,7 @@ def _match_relations(messages: RowMessages, relations: Sequence[RelationFrom]) -
     other = widths[chosen] != messages.widths
     if other.any():
         row = int(other.argmax())
-        reason = f"{messages.widths[row]} columns, not {widths[chosen[row]]} as announced,"
+        reason = f"{messages.widths[row]} columns where {widths[chosen[row]]} are announced"
         raise messages.refuse(row, int(messages.begins[row]) + 6, reason)
     return chosen
 
@@ -183,7 +186,7 @@ def _find_utf8(lists: pa.ListArray) -> Flags:
     if _is_utf8(octets, offsets[:-1]):
         return is_text
     # Only values with a byte that is not ASCII can be at fault.
-    suspects = np.searchsorted(offsets, np.flatnonzero(octets >= 0x80), side="right") - 1
+    suspects = np.searchsorted(offsets, np.flatnonzero(octets >= _BEYOND_ASCII), side="right") - 1
     broken = [
         suspect
         for suspect in np.unique(suspects).tolist()
@@ -196,7 +199,7 @@ def _find_utf8(lists: pa.ListArray) -> Flags:
 
 def _is_utf8(octets: Octets, starts: npt.NDArray[np.int32]) -> bool:
     """Tell whether the bytes are UTF-8 and no text starts inside a character."""
-    if octets.max(initial=0) < 0x80:
+    if octets.max(initial=0) < _BEYOND_ASCII:
         return True
     whole = np.array([0, len(octets)], dtype=np.int32)
     try:
@@ -205,7 +208,7 @@ def _is_utf8(octets: Octets, starts: npt.NDArray[np.int32]) -> bool:
         )
     except pa.ArrowInvalid:
         return False
-    inside = octets[starts[starts < len(octets)]] & 0xC0 == 0x80
+    inside = octets[starts[starts < len(octets)]] & _CONTINUATION_MASK == _CONTINUATION
     return not inside.any()
 
 
