@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+# Stands in `end_lsn` of a transaction still arriving in the spool; no LSN is negative.
+END_LSN_NOT_KNOWN = -0x5741_4C47_4154_4521
+
 _TEXTS = pa.list_(pa.field("element", pa.string()))
 
 # What decoding gives; the other columns of a change come from its transaction.

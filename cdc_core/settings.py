@@ -183,7 +183,14 @@ class Settings(_Section):
 def load_settings(path: Path | None, environ: Mapping[str, str]) -> Settings:
     """Read the configuration. Raises: ConfigurationError with every mistake in it."""
     file = _find_file(path, environ)
-    text = _read_text(file)
+    return parse_settings(_read_text(file), file=file, environ=environ)
+
+
+def parse_settings(text: str, *, file: Path, environ: Mapping[str, str]) -> Settings:
+    """Read the text of a configuration that is, or will be, in `file`.
+
+    Raises: ConfigurationError with every mistake in it.
+    """
     try:
         written = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -12,6 +12,9 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+# The prefix of logical messages that are ours; others' are ignored.
+MARK_PREFIX = "walgate"
+
 _LSN_TEXT = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})\Z")
 _PLAIN_IDENTIFIER = re.compile(r"[a-z_][a-z0-9_$]*\Z")
 _SAFE_BYTES = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
@@ -77,6 +80,15 @@ class Position:
     epoch: int
     commit_lsn: Lsn
     seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionId:
+    """What tells one transaction of a server's history from another."""
+
+    commit_lsn: Lsn
+    xid: int
+    committed_at_us: int
 
 
 @dataclass(frozen=True, slots=True, order=True)

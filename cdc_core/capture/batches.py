@@ -1,0 +1,187 @@
+"""Batches: decoded rows and other entries of whole transactions, in the log's columns.
+
+Rows are decoded in blocks of some thousand while transactions are still open, so what only the
+transaction knows (commit and end LSN, xid, commit time) is kept once per transaction, and a run of
+rows says which transaction it belongs to. All of it becomes columns when the batch is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from cdc_core.layout import CHANGES_SCHEMA, DECODED_SCHEMA
+from cdc_core.vocabulary import Lsn, Operation, Relation
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive rows of one transaction: its index in the batch, the first row's seq."""
+
+    transaction: int
+    first_seq: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Decoded rows in order of position, and the runs that they form."""
+
+    decoded: pa.RecordBatch
+    runs: tuple[Run, ...]
+
+    def split(self, row: int) -> tuple[Block, Block]:
+        """The rows before `row`, which begins a run, and the rest."""
+        before: list[Run] = []
+        counted = 0
+        for run in self.runs:
+            if counted == row:
+                break
+            before.append(run)
+            counted += run.rows
+        return (
+            Block(self.decoded.slice(0, row), tuple(before)),
+            Block(self.decoded.slice(row), self.runs[len(before) :]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A change that is not a row: a mark, a truncate."""
+
+    transaction: int
+    seq: int
+    operation: Operation
+    table: str | None = None
+    relation_version: int | None = None
+    detail: str | None = None
+
+
+@dataclass(slots=True)
+class Transactions:
+    """What is known once per transaction, by index."""
+
+    commit_lsn: list[int] = field(default_factory=list)
+    end_lsn: list[int] = field(default_factory=list)
+    xid: list[int] = field(default_factory=list)
+    committed_at_us: list[int] = field(default_factory=list)
+
+    def add(self, *, commit_lsn: int, end_lsn: int, xid: int, committed_at_us: int) -> int:
+        """Begin a transaction; its index."""
+        self.commit_lsn.append(commit_lsn)
+        self.end_lsn.append(end_lsn)
+        self.xid.append(xid)
+        self.committed_at_us.append(committed_at_us)
+        return len(self.xid) - 1
+
+    def split_last(self) -> tuple[Transactions, Transactions]:
+        """All but the newest, and the newest alone."""
+        before, last = Transactions(), Transactions()
+        for name in self.__slots__:
+            values = getattr(self, name)
+            setattr(before, name, values[:-1])
+            setattr(last, name, values[-1:])
+        return before, last
+
+    def drop_last(self) -> None:
+        """Forget the newest transaction."""
+        for values in (self.commit_lsn, self.end_lsn, self.xid, self.committed_at_us):
+            values.pop()
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Entries of whole transactions, or of a part of one whose end LSN is not known yet.
+
+    `relations` are those announced since the last batch, each with the commit LSN that first needs
+    it; `marks` the details of its marks.
+    """
+
+    blocks: tuple[Block, ...]
+    entries: tuple[Entry, ...]
+    transactions: Transactions
+    relations: tuple[tuple[Relation, Lsn], ...]
+    size: int
+
+    @property
+    def rows(self) -> int:
+        """Changes of rows."""
+        return sum(block.decoded.num_rows for block in self.blocks)
+
+    @property
+    def end_lsn(self) -> Lsn:
+        """The first byte after its last transaction."""
+        return Lsn(self.transactions.end_lsn[-1])
+
+    @property
+    def committed_at_us(self) -> int:
+        """When its last transaction was committed, by the server's clock."""
+        return self.transactions.committed_at_us[-1]
+
+    def marks(self) -> list[str]:
+        """The details of its marks, in order."""
+        return [e.detail for e in self.entries if e.operation is Operation.MARK and e.detail]
+
+    def to_table(self, epoch: int) -> pa.Table:
+        """All entries in staging's columns, sorted by table, within one by position."""
+        decoded = [block.decoded for block in self.blocks]
+        runs = [run for block in self.blocks for run in block.runs]
+        transaction, seq = _expand(runs)
+        if self.entries:
+            decoded.append(_decode_entries(self.entries))
+            transaction = np.append(transaction, [entry.transaction for entry in self.entries])
+            seq = np.append(seq, [entry.seq for entry in self.entries])
+        facts = self.transactions
+        committed = np.array(facts.committed_at_us, np.int64)[transaction]
+        columns = {
+            "epoch": pa.array(np.full(len(seq), epoch, np.int32)),
+            "commit_lsn": pa.array(np.array(facts.commit_lsn, np.int64)[transaction]),
+            "seq": pa.array(seq),
+            "end_lsn": pa.array(np.array(facts.end_lsn, np.int64)[transaction]),
+            "xid": pa.array(np.array(facts.xid, np.int64)[transaction]),
+            "committed_at": pa.array(committed).cast(pa.timestamp("us", tz="UTC")),
+        }
+        rows = pa.Table.from_batches(decoded, schema=DECODED_SCHEMA)
+        for name in DECODED_SCHEMA.names:
+            columns[name] = rows.column(name)
+        table = pa.Table.from_pydict(columns, schema=CHANGES_SCHEMA)
+        order = _sort_order(table.column("table"), transaction, seq)
+        return table if order is None else table.take(order)
+
+
+def _expand(runs: Sequence[Run]) -> tuple[np.ndarray, np.ndarray]:
+    """Each row's transaction index and seq."""
+    counts = np.array([run.rows for run in runs], np.int64)
+    transaction = np.repeat(np.array([run.transaction for run in runs], np.int64), counts)
+    starts = np.cumsum(counts) - counts
+    first = np.array([run.first_seq for run in runs], np.int64) - starts
+    return transaction, np.arange(len(transaction), dtype=np.int64) + np.repeat(first, counts)
+
+
+def _decode_entries(entries: Sequence[Entry]) -> pa.RecordBatch:
+    rows = [
+        {
+            "table": entry.table,
+            "relation_version": entry.relation_version,
+            "op": str(entry.operation),
+            "detail": entry.detail,
+        }
+        for entry in entries
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=DECODED_SCHEMA)
+
+
+def _sort_order(
+    tables: pa.ChunkedArray, transaction: np.ndarray, seq: np.ndarray
+) -> np.ndarray | None:
+    """Row order by table, transaction, seq; None where the rows have it already."""
+    codes = tables.combine_chunks().dictionary_encode()
+    if len(codes.dictionary) <= 1 and codes.null_count in (0, len(codes)):
+        table = np.zeros(len(seq), np.int64)
+    else:
+        table = codes.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    order = np.lexsort((seq, transaction, table))
+    return None if bool((order[1:] > order[:-1]).all()) else order

@@ -1,0 +1,179 @@
+"""The loop: frames to batches, batches to the log, and nothing confirmed before it is staged.
+
+One thread reads and decodes; others stage, send status, emit marks and show figures. A batch closes
+only between transactions: when it is full, or when the last one is staged and it is old enough.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+from cdc_core.capture.marker import Marker
+from cdc_core.capture.progress import Progress
+from cdc_core.capture.shores import ChangeLog, Stream
+from cdc_core.capture.spool import Spool
+from cdc_core.capture.status import StatusSender
+from cdc_core.capture.transactions import Collector, Frame
+from cdc_core.capture.writer import Landing, Writer
+from cdc_core.crash_points import reach
+from cdc_core.errors import Retry, StagingError, WalgateError
+from cdc_core.settings import CaptureSettings
+from cdc_core.staging.log import Fenced
+
+_FRAMES_AT_ONCE = 8192
+_WAIT_S = 0.1
+
+_logger = logging.getLogger("walgate.capture")
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """When a run ends by itself: at the mark of its start, after some seconds, when told to."""
+
+    stop: threading.Event
+    until_current: bool = False
+    seconds: float | None = None
+
+
+class CaptureLoop:
+    """One capture run over a started stream."""
+
+    def __init__(
+        self,
+        *,
+        stream: Stream,
+        log: ChangeLog,
+        collector: Collector,
+        writer: Writer,
+        status: StatusSender,
+        marker: Marker,
+        progress: Progress,
+        settings: CaptureSettings,
+        epoch: int,
+    ) -> None:
+        """Take over the parts; their threads run already."""
+        self._stream = stream
+        self._log = log
+        self._epoch = epoch
+        self._collector = collector
+        self._writer = writer
+        self._status = status
+        self._marker = marker
+        self._progress = progress
+        self._settings = settings
+        self._spool: Spool | None = None
+        self._oldest_at: float | None = None
+        self._awaited: str | None = None
+        self._replay_open = not collector.is_replay_checked
+
+    def run(self, bound: Bound) -> None:
+        """Stage until the bound is met, then drain. Raises: WalgateError, Fenced."""
+        first_mark = self._marker.request()
+        self._awaited = first_mark if bound.until_current else None
+        deadline = None if bound.seconds is None else time.monotonic() + bound.seconds
+        self._progress.state = "streaming"
+        while not bound.stop.is_set() and (deadline is None or time.monotonic() < deadline):
+            self._require_alive()
+            self._receive(self._stream.read_frames(most=_FRAMES_AT_ONCE, wait_s=_WAIT_S))
+            self._stage_if_due()
+            if bound.until_current and self._awaited is None:
+                break
+        self.drain()
+
+    def drain(self) -> None:
+        """Land the whole transactions in hand, emit a last mark, send a last status."""
+        self._progress.state = "draining"
+        self._stage()
+        reach("during_shutdown")
+        self._marker.request()
+        self._marker.finish()
+        self._writer.finish()
+        self._status.finish()
+        self._progress.state = "stopped"
+
+    def abandon(self) -> None:
+        """End the threads; what was submitted still lands, what was spooled is removed."""
+        self._marker.finish()
+        with suppress(WalgateError, Fenced):
+            self._writer.finish()
+        if self._spool is not None:
+            self._spool.discard()
+
+    def _require_alive(self) -> None:
+        self._writer.require_alive()
+        self._status.require_alive()
+        self._marker.require_alive()
+
+    def _receive(self, frames: list[Frame]) -> None:
+        position = 0
+        while position < len(frames):
+            position = self._collector.feed(frames, position)
+            self._spool_if_large()
+        if self._oldest_at is None and self._collector.closed_transactions:
+            self._oldest_at = time.monotonic()
+        if self._replay_open and self._collector.is_replay_checked:
+            self._replay_open = False
+            self._progress.record_replay_checked()
+
+    def _spool_if_large(self) -> None:
+        """Write the open transaction to the spool once it outgrows memory, and land it at its end."""
+        collector = self._collector
+        ended = collector.spool_ended
+        if self._spool is None:
+            if collector.open_size <= self._settings.spool_bytes:
+                return
+            self._stage()
+            self._spool = Spool(self._log, epoch=self._epoch)
+            _logger.info("spool opened", extra={"fields": {"bytes": collector.open_size}})
+        elif ended is None and collector.size < self._settings.batch_bytes // 4:
+            return
+        try:
+            self._spool.write(collector.take_spooled())
+            reach("while_spooling")
+            landing = None if ended is None else self._spool.seal(ended)
+        except OSError as exc:
+            raise StagingError(
+                f"cannot write the spool: {exc.strerror}",
+                fix="free space for [lake] spool; the transaction arrives again",
+                retry=Retry.LATER,
+            ) from exc
+        if landing is not None:
+            self._spool = None
+            self._writer.submit(landing)
+
+    def _stage_if_due(self) -> None:
+        settings, collector = self._settings, self._collector
+        if not collector.closed_transactions:
+            return
+        full = collector.rows >= settings.batch_rows or collector.size >= settings.batch_bytes
+        age = time.monotonic() - (self._oldest_at or time.monotonic())
+        if full or (self._writer.is_idle and age >= settings.batch_seconds):
+            self._stage()
+
+    def _stage(self) -> None:
+        batch = self._collector.take()
+        self._oldest_at = None
+        if batch is None:
+            return
+        marks = batch.marks()
+        self._writer.submit(
+            Landing(
+                end_lsn=batch.end_lsn,
+                committed_at_us=batch.committed_at_us,
+                rows=batch.rows,
+                relations=batch.relations,
+                batch=batch,
+            )
+        )
+        if self._awaited is not None and any(_is_mark(mark, self._awaited) for mark in marks):
+            self._awaited = None
+
+
+def _is_mark(detail: str, wanted: str) -> bool:
+    content = json.loads(detail)
+    return isinstance(content, dict) and content.get("mark") == wanted

@@ -1,0 +1,126 @@
+"""The marker: emits marks, so that an idle or filtered database still moves the slot and the log.
+
+It also looks where the server's WAL is, on a connection of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Protocol
+
+from cdc_core.capture.progress import Progress
+from cdc_core.errors import Retry, SourceError
+from cdc_core.vocabulary import Lsn
+
+# WAL that a server writes on its own account (running transactions, checkpoints, our own marks): it
+# is worth a mark once a minute only.
+_OWN_WAL_BYTES = 16 << 10
+_QUIET_INTERVAL_S = 60.0
+_LONGEST_LOOK_S = 1.0
+_RECONNECT_S = 2.0
+
+_logger = logging.getLogger("walgate.capture")
+
+
+class MarkConnection(Protocol):
+    """A connection that emits marks and says where the server is."""
+
+    def emit_mark(self, detail: str) -> None:
+        """Write a mark to the WAL."""
+        ...
+
+    def read_current_lsn(self) -> Lsn:
+        """How far the server's WAL is written."""
+        ...
+
+    def close(self) -> None:
+        """Disconnect."""
+        ...
+
+
+class Marker:
+    """The thread that emits marks: on request, and when the WAL moved but nothing was staged."""
+
+    def __init__(
+        self,
+        connect: Callable[[], MarkConnection],
+        *,
+        progress: Progress,
+        heartbeat_s: float,
+        term: int | None,
+    ) -> None:
+        """Start the thread."""
+        self._connect = connect
+        self._progress = progress
+        self._heartbeat_s = heartbeat_s
+        self._term = term
+        self._requests: list[str] = []
+        self._wake = threading.Event()
+        self._stopping = False
+        self._marked_at = float("-inf")
+        self.failure: SourceError | None = None
+        self._thread = threading.Thread(target=self._run, name="walgate-marker", daemon=True)
+        self._thread.start()
+
+    def request(self) -> str:
+        """Ask for a mark now; the id by which it is known when it comes back."""
+        mark = uuid.uuid4().hex
+        self._requests.append(mark)
+        self._wake.set()
+        return mark
+
+    def require_alive(self) -> None:
+        """Raise what ended the thread, if anything did."""
+        if self.failure is not None:
+            raise self.failure
+
+    def finish(self) -> None:
+        """Emit what was requested and end the thread."""
+        self._stopping = True
+        self._wake.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        connection: MarkConnection | None = None
+        while True:
+            stopping = self._stopping
+            try:
+                if connection is None:
+                    connection = self._connect()
+                self._look(connection)
+            except SourceError as exc:
+                if exc.retry is Retry.AFTER_FIX:
+                    self.failure = exc
+                    stopping = True
+                if connection is not None:
+                    connection.close()
+                    connection = None
+                _logger.warning("marker failed", extra={"fields": {"reason": exc.message}})
+            if stopping:
+                break
+            wait_s = min(_LONGEST_LOOK_S, self._heartbeat_s / 2) if connection else _RECONNECT_S
+            self._wake.wait(wait_s)
+            self._wake.clear()
+        if connection is not None:
+            connection.close()
+
+    def _look(self, connection: MarkConnection) -> None:
+        while self._requests:
+            self._emit(connection, self._requests[0])
+            self._requests.pop(0)
+        self._progress.current = current = connection.read_current_lsn()
+        now = time.monotonic()
+        silent_s = now - max(self._progress.staged_at, self._marked_at)
+        moved = current - self._progress.staged
+        own = moved < _OWN_WAL_BYTES and now - self._marked_at < _QUIET_INTERVAL_S
+        if moved > 0 and silent_s >= self._heartbeat_s and not own:
+            self._emit(connection, uuid.uuid4().hex)
+
+    def _emit(self, connection: MarkConnection, mark: str) -> None:
+        connection.emit_mark(json.dumps({"mark": mark, "term": self._term}))
+        self._marked_at = time.monotonic()

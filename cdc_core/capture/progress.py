@@ -1,0 +1,47 @@
+"""How far a capture run has come, shared by its threads.
+
+Each field has one writing thread and holds one immutable value, so readers need no lock.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+
+from cdc_core.vocabulary import Lsn
+
+
+@dataclass(slots=True)
+class Progress:
+    """What was staged, what may be confirmed, where the server is.
+
+    `confirmable` stays at the slot's own position until the replay check has passed; from then on it
+    is the staged LSN, and nothing else is ever confirmed. Times are of the monotonic clock.
+    """
+
+    staged: Lsn
+    confirmable: Lsn
+    current: Lsn
+    committed_at_us: int = 0
+    rows: int = 0
+    batches: int = 0
+    staged_at: float = field(default_factory=time.monotonic)
+    state: str = "starting"
+    storage_error: str | None = None
+    confirm: threading.Event = field(default_factory=threading.Event)
+
+    def record_staged(self, end_lsn: Lsn, *, rows: int, committed_at_us: int) -> None:
+        """A commit has returned: the staged LSN moves, and with it what may be confirmed."""
+        self.staged = self.confirmable = end_lsn
+        self.committed_at_us = committed_at_us
+        self.rows += rows
+        self.batches += 1
+        self.staged_at = time.monotonic()
+        self.storage_error = None
+        self.confirm.set()
+
+    def record_replay_checked(self) -> None:
+        """The slot's history is the staged one: all of it may be confirmed."""
+        self.confirmable = self.staged
+        self.confirm.set()

@@ -1,0 +1,207 @@
+"""A capture run: takes the slot, checks that staging continues it, and loops.
+
+On start staging decides: the staged LSN is read from it, and the server must be the one that staging
+was filled from. A session that lost its connection, its spool or the race for a commit begins again
+from there; what only a person can mend ends the run.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+
+from cdc_core.capture.loop import Bound, CaptureLoop
+from cdc_core.capture.marker import Marker
+from cdc_core.capture.progress import Progress
+from cdc_core.capture.reporter import Reporter
+from cdc_core.capture.status import StatusSender
+from cdc_core.capture.transactions import Collector
+from cdc_core.capture.writer import Writer
+from cdc_core.coordination.lease import Lease
+from cdc_core.errors import Retry, SlotInUse, SlotLost, WalgateError, WrongServer
+from cdc_core.protocol.messages import Announcement
+from cdc_core.settings import Settings
+from cdc_core.source.server import MarkConnection, Source
+from cdc_core.source.slot import Slot, require_continuation
+from cdc_core.staging.log import Epoch, Fenced, Log
+from cdc_core.vocabulary import Lsn, Relation
+
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 30.0
+
+_logger = logging.getLogger("walgate.capture")
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """What was found once the slot was held."""
+
+    epoch: Epoch
+    staged: Lsn
+    slot: Slot
+
+
+def run_capture(settings: Settings, bound: Bound) -> None:
+    """Replicate until the bound is met. Raises: WalgateError."""
+    lease = Lease(settings.redis, slot=settings.source.slot)
+    pause = _FIRST_PAUSE_S
+    try:
+        while True:
+            streamed = Progress(Lsn(0), Lsn(0), Lsn(0))
+            try:
+                _run_session(settings, bound, lease, streamed)
+            except Fenced:
+                _logger.warning("another writer committed, starting again", extra={"fields": {}})
+            except WalgateError as exc:
+                # Before anything was streamed the caller decides; so it does for a taken slot.
+                final = exc.retry is Retry.AFTER_FIX or isinstance(exc, SlotInUse)
+                if final or streamed.state == "starting":
+                    raise
+                _logger.warning("session ended", extra={"fields": {"reason": exc.message}})
+            else:
+                return
+            pause = _FIRST_PAUSE_S if streamed.batches else min(2 * pause, _LONGEST_PAUSE_S)
+            if bound.stop.wait(pause * random.uniform(0.5, 1.0)):  # noqa: S311 - jitter.
+                return
+    finally:
+        lease.close()
+
+
+def _run_session(settings: Settings, bound: Bound, lease: Lease, progress: Progress) -> None:
+    log = Log(settings.lake.root, spool=settings.lake.spool)
+    source = Source(settings.source)
+    try:
+        start = _take_slot(settings, source, log, bound)
+        log.empty_spool()
+        _stream(settings, source, log, start, bound, lease, progress)
+    except Fenced:
+        source.require_held()
+        raise
+    finally:
+        source.close()
+
+
+def _take_slot(settings: Settings, source: Source, log: Log, bound: Bound) -> _Start:
+    """Hold the slot, then read what staging has; it may not have changed hands in between."""
+    source.read_slot()
+    known = log.read_epoch()
+    if known is not None:
+        _require_server(settings, source, known, log.read_staged(known))
+    slot = source.take_slot(bound.stop.is_set)
+    assert slot.confirmed_flush is not None
+    epoch = log.read_epoch()
+    if epoch is None:
+        epoch = Epoch(
+            epoch=1,
+            system_id=source.server.system_id,
+            timeline=source.server.timeline,
+            slot=slot.name,
+            publication=",".join(settings.source.publication),
+            first_lsn=slot.confirmed_flush,
+            started_at=datetime.now(UTC),
+            reason="adopted",
+        )
+        log.begin_epoch(epoch)
+        _logger.info("slot adopted", extra={"fields": {"slot": slot.name}})
+    staged = log.read_staged(epoch)
+    require_continuation(slot, staged=staged, current=source.server.current)
+    return _Start(epoch, staged, slot)
+
+
+def _require_server(settings: Settings, source: Source, epoch: Epoch, staged: Lsn) -> None:
+    """The server and the slot are those that staging was filled from."""
+    server = source.server
+    fix = "point [source] at the server that was replicated, or run `walgate recover`"
+    if server.system_id != epoch.system_id:
+        raise WrongServer(
+            f"the server's system identifier is {server.system_id}, staging was filled from"
+            f" {epoch.system_id}",
+            fix=fix,
+            retry=Retry.AFTER_FIX,
+        )
+    if settings.source.slot != epoch.slot:
+        raise SlotLost(
+            f"[source] slot is {settings.source.slot}, staging was filled from {epoch.slot}",
+            fix=f'set slot = "{epoch.slot}", or run `walgate recover`',
+            retry=Retry.AFTER_FIX,
+        )
+    if server.timeline != epoch.timeline:
+        switched = source.stream.switch_point(epoch.timeline)
+        if switched < staged:
+            raise WrongServer(
+                f"the server left timeline {epoch.timeline} at {switched}, before the staged LSN"
+                f" {staged}: what was staged after it is not in its history",
+                fix=fix,
+                retry=Retry.AFTER_FIX,
+            )
+
+
+def _stream(
+    settings: Settings,
+    source: Source,
+    log: Log,
+    start: _Start,
+    bound: Bound,
+    lease: Lease,
+    progress: Progress,
+) -> None:
+    confirmed = start.slot.confirmed_flush
+    assert confirmed is not None
+    known: dict[int, Relation] = {}
+
+    def complete(announcement: Announcement) -> Relation:
+        previous = known.get(announcement.oid) or log.latest_relation(announcement.oid)
+        relation = source.complete_relation(announcement, previous=previous)
+        known[relation.oid] = relation
+        return relation
+
+    collector = Collector(
+        staged=start.staged,
+        expected=log.read_transactions(start.epoch, since=confirmed),
+        complete=complete,
+    )
+    progress.staged = start.staged
+    progress.confirmable = start.staged if collector.is_replay_checked else confirmed
+    progress.current = source.server.current
+    term = lease.take_term()
+    loop = CaptureLoop(
+        stream=source.stream,
+        log=log,
+        collector=collector,
+        writer=Writer(log, epoch=start.epoch, progress=progress),
+        status=StatusSender(
+            source.stream, progress=progress, timeout_s=source.server.wal_sender_timeout_s
+        ),
+        marker=Marker(
+            partial(MarkConnection, settings.source),
+            progress=progress,
+            heartbeat_s=settings.capture.heartbeat_seconds,
+            term=term,
+        ),
+        progress=progress,
+        settings=settings.capture,
+        epoch=start.epoch.epoch,
+    )
+    reporter = Reporter(lease, progress=progress, term=term, epoch=start.epoch.epoch)
+    _logger.info(
+        "capture started",
+        extra={
+            "fields": {
+                "slot": start.slot.name,
+                "epoch": start.epoch.epoch,
+                "staged_lsn": str(start.staged),
+                "term": term or "none",
+            }
+        },
+    )
+    try:
+        loop.run(bound)
+    except BaseException:
+        loop.abandon()
+        raise
+    finally:
+        reporter.finish()
+    _logger.info("capture stopped", extra={"fields": {"staged_lsn": str(progress.staged)}})

@@ -1,0 +1,65 @@
+"""The spool of one transaction that is larger than memory: parts on disk while it arrives."""
+
+from __future__ import annotations
+
+from cdc_core.capture.batches import Batch
+from cdc_core.capture.shores import ChangeLog
+from cdc_core.capture.writer import Landing
+from cdc_core.staging.parts import Part, PartWriter, seal_part
+from cdc_core.vocabulary import Lsn, Relation
+
+# Readers split files by row group anyway; one part stays easy to copy and to skip.
+_PART_BYTES = 256 << 20
+
+
+class Spool:
+    """Parts of the transaction so far; all of them land in one commit, or none."""
+
+    def __init__(self, log: ChangeLog, *, epoch: int) -> None:
+        """Open the first part."""
+        self._log = log
+        self._epoch = epoch
+        self._parts: list[Part] = []
+        self._writer: PartWriter | None = None
+        self._relations: list[tuple[Relation, Lsn]] = []
+        self._rows = 0
+        self._committed_at_us = 0
+
+    def write(self, batch: Batch) -> None:
+        """Write what has arrived since the last call. Raises: OSError."""
+        self._relations += batch.relations
+        self._committed_at_us = batch.committed_at_us
+        changes = batch.to_table(self._epoch)
+        if not changes.num_rows:
+            return
+        self._rows += batch.rows
+        if self._writer is None:
+            self._writer = self._log.open_spool()
+        self._writer.write(changes)
+        if self._writer.bytes_written >= _PART_BYTES:
+            self._end_part()
+
+    def seal(self, end_lsn: Lsn) -> Landing:
+        """The whole transaction, with its end LSN filled in, ready to land."""
+        self._end_part()
+        return Landing(
+            end_lsn=end_lsn,
+            committed_at_us=self._committed_at_us,
+            rows=self._rows,
+            relations=tuple(self._relations),
+            batch=None,
+            parts=[seal_part(part, end_lsn) for part in self._parts],
+        )
+
+    def discard(self) -> None:
+        """Remove what was written: the transaction will arrive again."""
+        if self._writer is not None:
+            self._writer.discard()
+            self._writer = None
+        for part in self._parts:
+            part.path.unlink(missing_ok=True)
+
+    def _end_part(self) -> None:
+        if self._writer is not None:
+            self._parts.append(self._writer.finish())
+            self._writer = None

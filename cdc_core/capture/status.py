@@ -1,0 +1,55 @@
+"""The status thread: tells the server on time what is staged, whatever the sink does.
+
+A server that hears nothing for `wal_sender_timeout` drops the connection, so this thread depends on
+nothing but the clock and the stream. Its death ends the run.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from cdc_core.capture.progress import Progress
+from cdc_core.capture.shores import Stream
+from cdc_core.crash_points import reach
+
+_LONGEST_INTERVAL_S = 10.0
+_SHORTEST_INTERVAL_S = 0.05
+
+
+class StatusSender:
+    """Sends the confirmable LSN as soon as it moves, and at least every quarter of the timeout."""
+
+    def __init__(self, stream: Stream, *, progress: Progress, timeout_s: float) -> None:
+        """Start the thread; `timeout_s` is the server's wal_sender_timeout, 0 for none."""
+        self._stream = stream
+        self._progress = progress
+        interval = timeout_s / 4 if timeout_s else _LONGEST_INTERVAL_S
+        self._interval_s = min(_LONGEST_INTERVAL_S, max(_SHORTEST_INTERVAL_S, interval))
+        self._stopping = False
+        self.failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="walgate-status", daemon=True)
+        self._thread.start()
+
+    def require_alive(self) -> None:
+        """Raise what ended the thread, if anything did."""
+        if self.failure is not None:
+            raise self.failure
+
+    def finish(self) -> None:
+        """Send a last status and end the thread. Raises: SourceError."""
+        self._stopping = True
+        self._progress.confirm.set()
+        self._thread.join()
+        self.require_alive()
+
+    def _run(self) -> None:
+        try:
+            stopping = False
+            while not stopping:
+                self._progress.confirm.wait(self._interval_s)
+                self._progress.confirm.clear()
+                stopping = self._stopping
+                self._stream.send_status(self._progress.confirmable)
+                reach("after_flush")
+        except BaseException as exc:  # noqa: BLE001 - shown to the loop, which raises it.
+            self.failure = exc

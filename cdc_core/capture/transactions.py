@@ -1,0 +1,388 @@
+"""From frames to whole transactions.
+
+Theory. The server sends transactions in commit order, each whole: Begin, its changes, Commit. A
+change's position is (epoch, commit LSN, seq); seq counts every entry and every transactional message
+of the transaction before anything is filtered, so that a replay numbers the same change the same.
+Rows are not looked at one by one: they wait as frames and are decoded a block at a time, against the
+relation that was announced before them.
+
+After a restart the server sends again what it holds unconfirmed. A transaction whose commit LSN lies
+below the staged LSN is in staging already and is dropped, but only if staging holds that very
+transaction (commit LSN, xid, commit time), and none that staging holds may be missing: anything else
+is another history.
+
+Pure: no I/O and no clock; what a relation's catalog says comes through `complete`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from cdc_core.capture.batches import Batch, Block, Entry, Run, Transactions
+from cdc_core.errors import Retry, UnexpectedMessage, WrongServer
+from cdc_core.layout import END_LSN_NOT_KNOWN
+from cdc_core.protocol.frames import HEADER_SIZE, message_kind
+from cdc_core.protocol.messages import (
+    ROW_KINDS,
+    Announcement,
+    Begin,
+    Commit,
+    LogicalMessage,
+    Origin,
+    StreamAbort,
+    Truncate,
+    TypeName,
+    parse_message,
+)
+from cdc_core.protocol.rows import RelationFrom, decode_rows
+from cdc_core.vocabulary import MARK_PREFIX, Lsn, Operation, Relation, TransactionId
+
+Frame = bytes | memoryview
+
+BLOCK_ROWS = 20_000
+BLOCK_BYTES = 16 << 20
+_DATA = ord("w")
+
+
+@dataclass(slots=True)
+class _Open:
+    """The transaction being received.
+
+    `seq` is the next entry's where the current run began, at row `run_row` of the frames that wait;
+    `block` and `row` say where its first row is, `size` how many bytes it has so far.
+    """
+
+    begin: Begin
+    index: int
+    replayed: bool
+    block: int
+    row: int
+    run_row: int
+    seq: int = 0
+    entries: int = 0
+    size: int = 0
+    spooled: bool = False
+
+
+class Collector:
+    """Whole transactions, collected from frames until they are taken as a batch."""
+
+    def __init__(
+        self,
+        *,
+        staged: Lsn,
+        expected: Iterable[TransactionId],
+        complete: Callable[[Announcement], Relation],
+    ) -> None:
+        """Drop what ends at or below `staged`, if it is exactly `expected`, in commit order."""
+        self._staged = staged
+        self._expected = deque(expected)
+        self._complete = complete
+        self._last_end = Lsn(0)
+        self._known: dict[int, Relation] = {}
+        self._announced: list[RelationFrom] = []
+        self._relations: list[tuple[Relation, Lsn]] = []
+        self._frames: list[Frame] = []
+        self._runs: list[Run] = []
+        self._blocks: list[Block] = []
+        self._entries: list[Entry] = []
+        self._transactions = Transactions()
+        self._open: _Open | None = None
+        self._size = 0
+        self._rows = 0
+        self.spool_ended: Lsn | None = None
+
+    @property
+    def is_replay_checked(self) -> bool:
+        """Whether every transaction that staging holds past the slot was seen again."""
+        return not self._expected
+
+    @property
+    def closed_transactions(self) -> int:
+        """How many whole transactions wait to be taken."""
+        return len(self._transactions.xid) - (self._open is not None and not self._open.replayed)
+
+    @property
+    def rows(self) -> int:
+        """Changes of rows that wait, the open transaction's included."""
+        return self._rows + len(self._frames)
+
+    @property
+    def size(self) -> int:
+        """Bytes that wait, the open transaction's included."""
+        return self._size
+
+    @property
+    def open_size(self) -> int:
+        """Bytes of the open transaction, taken or not; 0 between transactions and in a replay."""
+        return 0 if self._open is None or self._open.replayed else self._open.size
+
+    def feed(self, frames: Sequence[Frame], start: int = 0) -> int:
+        """Take in frames from `start` on; the index of the first that was left.
+
+        Frames are left only after the Commit of a spooled transaction (`spool_ended`): it is to be
+        taken whole before anything follows. Raises: ProtocolError, WrongServer.
+        """
+        waiting = self._frames
+        append = waiting.append
+        size = 0
+        for index in range(start, len(frames)):
+            frame = frames[index]
+            length = len(frame)
+            if length > HEADER_SIZE and frame[HEADER_SIZE] in ROW_KINDS and frame[0] == _DATA:
+                append(frame)
+                size += length
+                continue
+            if message_kind(frame) is None:
+                continue
+            self._count(size)
+            size = 0
+            self._receive(frame)
+            if self.spool_ended is not None:
+                return index + 1
+        self._count(size)
+        if len(waiting) >= BLOCK_ROWS or self._size >= BLOCK_BYTES:
+            self._cut_block()
+        return len(frames)
+
+    def _count(self, size: int) -> None:
+        if not size:
+            return
+        if self._open is None:
+            raise UnexpectedMessage("between transactions", "row")
+        self._open.size += size
+        if not self._open.replayed:
+            self._size += size
+
+    def _receive(self, frame: Frame) -> None:
+        match parse_message(frame):
+            case Begin() as begin:
+                self._begin(begin)
+            case Commit() as commit:
+                self._commit(commit)
+            case Announcement() as announcement:
+                self._announce(announcement)
+            case Truncate() as truncate:
+                for oid in truncate.oids:
+                    relation = self._known.get(oid)
+                    if relation is None:
+                        raise UnexpectedMessage("no relation was announced for it", "truncate")
+                    detail = {"cascade": truncate.cascade}
+                    self._add_entry(Operation.TRUNCATE, json.dumps(detail), relation)
+            case LogicalMessage() as message:
+                self._receive_message(message)
+            case Origin() | TypeName() | StreamAbort():
+                pass
+            case never:
+                assert_never(never)
+
+    def _begin(self, begin: Begin) -> None:
+        if self._open is not None:
+            raise UnexpectedMessage("a transaction is open", "begin")
+        if begin.commit_lsn < self._last_end:
+            raise UnexpectedMessage(f"at {self._last_end}, commit {begin.commit_lsn}", "begin")
+        replayed = begin.commit_lsn < self._staged
+        if not replayed and self._expected:
+            raise self._other_history(f"lacks the transaction at {self._expected[0].commit_lsn}")
+        index = len(self._transactions.xid)
+        if not replayed:
+            self._transactions.add(
+                commit_lsn=begin.commit_lsn,
+                end_lsn=END_LSN_NOT_KNOWN,
+                xid=begin.xid,
+                committed_at_us=begin.committed_at_us,
+            )
+        row = len(self._frames)
+        self._open = _Open(begin, index, replayed, len(self._blocks), row, row)
+
+    def _commit(self, commit: Commit) -> None:
+        transaction = self._require_open("commit")
+        if commit.commit_lsn != transaction.begin.commit_lsn:
+            raise UnexpectedMessage(
+                f"the transaction at {transaction.begin.commit_lsn} is open",
+                f"commit at {commit.commit_lsn}",
+            )
+        self._end_run(transaction)
+        self._last_end = commit.end_lsn
+        self._open = None
+        if transaction.replayed:
+            if transaction.entries:
+                self._check_replayed(transaction.begin)
+        elif transaction.entries:
+            if transaction.spooled:
+                self.spool_ended = commit.end_lsn
+            else:
+                self._transactions.end_lsn[-1] = commit.end_lsn
+        else:
+            self._transactions.drop_last()
+
+    def _check_replayed(self, begin: Begin) -> None:
+        sent = TransactionId(begin.commit_lsn, begin.xid, begin.committed_at_us)
+        if not self._expected:
+            raise self._other_history(f"has a transaction at {sent.commit_lsn} more")
+        held = self._expected.popleft()
+        if sent != held:
+            raise self._other_history(
+                f"sends transaction {sent.xid} at {sent.commit_lsn}, staging holds {held.xid} at"
+                f" {held.commit_lsn}"
+            )
+
+    def _other_history(self, found: str) -> WrongServer:
+        return WrongServer(
+            f"the server's history is not the one that was staged up to {self._staged}: it {found}",
+            fix="the server was restored or replaced: run `walgate recover`",
+            retry=Retry.AFTER_FIX,
+        )
+
+    def _announce(self, announcement: Announcement) -> None:
+        transaction = self._require_open("relation")
+        relation = self._complete(announcement)
+        self._known[relation.oid] = relation
+        self._announced.append(RelationFrom(len(self._frames), relation))
+        self._relations.append((relation, transaction.begin.commit_lsn))
+
+    def _receive_message(self, message: LogicalMessage) -> None:
+        if not message.transactional:
+            return
+        detail = parse_mark(message) if message.prefix == MARK_PREFIX else None
+        if detail is not None:
+            self._add_entry(Operation.MARK, detail)
+            return
+        transaction = self._require_open("message")
+        self._end_run(transaction)
+        transaction.seq += 1
+
+    def _add_entry(
+        self, operation: Operation, detail: str | None, relation: Relation | None = None
+    ) -> None:
+        transaction = self._require_open(str(operation))
+        self._end_run(transaction)
+        if not transaction.replayed:
+            self._entries.append(
+                Entry(
+                    transaction=transaction.index,
+                    seq=transaction.seq,
+                    operation=operation,
+                    table=None if relation is None else str(relation.table),
+                    relation_version=None if relation is None else relation.version,
+                    detail=detail,
+                )
+            )
+        transaction.seq += 1
+        transaction.entries += 1
+
+    def _require_open(self, kind: str) -> _Open:
+        if self._open is None:
+            raise UnexpectedMessage("between transactions", kind)
+        return self._open
+
+    def _end_run(self, transaction: _Open) -> None:
+        """Close the run of rows that ends here; a replayed transaction's rows are dropped."""
+        rows = len(self._frames) - transaction.run_row
+        if rows and transaction.replayed:
+            del self._frames[transaction.run_row :]
+            self._announced = [
+                RelationFrom(min(entry.first_row, transaction.run_row), entry.relation)
+                for entry in self._announced
+            ]
+        elif rows:
+            self._runs.append(Run(transaction.index, transaction.seq, rows))
+        transaction.seq += rows
+        transaction.entries += rows
+        transaction.run_row = len(self._frames)
+
+    def _cut_block(self) -> None:
+        """Decode the frames that wait."""
+        if self._open is not None:
+            self._end_run(self._open)
+            self._open.run_row = 0
+        if self._frames:
+            decoded = decode_rows(self._frames, self._announced)
+            self._blocks.append(Block(decoded, tuple(self._runs)))
+            self._rows += decoded.num_rows
+            self._frames.clear()
+            self._runs.clear()
+        self._announced = [RelationFrom(0, relation) for relation in self._known.values()]
+
+    def take(self) -> Batch | None:
+        """Everything of whole transactions as a batch; None where there are none."""
+        if not self.closed_transactions:
+            return None
+        self._cut_block()
+        blocks, kept_blocks = self._blocks, list[Block]()
+        entries, kept_entries = self._entries, list[Entry]()
+        transactions, kept = self._transactions, Transactions()
+        size, kept_size = self._size, 0
+        if (opened := self._open) is not None:
+            blocks, kept_blocks = _split_blocks(blocks, opened.block, opened.row, opened.index)
+            entries = [entry for entry in self._entries if entry.transaction < opened.index]
+            kept_entries = [replace(e, transaction=0) for e in self._entries[len(entries) :]]
+            transactions, kept = transactions.split_last()
+            size, kept_size = size - opened.size, opened.size
+            opened.index = opened.block = opened.row = 0
+        batch = Batch(tuple(blocks), tuple(entries), transactions, self._take_relations(), size)
+        self._blocks, self._entries, self._transactions = kept_blocks, kept_entries, kept
+        self._size = kept_size
+        self._rows = sum(block.decoded.num_rows for block in kept_blocks)
+        return batch
+
+    def take_spooled(self) -> Batch:
+        """What has arrived of the one transaction that is not taken yet, without its end LSN.
+
+        From the first call on the transaction is spooled: `feed` stops at its Commit with its end
+        LSN in `spool_ended`, and one more call takes the rest.
+        """
+        assert not self.closed_transactions or self.spool_ended is not None
+        self._cut_block()
+        batch = Batch(
+            tuple(self._blocks),
+            tuple(self._entries),
+            self._transactions,
+            self._take_relations(),
+            self._size,
+        )
+        self._blocks, self._entries, self._size, self._rows = [], [], 0, 0
+        if self._open is None:
+            self._transactions = Transactions()
+            self.spool_ended = None
+        else:
+            self._open.spooled = True
+            self._open.block = self._open.row = 0
+        return batch
+
+    def _take_relations(self) -> tuple[tuple[Relation, Lsn], ...]:
+        taken = tuple(self._relations)
+        self._relations.clear()
+        return taken
+
+
+def parse_mark(message: LogicalMessage) -> str | None:
+    """A mark's content as text; None for what is not JSON: another used our prefix."""
+    try:
+        text = message.content.decode("utf-8")
+        json.loads(text)
+    except ValueError:
+        return None
+    return text
+
+
+def _split_blocks(
+    blocks: list[Block], block: int, row: int, index: int
+) -> tuple[list[Block], list[Block]]:
+    """The blocks before transaction `index`, which begins at a block's row, and its own."""
+    before, after = blocks[:block], blocks[block:]
+    if after and row:
+        head, tail = after[0].split(row)
+        before = [*before, head]
+        after = [tail, *after[1:]]
+    own = [
+        replace(kept, runs=tuple(replace(run, transaction=0) for run in kept.runs))
+        for kept in after
+        if kept.decoded.num_rows
+    ]
+    assert all(run.transaction == index for kept in after for run in kept.runs)
+    return before, own

@@ -1,0 +1,147 @@
+"""The writer: one batch lands while the next is decoded, at most one more waits.
+
+A failed append is tried again only after asking whether it has landed; a log in which another writer
+came between ends the run. Nothing is confirmed before its commit has returned.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from dataclasses import dataclass, field
+
+from cdc_core.capture.batches import Batch
+from cdc_core.capture.progress import Progress
+from cdc_core.capture.shores import ChangeLog
+from cdc_core.errors import Retry, StagingError
+from cdc_core.staging.log import Epoch
+from cdc_core.staging.parts import Part
+from cdc_core.vocabulary import Lsn, Relation
+
+_FIRST_PAUSE_S = 0.25
+_LONGEST_PAUSE_S = 5.0
+_POLL_S = 0.1
+
+_logger = logging.getLogger("walgate.capture")
+
+
+@dataclass(slots=True)
+class Landing:
+    """What one Delta commit brings in: a batch, or the sealed parts of one large transaction."""
+
+    end_lsn: Lsn
+    committed_at_us: int
+    rows: int
+    relations: tuple[tuple[Relation, Lsn], ...]
+    batch: Batch | None
+    parts: list[Part] = field(default_factory=list)
+
+
+class Writer:
+    """The thread that stages landings in the order they are submitted."""
+
+    def __init__(self, log: ChangeLog, *, epoch: Epoch, progress: Progress) -> None:
+        """Start the thread."""
+        self._log = log
+        self._epoch = epoch
+        self._progress = progress
+        self._waiting: queue.Queue[Landing | None] = queue.Queue(maxsize=1)
+        self._unfinished = 0
+        self._stopping = threading.Event()
+        self.failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="walgate-writer", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that was submitted is staged."""
+        return self._unfinished == 0
+
+    def submit(self, landing: Landing) -> None:
+        """Hand over a landing; waits while another waits. Raises: what ended the writer."""
+        self._unfinished += 1
+        while True:
+            self.require_alive()
+            try:
+                self._waiting.put(landing, timeout=_POLL_S)
+            except queue.Full:
+                continue
+            return
+
+    def require_alive(self) -> None:
+        """Raise what ended the writer, if anything did."""
+        if self.failure is not None:
+            raise self.failure
+
+    def finish(self) -> None:
+        """Wait until everything submitted is staged, or cannot be at present, and end the thread.
+
+        Raises: what ended the writer; StagingError where the storage refuses.
+        """
+        self._stopping.set()
+        while self._thread.is_alive():
+            try:
+                self._waiting.put(None, timeout=_POLL_S)
+            except queue.Full:
+                continue
+            break
+        self._thread.join()
+        self.require_alive()
+
+    def _run(self) -> None:
+        try:
+            while (landing := self._waiting.get()) is not None:
+                self._stage(landing)
+                self._unfinished -= 1
+        except BaseException as exc:  # noqa: BLE001 - shown to the loop, which raises it.
+            self.failure = exc
+
+    def _stage(self, landing: Landing) -> None:
+        pause = _FIRST_PAUSE_S
+        while True:
+            try:
+                if not (landing.parts and self._log.has_landed(landing.parts)):
+                    self._append(landing)
+            except (StagingError, OSError) as exc:
+                reason = exc.message if isinstance(exc, StagingError) else str(exc.strerror)
+                self._progress.storage_error = reason
+                _logger.warning(
+                    "staging failed", extra={"fields": {"reason": reason, "retry_s": pause}}
+                )
+                if self._stopping.wait(pause):
+                    raise _storage_refused(reason, landing.end_lsn) from exc
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
+                continue
+            self._progress.record_staged(
+                landing.end_lsn, rows=landing.rows, committed_at_us=landing.committed_at_us
+            )
+            return
+
+    def _append(self, landing: Landing) -> None:
+        started = time.monotonic()
+        self._log.store_relations(landing.relations, epoch=self._epoch.epoch)
+        if landing.batch is not None and not landing.parts:
+            changes = landing.batch.to_table(self._epoch.epoch)
+            landing.parts.append(self._log.write_part(changes))
+        landing.batch = None
+        self._log.append(landing.parts, epoch=self._epoch, end_lsn=landing.end_lsn)
+        _logger.debug(
+            "batch staged",
+            extra={
+                "fields": {
+                    "rows": landing.rows,
+                    "staged_lsn": str(landing.end_lsn),
+                    "ms": round(1000 * (time.monotonic() - started)),
+                }
+            },
+        )
+
+
+def _storage_refused(reason: str, end_lsn: Lsn) -> StagingError:
+    return StagingError(
+        f"stopped with the batch up to {end_lsn} not staged and not confirmed: {reason}",
+        fix="see that the lake's storage is up, writable and not full; the next run stages it",
+        retry=Retry.LATER,
+    )

@@ -1,0 +1,95 @@
+"""The lease: a term number for each capture run, its live figures and its wake-ups, in Redis.
+
+Everything here may be emptied, stopped or put back from an old copy at any moment. Nothing is fenced
+or dropped by it: staging and the slot decide.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import redis
+
+from cdc_core.coordination.live import Figures
+from cdc_core.settings import RedisSettings
+from cdc_core.vocabulary import Lsn
+
+_TIMEOUT_S = 2.0
+# Figures older than this are of a run that is gone.
+_FIGURES_TTL_S = 30
+
+_logger = logging.getLogger("walgate.coordination")
+
+
+class Lease:
+    """The keys of one slot. No method raises for an absent Redis: it answers None or False."""
+
+    def __init__(self, settings: RedisSettings, *, slot: str) -> None:
+        """Connect lazily."""
+        self._redis = redis.Redis.from_url(
+            settings.url,
+            decode_responses=True,
+            socket_timeout=_TIMEOUT_S,
+            socket_connect_timeout=_TIMEOUT_S,
+        )
+        self._prefix = f"{settings.prefix}:{slot}"
+        self._is_up = True
+
+    def take_term(self) -> int | None:
+        """The next term; it tells a worker which capture run it talks to."""
+        try:
+            return int(self._redis.incr(f"{self._prefix}:term"))
+        except redis.RedisError as exc:
+            self._say(exc)
+            return None
+
+    def publish(self, figures: Figures) -> bool:
+        """Show the figures, add the commit to the recent ones and wake those who wait for it."""
+        staged = Lsn.parse(figures.staged_lsn)
+        try:
+            pipeline = self._redis.pipeline(transaction=False)
+            pipeline.hset(f"{self._prefix}:live", mapping=dict[Any, Any](figures.to_fields()))
+            pipeline.expire(f"{self._prefix}:live", _FIGURES_TTL_S)
+            pipeline.zadd(f"{self._prefix}:commits", {staged.sort_key: float(staged)})
+            # What is below the staged LSN is confirmed; one commit says "landed up to here".
+            pipeline.zremrangebyscore(f"{self._prefix}:commits", "-inf", f"({float(staged)}")
+            pipeline.publish(f"{self._prefix}:staged", figures.staged_lsn)
+            pipeline.execute()
+        except redis.RedisError as exc:
+            self._say(exc)
+            return False
+        self._say(None)
+        return True
+
+    def read_figures(self) -> Figures | None:
+        """What the running capture shows; None where there is none or Redis is down."""
+        try:
+            stored: dict[str, str] = self._redis.hgetall(f"{self._prefix}:live")  # type: ignore[assignment]
+        except redis.RedisError:
+            return None
+        return Figures.from_fields(stored)
+
+    def is_up(self) -> bool:
+        """Whether Redis answers."""
+        try:
+            return bool(self._redis.ping())
+        except redis.RedisError:
+            return False
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._redis.close()
+
+    def _say(self, exc: Exception | None) -> None:
+        """Log each change between up and down once."""
+        if (exc is None) == self._is_up:
+            return
+        self._is_up = exc is None
+        if exc is None:
+            _logger.info("redis answers again", extra={"fields": {}})
+        else:
+            _logger.warning(
+                "redis is down, capture goes on without it",
+                extra={"fields": {"error": type(exc).__name__}},
+            )

@@ -1,0 +1,111 @@
+"""What the stream does not say about a table, read from the catalog.
+
+The catalog may already be newer than the change being decoded: what it and the announcement agree
+on (name, type and type modifier) is taken, then what an earlier announcement of the same table said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import psycopg
+
+from cdc_core.protocol.messages import AnnouncedColumn, Announcement
+from cdc_core.source.connection import source_errors
+from cdc_core.vocabulary import Column, Relation, ReplicaIdentity
+
+# Source: PostgreSQL documentation, sections 51.7 (pg_attribute) and 51.26 (pg_index).
+_COLUMNS = """
+select a.attname, a.attnum, a.atttypid::bigint, a.atttypmod, a.attnotnull,
+       format_type(a.atttypid, a.atttypmod),
+       (a.attmissingval::text::text[])[1],
+       a.atthasdef or a.attidentity <> '' or a.attgenerated <> '',
+       k.ordinal
+from pg_attribute a
+left join (select i.indrelid, u.attnum, u.ordinal::int
+           from pg_index i, unnest(i.indkey) with ordinality u(attnum, ordinal)
+           where i.indisprimary and i.indrelid = %(oid)s) k
+       on k.indrelid = a.attrelid and k.attnum = a.attnum
+where a.attrelid = %(oid)s and a.attnum > 0 and not a.attisdropped
+order by a.attnum
+"""
+
+
+def complete_relation(
+    connection: psycopg.Connection, announcement: Announcement, *, previous: Relation | None
+) -> Relation:
+    """The announced relation with what only the catalog knows. Raises: SourceError."""
+    with source_errors(f"read the columns of {announcement.table}"):
+        rows = connection.execute(_COLUMNS, {"oid": announcement.oid}).fetchall()
+        listed = [
+            Column(
+                name=name,
+                attnum=attnum,
+                type_oid=type_oid,
+                type_modifier=type_modifier,
+                type_name=type_name,
+                not_null=not_null,
+                key_ordinal=ordinal,
+                in_identity=False,
+                missing_value=missing_value,
+                has_default=has_default,
+            )
+            for (
+                name,
+                attnum,
+                type_oid,
+                type_modifier,
+                not_null,
+                type_name,
+                missing_value,
+                has_default,
+                ordinal,
+            ) in rows
+        ]
+        earlier = () if previous is None else previous.columns
+        known = {_shape(column): column for column in (*earlier, *listed)}
+        columns = [
+            replace(found, in_identity=column.in_identity)
+            if (found := known.get(_shape(column))) is not None
+            else _column_from_wire(connection, column)
+            for column in announcement.columns
+        ]
+    return Relation(
+        oid=announcement.oid,
+        table=announcement.table,
+        identity=announcement.identity,
+        columns=_keep_whole_key(columns, listed, announcement.identity),
+    )
+
+
+def _shape(column: Column | AnnouncedColumn) -> tuple[str, int, int]:
+    return column.name, column.type_oid, column.type_modifier
+
+
+def _column_from_wire(connection: psycopg.Connection, column: AnnouncedColumn) -> Column:
+    row = connection.execute(
+        "select format_type(%s::oid, %s)", (column.type_oid, column.type_modifier)
+    ).fetchone()
+    return Column(
+        name=column.name,
+        attnum=None,
+        type_oid=column.type_oid,
+        type_modifier=column.type_modifier,
+        type_name=row[0] if row and row[0] else "???",
+        not_null=False,
+        key_ordinal=None,
+        in_identity=column.in_identity,
+    )
+
+
+def _keep_whole_key(
+    columns: Sequence[Column], listed: Sequence[Column], identity: ReplicaIdentity
+) -> tuple[Column, ...]:
+    """Drop a primary key of the catalog that the announced columns do not carry whole."""
+    announced = {c.name for c in columns if c.key_ordinal is not None}
+    # A dropped table is in the catalog no more; what was known of it before still holds.
+    whole = not listed or announced == {c.name for c in listed if c.key_ordinal is not None}
+    if identity is ReplicaIdentity.DEFAULT:
+        whole = whole and announced == {c.name for c in columns if c.in_identity}
+    return tuple(columns) if whole else tuple(replace(c, key_ordinal=None) for c in columns)

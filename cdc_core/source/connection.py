@@ -1,0 +1,94 @@
+"""Connections to the source, all with one set of output settings.
+
+One text form for one value: the replication stream and every query give the same bytes for a value,
+whatever the role's or the database's own settings are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from cdc_core.errors import Retry, SlotInUse, SourceError
+from cdc_core.settings import SourceSettings
+
+OUTPUT_SETTINGS = {
+    "DateStyle": "ISO",
+    "IntervalStyle": "postgres",
+    "TimeZone": "UTC",
+    "extra_float_digits": "3",
+    "bytea_output": "hex",
+    # A query of ours never waits for a standby: only the server's own durability counts.
+    "synchronous_commit": "local",
+}
+
+# A silent peer is noticed within about half a minute, whatever the kernel's own defaults are.
+_KEEPALIVE = {
+    "keepalives": "1",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+}
+
+# Classes of SQLSTATE that another try does not cure: wrong role or password, no such database, no
+# privilege, wrong statement.
+_NEEDS_A_PERSON = ("28", "3D", "42")
+
+
+def open_connection(
+    source: SourceSettings, *, application_name: str = "walgate", replication: bool = False
+) -> psycopg.Connection:
+    """Connect in autocommit with the output settings; `replication` makes it a walsender.
+
+    Raises: SourceError.
+    """
+    options: dict[str, str] = {
+        key: str(value) for key, value in conninfo_to_dict(source.dsn).items() if value is not None
+    }
+    chosen = " ".join(f"-c {name}={value}" for name, value in OUTPUT_SETTINGS.items())
+    options["options"] = f"{options.get('options', '')} {chosen}".strip()
+    options["client_encoding"] = "UTF8"
+    options["application_name"] = application_name
+    options["connect_timeout"] = str(max(2, round(source.connect_timeout)))
+    for name, value in _KEEPALIVE.items():
+        options.setdefault(name, value)
+    if source.password is not None:
+        options["password"] = source.password.get_secret_value()
+    if replication:
+        options["replication"] = "database"
+    with source_errors("connect to the source"):
+        return psycopg.connect("", autocommit=True, **options)  # type: ignore[arg-type]
+
+
+@contextmanager
+def source_errors(doing: str) -> Iterator[None]:
+    """Turn the driver's errors into SourceError, naming what was being done."""
+    try:
+        yield
+    except psycopg.errors.ObjectInUse as exc:
+        raise SlotInUse(
+            f"cannot {doing}: {first_line(exc)}",
+            fix="stop the other consumer, or wait until the server has noticed that it is gone",
+            retry=Retry.LATER,
+        ) from exc
+    except psycopg.Error as exc:
+        state = exc.sqlstate or ""
+        person = state.startswith(_NEEDS_A_PERSON)
+        code = f" (SQLSTATE {state})" if state else ""
+        raise SourceError(
+            f"cannot {doing}: {first_line(exc)}{code}",
+            fix="run `walgate check`, which names what the source lacks"
+            if person
+            else "see that the server is up and reachable, then try again",
+            retry=Retry.AFTER_FIX if person else Retry.LATER,
+        ) from exc
+
+
+def first_line(exc: psycopg.Error) -> str:
+    """The server's primary message: one line, without DETAIL, where row values would stand."""
+    primary = exc.diag.message_primary
+    return primary or (str(exc).strip().splitlines() or [type(exc).__name__])[0]

@@ -1,0 +1,26 @@
+"""Marks: transactional messages of ours in the source's WAL, and how far that WAL has come."""
+
+from __future__ import annotations
+
+import psycopg
+
+from cdc_core.source.connection import source_errors
+from cdc_core.vocabulary import MARK_PREFIX, Lsn
+
+
+def emit_mark(connection: psycopg.Connection, detail: str) -> None:
+    """Write a mark that the stream will carry at its place. Raises: SourceError.
+
+    Transactional, so that it is ordered among commits and lets the server release WAL.
+    Source: PostgreSQL documentation, section 9.28.6, pg_logical_emit_message.
+    """
+    with source_errors("emit a mark"):
+        connection.execute("select pg_logical_emit_message(true, %s, %s)", (MARK_PREFIX, detail))
+
+
+def read_current_lsn(connection: psycopg.Connection) -> Lsn:
+    """How far the server's WAL is written. Raises: SourceError."""
+    with source_errors("read the current LSN"):
+        row = connection.execute("select pg_current_wal_lsn()::text").fetchone()
+    assert row is not None
+    return Lsn.parse(row[0])

@@ -1,0 +1,102 @@
+"""The source as capture uses it: one query connection and one stream, of one slot."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import psycopg
+
+from cdc_core.errors import SlotInUse
+from cdc_core.protocol.messages import Announcement
+from cdc_core.settings import SourceSettings
+from cdc_core.source import marks
+from cdc_core.source.catalog import complete_relation
+from cdc_core.source.connection import open_connection
+from cdc_core.source.replication import ReplicationStream
+from cdc_core.source.slot import Slot, read_slot, require_held, require_usable
+from cdc_core.vocabulary import Lsn, Relation
+
+# A killed run's walsender is gone within moments; a living consumer stays longer than this.
+_TAKE_OVER_S = 15.0
+_RETRY_S = 0.3
+
+
+class MarkConnection:
+    """A connection that emits marks and says where the server is."""
+
+    def __init__(self, source: SourceSettings) -> None:
+        """Connect. Raises: SourceError."""
+        self._connection = open_connection(source, application_name="walgate marks")
+
+    def emit_mark(self, detail: str) -> None:
+        """Write a mark to the WAL. Raises: SourceError."""
+        marks.emit_mark(self._connection, detail)
+
+    def read_current_lsn(self) -> Lsn:
+        """How far the server's WAL is written. Raises: SourceError."""
+        return marks.read_current_lsn(self._connection)
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._connection.close()
+
+
+class Source:
+    """The slot, its stream and its server's catalog."""
+
+    def __init__(self, settings: SourceSettings) -> None:
+        """Connect twice. Raises: SourceError."""
+        self._settings = settings
+        self._connection = open_connection(settings, application_name="walgate catalog")
+        try:
+            self.stream = ReplicationStream(settings)
+        except BaseException:
+            self._connection.close()
+            raise
+        self.server = self.stream.server
+
+    def read_slot(self) -> Slot:
+        """The slot as it is now, if capture may consume it. Raises: SlotLost, SourceError."""
+        name = self._settings.slot
+        found = read_slot(self._connection, name)
+        return require_usable(found, name=name, database=self.server.database)
+
+    def take_slot(self, is_stopped: Callable[[], bool]) -> Slot:
+        """Start the stream, waiting a while for one that is being given up; the slot then.
+
+        Raises: SlotInUse, SourceError.
+        """
+        deadline = time.monotonic() + _TAKE_OVER_S
+        while True:
+            try:
+                self.stream.start(
+                    slot=self._settings.slot,
+                    publications=self._settings.publication,
+                    origin=self._settings.origin,
+                )
+            except SlotInUse:
+                if time.monotonic() > deadline or is_stopped():
+                    raise
+                time.sleep(_RETRY_S)
+                continue
+            return self.read_slot()
+
+    def require_held(self) -> None:
+        """The slot is still ours. Raises: SlotInUse, SourceError."""
+        name = self._settings.slot
+        require_held(read_slot(self._connection, name), name=name, pid=self.stream.pid)
+
+    def complete_relation(
+        self, announcement: Announcement, *, previous: Relation | None
+    ) -> Relation:
+        """The announced relation with what only the catalog knows. Raises: SourceError."""
+        return complete_relation(self._connection, announcement, previous=previous)
+
+    def close(self) -> None:
+        """End the stream and disconnect."""
+        self.stream.close()
+        try:
+            self._connection.close()
+        except psycopg.Error:
+            return

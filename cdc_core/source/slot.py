@@ -1,0 +1,134 @@
+"""The replication slot: what it is, whether it is ours, whether it continues what staging holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import psycopg
+
+from cdc_core.errors import Retry, SlotInUse, SlotLost, SourceError
+from cdc_core.source.connection import source_errors
+from cdc_core.vocabulary import Lsn
+
+_RECOVER = "run `walgate recover`: it says what it found and what it will do before it does it"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A row of `pg_replication_slots` (PostgreSQL documentation, section 52.20).
+
+    Units: `retained_bytes` of WAL that the slot holds back; `safe_wal_size` in bytes, None where the
+    server sets no limit.
+    """
+
+    name: str
+    plugin: str | None
+    slot_type: str
+    database: str | None
+    active_pid: int | None
+    confirmed_flush: Lsn | None
+    restart: Lsn | None
+    wal_status: str | None
+    safe_wal_size: int | None
+    retained_bytes: int | None
+    two_phase: bool
+
+
+def read_slot(connection: psycopg.Connection, name: str) -> Slot | None:
+    """The slot as the server shows it now; None where there is none. Raises: SourceError."""
+    with source_errors(f"read slot {name}"):
+        row = connection.execute(
+            """
+            select plugin, slot_type, database, active_pid, confirmed_flush_lsn::text,
+                   restart_lsn::text, wal_status, safe_wal_size,
+                   case when not pg_is_in_recovery()
+                        then pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint end,
+                   two_phase
+            from pg_replication_slots where slot_name = %s
+            """,
+            (name,),
+        ).fetchone()
+    if row is None:
+        return None
+    plugin, slot_type, database, active_pid, confirmed, restart, wal_status, safe, kept, two = row
+    return Slot(
+        name=name,
+        plugin=plugin,
+        slot_type=slot_type,
+        database=database,
+        active_pid=active_pid,
+        confirmed_flush=None if confirmed is None else Lsn.parse(confirmed),
+        restart=None if restart is None else Lsn.parse(restart),
+        wal_status=wal_status,
+        safe_wal_size=safe,
+        retained_bytes=kept,
+        two_phase=two,
+    )
+
+
+def require_usable(slot: Slot | None, *, name: str, database: str) -> Slot:
+    """The slot, if capture may consume it. Raises: SlotLost, SourceError."""
+    if slot is None:
+        raise SlotLost(
+            f"slot {name} does not exist",
+            fix="before the first run: `walgate init --create` makes it; otherwise " + _RECOVER,
+            retry=Retry.AFTER_FIX,
+        )
+    if slot.slot_type != "logical" or slot.plugin != "pgoutput":
+        raise SourceError(
+            f"slot {name} is a {slot.slot_type} slot of plugin {slot.plugin}, expected a logical"
+            " one of pgoutput",
+            fix="name another slot in [source] slot",
+            retry=Retry.AFTER_FIX,
+        )
+    if slot.database != database:
+        raise SourceError(
+            f"slot {name} belongs to database {slot.database}, expected {database}",
+            fix="name another slot in [source] slot, or the other database in [source] dsn",
+            retry=Retry.AFTER_FIX,
+        )
+    if slot.two_phase:
+        raise SourceError(
+            f"slot {name} was made with two_phase = true, expected false",
+            fix="name another slot in [source] slot; prepared transactions arrive at their commit",
+            retry=Retry.AFTER_FIX,
+        )
+    if slot.wal_status == "lost" or slot.restart is None or slot.confirmed_flush is None:
+        raise SlotLost(
+            f"slot {name} is lost: wal_status {slot.wal_status}, restart LSN {slot.restart}; the"
+            " server has removed WAL that it needed",
+            fix=_RECOVER,
+            retry=Retry.AFTER_FIX,
+        )
+    return slot
+
+
+def require_continuation(slot: Slot, *, staged: Lsn, current: Lsn) -> None:
+    """The slot and the server continue what staging holds. Raises: SlotLost."""
+    confirmed = slot.confirmed_flush
+    assert confirmed is not None
+    if confirmed > staged:
+        raise SlotLost(
+            f"slot {slot.name} is confirmed to {confirmed}, past the staged LSN {staged}: it was"
+            " made again or consumed by another, and the changes between are in neither",
+            fix=_RECOVER,
+            retry=Retry.AFTER_FIX,
+        )
+    if staged > current:
+        raise SlotLost(
+            f"the server is at {current}, before the staged LSN {staged}: it went back in time",
+            fix=_RECOVER,
+            retry=Retry.AFTER_FIX,
+        )
+
+
+def require_held(slot: Slot | None, *, name: str, pid: int) -> None:
+    """The slot is still held by walsender `pid`. Raises: SlotInUse."""
+    if slot is None or slot.active_pid != pid:
+        holder = "nobody" if slot is None or slot.active_pid is None else f"PID {slot.active_pid}"
+        raise SlotInUse(
+            f"slot {name} is held by {holder}, expected PID {pid} of this run: another capture has"
+            " taken over",
+            fix="nothing, if the other run is wanted; else stop it and start this one again",
+            retry=Retry.LATER,
+        )

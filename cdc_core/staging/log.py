@@ -1,0 +1,210 @@
+"""The log: `staging/changes`, and with it the truth about progress.
+
+Every commit carries an app transaction whose version is the end LSN it reaches, so the staged LSN is
+read back in milliseconds. A commit names the table version it extends and is refused if another
+came between; nothing is ever retried blindly. Data, names and the commit itself are durable before
+an append returns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from deltalake import CommitProperties, Transaction
+from deltalake.transaction import AddAction, RemoveAction
+
+from cdc_core.crash_points import reach
+from cdc_core.layout import CHANGES_SCHEMA, EPOCHS_SCHEMA
+from cdc_core.staging.parts import (
+    Part,
+    PartWriter,
+    move_part,
+    sync_folder,
+    write_part,
+)
+from cdc_core.staging.relations import RelationStore
+from cdc_core.staging.tables import append_rows, open_table, read_rows, staging_errors
+from cdc_core.vocabulary import Lsn, Relation, TransactionId
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """One incarnation of the slot, as `staging/epochs` has it."""
+
+    epoch: int
+    system_id: str
+    timeline: int
+    slot: str
+    publication: str
+    first_lsn: Lsn
+    started_at: datetime
+    reason: str
+
+    @property
+    def application(self) -> str:
+        """The app transaction whose version is the staged LSN."""
+        return f"walgate:{self.system_id}:{self.epoch}"
+
+
+class Fenced(Exception):  # noqa: N818 - an expected outcome, handled by capture.
+    """Another writer has committed to the log since this one read it."""
+
+
+class Log:
+    """The log on disk, at the version that the next commit extends."""
+
+    def __init__(self, root: Path, *, spool: Path) -> None:
+        """Open `<root>/staging`, made if it is missing. Raises: StagingError."""
+        self.folder = root / "staging"
+        self._spool = spool
+        self.changes_folder = self.folder / "changes"
+        self._changes = open_table(self.changes_folder, CHANGES_SCHEMA)
+        self._epochs = open_table(self.folder / "epochs", EPOCHS_SCHEMA)
+        self._relations = RelationStore(self.folder / "relations")
+
+    def read_epoch(self) -> Epoch | None:
+        """The newest incarnation of the slot; None before the first run."""
+        rows = read_rows(self._epochs)
+        if not rows:
+            return None
+        row = max(rows, key=lambda row: row["epoch"])
+        return Epoch(**{**row, "first_lsn": Lsn(row["first_lsn"])})
+
+    def begin_epoch(self, epoch: Epoch) -> None:
+        """Record a new incarnation of the slot. Raises: StagingError."""
+        row = {name: getattr(epoch, name) for name in EPOCHS_SCHEMA.names}
+        rows = pa.Table.from_pylist([row], schema=EPOCHS_SCHEMA)
+        append_rows(self._epochs, self.folder / "epochs", rows)
+
+    def read_staged(self, epoch: Epoch) -> Lsn:
+        """The staged LSN of an epoch, read from the newest version on disk.
+
+        The handle then stands at that version: what another writer committed is known.
+        """
+        with staging_errors("read the staged LSN"):
+            self._changes = open_table(self.changes_folder, CHANGES_SCHEMA)
+            version = self._changes.transaction_version(epoch.application)
+        return epoch.first_lsn if version is None else Lsn(version)
+
+    def latest_relation(self, oid: int) -> Relation | None:
+        """The newest stored relation of a table."""
+        return self._relations.latest(oid)
+
+    def store_relations(self, relations: Iterable[tuple[Relation, Lsn]], *, epoch: int) -> None:
+        """Write the relations not stored yet. Raises: StagingError."""
+        self._relations.store(relations, epoch=epoch)
+
+    def empty_spool(self) -> None:
+        """Remove what an earlier run left in the spool. Only the holder of the slot may."""
+        with staging_errors("empty the spool"):
+            self._spool.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._spool.chmod(0o700)
+            for left in self._spool.glob("part-*.parquet"):
+                left.unlink()
+
+    def open_spool(self) -> PartWriter:
+        """A part in the spool, to be written while its transaction arrives."""
+        return PartWriter(self._spool)
+
+    def write_part(self, changes: pa.Table) -> Part:
+        """Write changes to a part that no reader sees yet. Raises: OSError."""
+        return write_part(self.changes_folder, changes)
+
+    def append(self, parts: Sequence[Part], *, epoch: Epoch, end_lsn: Lsn) -> None:
+        """Commit parts that reach `end_lsn`, all of them or none, durably.
+
+        Raises: Fenced where another writer came between; StagingError, OSError where the storage
+        refuses. After either the commit may have landed all the same: ask `has_landed`.
+        """
+        landed = [move_part(part, self.changes_folder) for part in parts]
+        sync_folder(self.changes_folder)
+        actions: list[AddAction | RemoveAction] = [
+            AddAction(
+                path=part.path.name,
+                size=part.path.stat().st_size,
+                partition_values={},
+                modification_time=time.time_ns() // 1_000_000,
+                data_change=True,
+                stats=part.statistics(),
+            )
+            for part in landed
+        ]
+        reach("before_delta_commit")
+        extended = self._changes.version() + 1
+        with staging_errors("commit to the log"):
+            self._changes.create_write_transaction(
+                actions,
+                "append",
+                self._changes.schema(),
+                commit_properties=CommitProperties(
+                    app_transactions=[Transaction(epoch.application, int(end_lsn))],
+                    max_commit_retries=0,
+                ),
+            )
+            self._make_durable(extended)
+            # Exactly the version just written: a newer one would hide another writer's commit.
+            self._changes.load_as_version(extended)
+        reach("after_delta_commit")
+
+    def has_landed(self, parts: Sequence[Part]) -> bool:
+        """Whether the version after the handle's names the first of these parts.
+
+        Raises: Fenced where another writer's commit stands there; StagingError.
+        """
+        extended = self._changes.version() + 1
+        commit = self._commit_path(extended)
+        with staging_errors("read the log's newest commit"):
+            if not commit.exists():
+                return False
+            named = {
+                action["add"]["path"]
+                for action in map(json.loads, commit.read_text().splitlines())
+                if "add" in action
+            }
+            if parts[0].path.name not in named:
+                raise Fenced
+            self._make_durable(extended)
+            self._changes.load_as_version(extended)
+        return True
+
+    def read_transactions(self, epoch: Epoch, *, since: Lsn) -> Iterator[TransactionId]:
+        """The transactions that staging holds from commit LSN `since` on, in commit order."""
+        columns = ["commit_lsn", "xid", "committed_at"]
+        with staging_errors("read the staged transactions"):
+            held: pa.Table | None = None
+            scanner = self._changes.to_pyarrow_dataset().scanner(
+                columns=columns,
+                filter=(ds.field("commit_lsn") >= int(since)) & (ds.field("epoch") == epoch.epoch),
+                batch_size=65536,
+            )
+            for batch in scanner.to_batches():
+                found = pa.Table.from_batches([batch])
+                merged = found if held is None else pa.concat_tables([held, found])
+                held = merged.group_by(columns).aggregate([])
+        if held is None:
+            return
+        held = held.sort_by("commit_lsn")
+        for lsn, xid, at in zip(
+            held.column("commit_lsn").to_pylist(),
+            held.column("xid").to_pylist(),
+            pc.cast(held.column("committed_at"), pa.int64()).to_pylist(),
+            strict=True,
+        ):
+            yield TransactionId(Lsn(lsn), xid, at)
+
+    def _commit_path(self, version: int) -> Path:
+        return self.changes_folder / "_delta_log" / f"{version:020}.json"
+
+    def _make_durable(self, version: int) -> None:
+        path = self._commit_path(version)
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+        sync_folder(path.parent)

@@ -1,0 +1,192 @@
+"""Parts: Parquet files of the log, durable on disk before a commit names them.
+
+A part becomes visible only by a Delta commit; one that no commit names is an orphan that readers
+never see. A transaction larger than memory is written to parts in the spool while it arrives. All of
+it is then known but one number: its end LSN, which the server tells at the commit. The column holds a
+placeholder until then, once for each row group in its dictionary page, and `seal` puts the end LSN in
+its place, so that the rows never pass through memory again.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import struct
+import uuid
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from cdc_core.errors import Retry, StagingError
+from cdc_core.layout import CHANGES_SCHEMA, END_LSN_NOT_KNOWN
+from cdc_core.vocabulary import Lsn
+
+# Readers skip files by these columns only; statistics of values would be cost and leak.
+STATISTICS_COLUMNS = ("epoch", "commit_lsn", "seq", "end_lsn", "table")
+_BOUNDED_IN_FOOTER = ["epoch", "commit_lsn", "seq", "table"]
+# Few values in long runs; a dictionary of row values would only be built and thrown away.
+_DICTIONARY_COLUMNS = [
+    "epoch",
+    "commit_lsn",
+    "end_lsn",
+    "xid",
+    "committed_at",
+    "table",
+    "relation_version",
+    "op",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A finished file, what Delta must know of it, and the bounds of its columns."""
+
+    path: Path
+    rows: int
+    bounds: dict[str, tuple[int | str | None, int | str | None]]
+    sealed: bool = True
+
+    def statistics(self) -> str:
+        """The file's statistics as the Delta protocol writes them (section Per-file Statistics)."""
+        known = {name: bound for name, bound in self.bounds.items() if bound[0] is not None}
+        return json.dumps(
+            {
+                "numRecords": self.rows,
+                "minValues": {name: low for name, (low, _) in known.items()},
+                "maxValues": {name: high for name, (_, high) in known.items()},
+            }
+        )
+
+
+class PartWriter:
+    """Writes one part, a row group at a time; private, and removed unless finished."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open a new file with a name that no other run uses."""
+        self._path = folder / f"part-{uuid.uuid4()}.parquet"
+        descriptor = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+        self._file = os.fdopen(descriptor, "wb")
+        self._rows = 0
+        self._bounds: dict[str, tuple[int | str | None, int | str | None]] = {}
+        self._writer = pq.ParquetWriter(
+            self._file,
+            CHANGES_SCHEMA,
+            compression={
+                path: "NONE" if path == "end_lsn" else "SNAPPY" for path in _leaf_paths()
+            },
+            use_dictionary=_DICTIONARY_COLUMNS,
+            write_statistics=_BOUNDED_IN_FOOTER,
+        )
+
+    @property
+    def bytes_written(self) -> int:
+        """Size of the file so far."""
+        return self._file.tell()
+
+    def write(self, changes: pa.Table) -> None:
+        """Add a row group. Raises: OSError where the storage refuses."""
+        self._writer.write_table(changes, row_group_size=max(1, changes.num_rows))
+        self._rows += changes.num_rows
+        for name in STATISTICS_COLUMNS:
+            bound = pc.min_max(changes.column(name)).as_py()
+            self._bounds[name] = _widen(self._bounds.get(name), (bound["min"], bound["max"]))
+
+    def finish(self) -> Part:
+        """Close the file and make it durable."""
+        self._writer.close()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        sealed = self._bounds["end_lsn"][0] != END_LSN_NOT_KNOWN
+        return Part(path=self._path, rows=self._rows, bounds=self._bounds, sealed=sealed)
+
+    def discard(self) -> None:
+        """Remove the unfinished file."""
+        self._file.close()
+        self._path.unlink(missing_ok=True)
+
+
+def write_part(folder: Path, changes: pa.Table) -> Part:
+    """Write changes to one durable file. Raises: OSError, with nothing left behind."""
+    writer = PartWriter(folder)
+    try:
+        writer.write(changes)
+        return writer.finish()
+    except BaseException:
+        writer.discard()
+        raise
+
+
+def seal_part(part: Part, end_lsn: Lsn) -> Part:
+    """Put the end LSN where the placeholder stands, in place. Raises: StagingError."""
+    placeholder, value = struct.pack("<q", END_LSN_NOT_KNOWN), struct.pack("<q", end_lsn)
+    index = CHANGES_SCHEMA.get_field_index("end_lsn")
+    metadata = pq.read_metadata(part.path)
+    with part.path.open("r+b") as file:
+        for group in range(metadata.num_row_groups):
+            column = metadata.row_group(group).column(index)
+            start = column.dictionary_page_offset
+            file.seek(start)
+            page = file.read(column.data_page_offset - start)
+            if page.count(placeholder) != 1:
+                raise StagingError(
+                    f"spooled part {part.path.name}: expected one end LSN to fill in, found"
+                    f" {page.count(placeholder)}",
+                    fix="restart capture: the spool is written anew from the slot",
+                    retry=Retry.LATER,
+                )
+            file.seek(start + page.index(placeholder))
+            file.write(value)
+        file.flush()
+        os.fsync(file.fileno())
+    bounds = {**part.bounds, "end_lsn": (int(end_lsn), int(end_lsn))}
+    return replace(part, bounds=bounds, sealed=True)
+
+
+def move_part(part: Part, folder: Path) -> Part:
+    """Bring a sealed part into the log's folder, across file systems too; again does nothing."""
+    assert part.sealed
+    target = folder / part.path.name
+    if target.exists():
+        return replace(part, path=target)
+    try:
+        part.path.rename(target)
+    except OSError as exc:
+        if exc.errno != errno.EXDEV:
+            raise
+        arriving = target.with_suffix(".arriving")
+        shutil.copyfile(part.path, arriving)
+        with arriving.open("rb") as file:
+            os.fsync(file.fileno())
+        arriving.rename(target)
+        part.path.unlink()
+    return replace(part, path=target)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _leaf_paths() -> list[str]:
+    return [
+        f"{field.name}.list.element" if pa.types.is_list(field.type) else field.name
+        for field in CHANGES_SCHEMA
+    ]
+
+
+def _widen(
+    known: tuple[int | str | None, int | str | None] | None,
+    added: tuple[int | str | None, int | str | None],
+) -> tuple[int | str | None, int | str | None]:
+    values = [value for value in (*(known or ()), *added) if value is not None]
+    return (min(values), max(values)) if values else (None, None)

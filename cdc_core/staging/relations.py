@@ -1,0 +1,77 @@
+"""`staging/relations`: each table shape that a change in the log was announced with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow as pa
+
+from cdc_core.errors import StagingError
+from cdc_core.layout import RELATIONS_SCHEMA
+from cdc_core.staging.tables import append_rows, open_table, read_rows
+from cdc_core.vocabulary import Column, Lsn, Relation, ReplicaIdentity, TableName
+
+
+class RelationStore:
+    """The relations on disk; a version is a hash of its content, so it is written once."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read what is there. Raises: StagingError."""
+        self._folder = folder
+        self._versions: set[int] = set()
+        self._latest: dict[int, Relation] = {}
+        self._reload()
+
+    def _reload(self) -> None:
+        """Open the table at its newest version and read it. Raises: StagingError."""
+        self._table = open_table(self._folder, RELATIONS_SCHEMA)
+        rows = sorted(read_rows(self._table), key=lambda row: (row["epoch"], row["first_lsn"]))
+        self._versions = {row["relation_version"] for row in rows}
+        self._latest = {
+            row["oid"]: Relation(
+                oid=row["oid"],
+                table=TableName(row["schema"], row["name"]),
+                identity=ReplicaIdentity(row["identity"]),
+                columns=tuple(Column(**column) for column in row["columns"]),
+            )
+            for row in rows
+        }
+
+    def latest(self, oid: int) -> Relation | None:
+        """The newest stored relation of a table."""
+        return self._latest.get(oid)
+
+    def store(self, relations: Iterable[tuple[Relation, Lsn]], *, epoch: int) -> None:
+        """Write those not stored yet, each with the commit LSN that first needs it.
+
+        Raises: StagingError, after which it may be called again.
+        """
+        new = {r.version: (r, lsn) for r, lsn in relations if r.version not in self._versions}
+        if not new:
+            return
+        rows = [
+            {
+                "relation_version": version,
+                "epoch": epoch,
+                "first_lsn": int(lsn),
+                "oid": relation.oid,
+                "schema": relation.table.schema,
+                "name": relation.table.name,
+                "identity": str(relation.identity),
+                "columns": [
+                    {field: getattr(column, field) for field in Column.__slots__}
+                    for column in relation.columns
+                ],
+            }
+            for version, (relation, lsn) in new.items()
+        ]
+        try:
+            append_rows(
+                self._table, self._folder, pa.Table.from_pylist(rows, schema=RELATIONS_SCHEMA)
+            )
+        except StagingError:
+            self._reload()
+            raise
+        self._versions.update(new)
+        self._latest.update({relation.oid: relation for relation, _ in new.values()})

@@ -1,0 +1,73 @@
+"""The log's Delta tables: opening, reading the small ones, appending to them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from cdc_core.errors import Retry, StagingError
+from cdc_core.staging.parts import STATISTICS_COLUMNS, sync_folder
+
+# A checkpoint stalls the commit that writes it; one in a hundred keeps opening the table cheap.
+_CONFIGURATION: dict[str, str | None] = {
+    "delta.checkpointInterval": "100",
+    "delta.dataSkippingStatsColumns": ",".join(STATISTICS_COLUMNS),
+    "delta.logRetentionDuration": "interval 2 days",
+}
+
+
+def open_table(folder: Path, schema: pa.Schema) -> DeltaTable:
+    """Open a table of the log at its newest version, made if it is missing."""
+    with staging_errors(f"open {folder.name}"):
+        try:
+            return DeltaTable(folder)
+        except TableNotFoundError:
+            folder.mkdir(parents=True, exist_ok=True)
+            return DeltaTable.create(
+                folder, schema=schema, mode="ignore", configuration=_CONFIGURATION
+            )
+
+
+def read_rows(table: DeltaTable) -> list[dict[str, Any]]:
+    """All rows of a small table of the log, epochs or relations, at its newest version."""
+    with staging_errors("read the log's own tables"):
+        table.update_incremental()
+        rows: list[dict[str, Any]] = table.to_pyarrow_table().to_pylist()
+    return rows
+
+
+def append_rows(table: DeltaTable, folder: Path, rows: pa.Table) -> None:
+    """Append to a small table of the log durably. Raises: StagingError if another came between."""
+    with staging_errors(f"write {folder.name}"):
+        write_deltalake(
+            table,
+            rows,
+            mode="append",
+            commit_properties=CommitProperties(max_commit_retries=0),
+        )
+        for path in (*folder.glob("*.parquet"), *(folder / "_delta_log").glob("*.json")):
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        sync_folder(folder)
+        sync_folder(folder / "_delta_log")
+
+
+@contextmanager
+def staging_errors(doing: str) -> Iterator[None]:
+    """Turn storage errors into StagingError, naming what was being done."""
+    try:
+        yield
+    except (DeltaError, OSError, pa.ArrowException) as exc:
+        reason = (str(exc).strip().splitlines() or [type(exc).__name__])[0]
+        raise StagingError(
+            f"cannot {doing}: {reason}",
+            fix="see that the lake's storage is up, writable and not full",
+            retry=Retry.LATER,
+        ) from exc
