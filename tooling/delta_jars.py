@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -17,6 +19,15 @@ HERE = Path(__file__).parent
 STATE_FOLDER = HERE.parent / ".walgate"
 JARS_FOLDER = STATE_FOLDER / "jars"
 COORDINATE = "io.delta:delta-spark_4.2_2.13:4.4.0"
+# What Delta's JARs ask for besides one another is in Spark already, or not used by it.
+NEEDLESS_GROUPS = (
+    "org.*:*",
+    "com.*:*",
+    "commons-*:*",
+    "javax.*:*",
+    "io.airlift:*",
+    "io.unitycatalog:*",
+)
 GROUP_PREFIX = "io.delta_"  # The resolver puts the group before each file's name.
 
 
@@ -37,13 +48,25 @@ def find_wrong(folder: Path, expected: dict[str, str]) -> list[str]:
 
 
 def resolve(cache: Path) -> Path:
-    """Let Spark bring the JARs and what they need; give the folder they lie in."""
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - a second that a finished set-up saves.
+    """Start Spark once, so that it brings the JARs; give the folder they lie in.
 
-    os.environ["JAVA_HOME"] = str(STATE_FOLDER / "java")
-    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.jars.packages", COORDINATE)
-    builder.config("spark.jars.ivy", str(cache)).getOrCreate().stop()
+    Raises: CalledProcessError; what Spark said is in its output.
+    """
+    settings = ["--packages", COORDINATE, "--exclude-packages", ",".join(NEEDLESS_GROUPS)]
+    settings += ["--conf", f"spark.jars.ivy={cache}", "--conf", "spark.ui.enabled=false"]
+    environment = os.environ | {
+        "JAVA_HOME": str(STATE_FOLDER / "java"),
+        "PYSPARK_SUBMIT_ARGS": shlex.join([*settings, "pyspark-shell"]),
+    }
+    start = "from pyspark.sql import SparkSession; SparkSession.builder.getOrCreate().stop()"
+    subprocess.run(
+        [sys.executable, "-c", start],
+        check=True,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     return cache / "jars"
 
 
@@ -54,7 +77,12 @@ def main() -> int:
         return 0
     print(f"Resolving {COORDINATE} …", file=sys.stderr)
     with tempfile.TemporaryDirectory(dir=STATE_FOLDER) as cache:
-        resolved, kept = resolve(Path(cache)), Path(cache) / "kept"
+        try:
+            resolved = resolve(Path(cache))
+        except subprocess.CalledProcessError as error:
+            print(error.output, "Spark could not bring the Delta JARs.", sep="\n", file=sys.stderr)
+            return 1
+        kept = Path(cache) / "kept"
         kept.mkdir()
         for name in expected:
             shutil.copy(resolved / f"{GROUP_PREFIX}{name}", kept / name)

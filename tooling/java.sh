@@ -15,7 +15,7 @@ find_java() {
     for home in "${JAVA_HOME:-}" "${program:+$(dirname "$(dirname "$(readlink -f "$program")")")}" \
         /usr/lib/jvm/* /opt/java/* "$HOME"/.sdkman/candidates/java/* \
         /Library/Java/JavaVirtualMachines/*/Contents/Home; do
-        if [ -x "$home/bin/java" ] && runs_spark "$home"; then
+        if [ -n "$home" ] && [ -x "$home/bin/java" ] && runs_spark "$home"; then
             echo "$home"
             return
         fi
