@@ -92,7 +92,7 @@ def test_tests_wait_for_states_and_use_real_parts() -> None:
 
 
 def test_no_file_names_a_machine_or_a_registry() -> None:
-    assert find_lines(MACHINE_PATH, "open('/home/me/x')") == []
+    assert find_lines(MACHINE_PATH, TRACKED) == []
     assert find_lines(REGISTRY, TRACKED) == []
 
 
