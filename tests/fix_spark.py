@@ -6,14 +6,13 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 
+from cdc_core.settings import SparkSettings
+from spark_jobs.session import open_session
 from tests.requirement import report_missing
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 STATE_FOLDER = Path(__file__).parent.parent / ".walgate"
 
@@ -40,10 +39,6 @@ def find_java() -> Path | None:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """Lend the session; take `spark.newSession()` where a test sets configuration or views."""
-    # PySpark takes a second to import, which tests without Spark do not spend.
-    from cdc_core.settings import SparkSettings  # noqa: PLC0415
-    from spark_jobs.session import open_session  # noqa: PLC0415
-
     java, jars = find_java(), STATE_FOLDER / "jars"
     if java is None or not jars.is_dir():
         report_missing("Java or the Delta JARs", "run `make setup`")

@@ -10,9 +10,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import deltalake
 import psycopg
+import pyarrow as pa
 import pytest
 import redis
+from pyspark.sql import SparkSession
 
 from tests.child_process import ChildProcess
 from tests.deadline import DeadlineMissedError, wait_for
@@ -98,6 +101,14 @@ def test_redis_forgets_when_stopped_and_remembers_a_dump(redis_server: RedisServ
 def test_redis_is_lent_empty(redis_server: RedisServer) -> None:
     with redis.from_url(redis_server.url) as client:
         assert client.dbsize() == 0
+
+
+def test_spark_reads_a_delta_table_that_another_writer_made(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    deltalake.write_deltalake(tmp_path, pa.table({"id": [1, 2], "name": ["one", "two"]}))
+    rows = spark.read.format("delta").load(str(tmp_path)).orderBy("id").toArrow()
+    assert rows.to_pylist() == [{"id": 1, "name": "one"}, {"id": 2, "name": "two"}]
 
 
 def start_stream(database: Database, dsn: str, log: Path) -> ChildProcess:
