@@ -195,9 +195,10 @@ def _read_values(
 
 def _enter_second_tuples(messages: RowMessages, rows: Integers, positions: Integers) -> Integers:
     """Check the prefix of each row's new tuple behind its old one, and step over it."""
+    # One cut off by the message's end leaves no room for a value, which `_read_values` refuses.
     words = messages.words[positions].astype(np.int64)
-    fits = positions + _TUPLE_PREFIX_SIZE <= messages.ends[rows]
-    wrong = ~(fits & (words >> 56 == _NEW) & ((words >> 40 & 0xFFFF) == messages.widths[rows]))
+    widths = words >> 40 & 0xFFFF
+    wrong = (words >> 56 != _NEW) | (widths != messages.widths[rows])
     if wrong.any():
         row = int(wrong.argmax())
         reason = "no new tuple of the relation's width"

@@ -63,7 +63,9 @@ def test_the_kind_of_a_message_is_behind_the_header() -> None:
 
 
 @pytest.mark.parametrize(
-    ("frame", "offset"), [(b"", 0), (b"z" * 30, 0), (encoding.HEADER, 25), (b"w", 1)]
+    ("frame", "offset"),
+    [(b"", 0), (b"z" * 30, 0), (encoding.HEADER, 25), (b"w", 1)],
+    ids=["empty", "of another kind", "header only", "one byte"],
 )
 def test_a_frame_without_a_message_is_malformed(frame: bytes, offset: int) -> None:
     with pytest.raises(MalformedMessage) as refusal:

@@ -148,6 +148,7 @@ def test_row_messages_are_known_by_their_kind() -> None:
         (encoding.logical_message(1, -1, b"p", b""), "Message", 2),
         (encoding.logical_message(1, 1, b"\xc3", b""), "Message", 10),
     ],
+    ids=lambda value: "" if isinstance(value, bytes) else None,
 )
 def test_impossible_content_is_malformed_at_its_place(frame: bytes, kind: str, offset: int) -> None:
     with pytest.raises(MalformedMessage) as refusal:

@@ -188,6 +188,7 @@ def test_bytes_left_over_in_a_row_message_are_malformed(name: str) -> None:
             14,
         ),
     ],
+    ids=lambda value: "" if isinstance(value, bytes) else None,
 )
 def test_what_a_server_never_sends_is_malformed_at_its_place(
     frame: bytes, reason: str, offset: int
