@@ -1,6 +1,7 @@
 """What is wrong in a configuration, said so that a person can mend it.
 
-Each mistake names its key and line, what was expected and found, and the fix. A value is repeated only where it cannot be a secret.
+Each mistake names its key and line, what was expected and found, and the fix. A value is repeated
+only where it cannot be a secret.
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ class Origins:
     def add_variable(self, key: _Key, name: str) -> None:
         """Note that the environment overrides a key."""
         self._places[key] = (0, f"environment {name}")
+        self._places.setdefault(key[:1], self._places[key])
 
     def report(self, mistakes: Iterable[Mistake]) -> list[str]:
         """Write a line for each, in the order of the file: place, key, what is wrong, fix."""

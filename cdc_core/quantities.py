@@ -1,7 +1,7 @@
 """Sizes and durations as people write them: `64MB`, `30s`, `5min`.
 
-Units are those of PostgreSQL's own configuration: kB, MB, GB, TB (powers of 1024); ms, s, min, h, d.
-A bare number is bytes, or seconds.
+Units are those of PostgreSQL's own configuration: kB, MB, GB, TB (powers of 1024); ms, s, min, h,
+d. A bare number is bytes, or seconds.
 """
 
 from __future__ import annotations

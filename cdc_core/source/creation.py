@@ -1,7 +1,7 @@
 """Making publication and slot, in that order, and nothing else in the source.
 
-The order is the rule: a slot cannot read changes older than its publication. So where the role may not
-make the publication, the slot is not made either, and both are left as SQL.
+The order is the rule: a slot cannot read changes older than its publication. So where the role may
+not make the publication, the slot is not made either, and both are left as SQL.
 """
 
 from __future__ import annotations

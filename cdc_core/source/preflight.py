@@ -1,4 +1,4 @@
-"""Everything that keeps a source from being replicated truthfully, found at once, before capture does.
+"""Everything that keeps a source from being replicated truthfully, found at once.
 
 Reads catalogs and settings that every role may read; changes nothing. Tables: published_tables.py.
 """
@@ -22,7 +22,7 @@ OLDEST_VERSION, NEWEST_VERSION = 14, 18
 DEFAULT_SLOT_BUDGET = 10 << 30
 BUDGET_WARNING_SHARE = 0.8
 
-# The first minor releases in which decoding beside concurrent DDL loses nothing (bugs 18938, 18942).
+# The first minors in which decoding beside concurrent DDL loses nothing (bugs 18938, 18942).
 _SOUND_MINORS = {14: 19, 15: 14, 16: 10, 17: 6}
 _ACTIONS = ("insert", "update", "delete", "truncate")
 
@@ -33,7 +33,8 @@ select current_setting('server_version_num')::int, current_setting('server_versi
        current_setting('max_replication_slots')::int, current_setting('max_wal_senders')::int,
        (select count(*) from pg_replication_slots), (select count(*) from pg_stat_replication),
        (select setting::bigint from pg_settings where name = 'max_slot_wal_keep_size'),
-       coalesce((select rolsuper or rolreplication from pg_roles where rolname = current_user), false)
+       exists (select from pg_roles
+               where rolname = current_user and (rolsuper or rolreplication))
        or exists (select from pg_roles
                   where rolname = 'rds_replication' and pg_has_role(oid, 'member')),
        exists (select from pg_proc where proname = 'pg_logical_emit_message'

@@ -1,4 +1,4 @@
-"""A problem of the source: what it is, expected against found, and the SQL or setting that mends it."""
+"""A problem of the source: what it is, expected against found, and what mends it."""
 
 from __future__ import annotations
 

@@ -130,7 +130,8 @@ def find_table_problems(
     for table in tables:
         yield from _find_key_problems(table, connection)
         yield from _find_action_problems(table, publications, connection)
-        yield from _find_column_problems(table, connection, major=major)
+        yield from _find_carriage_problems(table, connection, major=major)
+        yield from _find_name_problems(table, connection)
     yield from _find_path_clashes(tables, connection)
     yield from _find_left_out(connection)
 
@@ -148,7 +149,7 @@ def _find_key_problems(table: _Table, connection: psycopg.Connection) -> Iterato
         yield _table_problem(
             table,
             "identity_nothing" if table.identity is ReplicaIdentity.NOTHING else "no_key",
-            "rows cannot be identified, and the source's own UPDATE and DELETE fail while published",
+            "rows cannot be identified; while published, the source's own UPDATE and DELETE fail",
             "a primary key or a replica identity index",
             found,
             use_key if table.primary_key else f"{add_key} {use_key}",
@@ -197,7 +198,7 @@ def _find_action_problems(
     )
 
 
-def _find_column_problems(
+def _find_carriage_problems(
     table: _Table, connection: psycopg.Connection, *, major: int
 ) -> Iterator[Problem]:
     if not table.is_readable:
@@ -223,6 +224,34 @@ def _find_column_problems(
             str(len(table.column_lists)),
             _set_columns(table, table.sent_columns, connection),
         )
+    unsent = [
+        c for c in table.generated or () if major < _GENERATED_SINCE or c not in table.sent_columns
+    ]
+    if unsent:
+        yield Problem(
+            Severity.NOTE,
+            "generated_columns",
+            "generated columns are not sent",
+            "their values computed by the reader",
+            ", ".join(unsent),
+            "nothing, or on PostgreSQL 18 ALTER PUBLICATION … SET (publish_generated_columns ="
+            " stored)",
+            table=str(table.table),
+        )
+    if table.kind == "p":
+        yield Problem(
+            Severity.WARNING,
+            "leaf_truncate",
+            "a TRUNCATE of a single partition is not sent when the root is published",
+            "TRUNCATE of the whole table, or DELETE",
+            "a partitioned table",
+            "do not TRUNCATE single partitions",
+            table=str(table.table),
+        )
+
+
+def _find_name_problems(table: _Table, connection: psycopg.Connection) -> Iterator[Problem]:
+    """Columns that Spark could not tell from one another, or from the lake's own."""
     by_folded = defaultdict(list)
     for column in table.sent_columns:
         by_folded[column.lower()].append(column)
@@ -260,30 +289,6 @@ def _find_column_problems(
                 "nothing for now",
                 table=str(table.table),
             )
-    unsent = [
-        c for c in table.generated or () if major < _GENERATED_SINCE or c not in table.sent_columns
-    ]
-    if unsent:
-        yield Problem(
-            Severity.NOTE,
-            "generated_columns",
-            "generated columns are not sent",
-            "their values computed by the reader",
-            ", ".join(unsent),
-            "nothing, or on PostgreSQL 18 ALTER PUBLICATION … SET (publish_generated_columns ="
-            " stored)",
-            table=str(table.table),
-        )
-    if table.kind == "p":
-        yield Problem(
-            Severity.WARNING,
-            "leaf_truncate",
-            "a TRUNCATE of a single partition is not sent when the root is published",
-            "TRUNCATE of the whole table, or DELETE",
-            "a partitioned table",
-            "do not TRUNCATE single partitions",
-            table=str(table.table),
-        )
 
 
 def _find_path_clashes(tables: list[_Table], connection: psycopg.Connection) -> Iterator[Problem]:

@@ -15,7 +15,7 @@ from cdc_core.source.preflight import find_problems
 from cdc_core.source.problems import Problem, Severity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from tests.postgres_server import Database, PostgresServer
 
@@ -29,7 +29,7 @@ def slot(database: Database) -> str:
 
 
 @pytest.fixture
-def set_up(database: Database, slot: str) -> Iterator[Callable[..., None]]:
+def set_up(database: Database, slot: str) -> Callable[..., None]:
     """Lend a maker of tables, publication and slot, in that order."""
 
     def make(*statements: str, publication: str = "for all tables") -> None:
@@ -38,7 +38,7 @@ def set_up(database: Database, slot: str) -> Iterator[Callable[..., None]]:
         database.execute(f"create publication walgate {publication}")
         make_slot(database, slot)
 
-    yield make
+    return make
 
 
 def make_slot(database: Database, slot: str) -> None:
@@ -110,7 +110,7 @@ def test_the_least_privileged_role_can_check(
           "alter table t replica identity using index i", "drop index i"], "no_key"),
         (['create table t (id int primary key, note text, "Note" text)'], "column_case"),
         (["create table t (id int primary key, _seq int)"], "column_reserved"),
-        (['create table t (id int primary key)', 'create table "T" (id int primary key)'],
+        (["create table t (id int primary key)", 'create table "T" (id int primary key)'],
          "path_clash"),
     ],
 )  # fmt: skip

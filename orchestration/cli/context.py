@@ -1,0 +1,24 @@
+"""What every command starts from: which configuration was named, and how to read it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cdc_core.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The options that stand before the command."""
+
+    config: Path | None
+
+    def load_settings(self) -> Settings:
+        """Read the configuration. Raises: ConfigurationError."""
+        from cdc_core.settings import load_settings  # noqa: PLC0415 - not for --help.
+
+        return load_settings(self.config, os.environ)

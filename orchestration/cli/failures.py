@@ -1,0 +1,58 @@
+"""What a failed command says, and the code it exits with.
+
+One line: what happened, where, expected and found, the fix. A text that is not ours may hold a row
+value or a secret and is not repeated; `--debug` shows it with the traceback.
+"""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+from cdc_core.errors import ConfigurationError, WalgateError
+
+WRONG_USE = 2
+MAY_CURE_ITSELF = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The lines for standard error and the exit code."""
+
+    lines: tuple[str, ...]
+    exit_code: int
+
+
+def explain_failure(error: BaseException) -> Failure:
+    """Say what an exception means to the person who gave the command."""
+    if isinstance(error, ConfigurationError):
+        has_fixes = all("fix: " in problem for problem in error.problems)
+        fix = "" if has_fixes else f"; fix: {error.fix}"
+        return Failure(tuple(f"{problem}{fix}" for problem in error.problems), error.exit_code)
+    if isinstance(error, WalgateError):
+        code, what, fix = error.exit_code, error.message, error.fix
+    elif _is_wrong_use(error):
+        what = error.format_message().replace("Value error, ", "")  # type: ignore[attr-defined]
+        code, fix = WRONG_USE, "see `walgate --help`"
+    elif isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
+        code, what, fix = MAY_CURE_ITSELF, "interrupted", "run it again, it goes on where it was"
+    elif isinstance(error, OSError) and error.strerror:
+        target = f": {error.filename}" if error.filename else ""
+        code, what, fix = MAY_CURE_ITSELF, f"{error.strerror}{target}", "see that it may be used"
+    else:
+        what = f"unexpected {type(error).__name__} in {_place(error)}"
+        fix = "run it again; if it recurs, report it with the output of --debug"
+        code = MAY_CURE_ITSELF
+    line = " ".join(f"{what.rstrip('.')}; fix: {fix}".splitlines())
+    return Failure((line,), code)
+
+
+def _is_wrong_use(error: BaseException) -> bool:
+    """Tell the command line parser's own errors, whose package is private to typer."""
+    return hasattr(error, "format_message") and getattr(error, "exit_code", None) is not None
+
+
+def _place(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{Path(frames[-1].filename).stem}:{frames[-1].lineno}" if frames else "no frame"

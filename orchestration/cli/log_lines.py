@@ -1,0 +1,73 @@
+"""Log lines for people and machines: `time level noun verb key=value`, or the same as JSON.
+
+A message begins with its noun and verb, `batch staged`; what it is about comes as `extra={"fields":
+{…}}`. An exception is named by its class alone, because its text may hold what a log must not;
+`--debug` adds the traceback and what libraries say.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from datetime import UTC, datetime
+from typing import Literal
+
+LogForm = Literal["logfmt", "json"]
+
+_OURS = ("cdc_core", "spark_jobs", "orchestration", "walgate")
+_PLAIN = re.compile(r"[^\s\"=]+\Z")
+
+
+class LogLines(logging.Formatter):
+    """Writes one line for a record, whatever is in it."""
+
+    def __init__(self, form: LogForm, *, is_debug: bool) -> None:
+        """Choose the form; for debugging, tracebacks follow the line they belong to."""
+        super().__init__()
+        self._form = form
+        self._is_debug = is_debug
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Give the line, and the traceback where it is wanted."""
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        time = time.replace("+00:00", "Z")
+        level = record.levelname.lower()
+        fields = dict(getattr(record, "fields", {}))
+        if record.exc_info and record.exc_info[0]:
+            fields["error"] = record.exc_info[0].__name__
+        message = record.getMessage()
+        if not _is_ours(record.name):
+            # Its text is not ours to vouch for: only that it spoke, and how loud.
+            text = {"text": message} if self._is_debug else {}
+            message, fields = "library spoke", {"logger": record.name} | text | fields
+        noun, _, verb = message.partition(" ")
+        if self._form == "json":
+            line = json.dumps(
+                {"time": time, "level": level, "noun": noun, "verb": verb} | fields, default=str
+            )
+        else:
+            pairs = [f"{key}={_quote(value)}" for key, value in fields.items()]
+            line = " ".join([time, level, message, *pairs])
+        if self._is_debug and record.exc_info:
+            line = f"{line}\n{self.formatException(record.exc_info)}"
+        return line
+
+
+def start_logging(form: LogForm, *, is_debug: bool) -> None:
+    """Send log lines to standard error: ours from INFO, those of libraries from WARNING."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LogLines(form, is_debug=is_debug))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    for name in _OURS:
+        logging.getLogger(name).setLevel(logging.DEBUG if is_debug else logging.INFO)
+
+
+def _is_ours(name: str) -> bool:
+    return name.partition(".")[0] in _OURS
+
+
+def _quote(value: object) -> str:
+    text = str(value)
+    return text if _PLAIN.match(text) else json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,96 @@
+"""The command `walgate`: options of every command, errors as one line, exit codes.
+
+Each command imports what it needs when it runs, so that `--help` costs no driver and no JVM.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Iterable
+from enum import StrEnum
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestration.cli import pipeline, set_up
+from orchestration.cli.context import Context
+from orchestration.cli.failures import explain_failure
+from orchestration.cli.log_lines import start_logging
+
+app = typer.Typer(
+    name="walgate",
+    help="Replicate PostgreSQL into Delta Lake tables, every change exactly once.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+set_up.register(app)
+pipeline.register(app)
+
+
+class _LogForm(StrEnum):
+    LOGFMT = "logfmt"
+    JSON = "json"
+
+
+@app.callback()
+def _remember_options(
+    context: typer.Context,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="Configuration; else $WALGATE_CONFIG, else ./walgate.toml."),
+    ] = None,
+    *,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    log: Annotated[_LogForm, typer.Option(help="Form of the log.")] = _LogForm.LOGFMT,
+) -> None:
+    start_logging(log.value, is_debug=debug)
+    context.obj = Context(config)
+
+
+def main() -> None:
+    """Run one command and exit with its code."""
+    sys.exit(run_command(sys.argv[1:]))
+
+
+def run_command(arguments: list[str]) -> int:
+    """Run one command; a failure is one line on standard error."""
+    hoisted = hoist_options(arguments)
+    try:
+        code = app(hoisted or ["--help"], standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    except BaseException as error:  # noqa: BLE001 - nothing may end as a traceback.
+        failure = explain_failure(error)
+        for line in failure.lines:
+            typer.echo(f"walgate: {line}", err=True)
+        if "--debug" in hoisted:
+            traceback.print_exception(error)
+        return failure.exit_code
+    return code if isinstance(code, int) else 0
+
+
+def hoist_options(arguments: Iterable[str]) -> list[str]:
+    """Put the options that every command has in front, wherever they were written."""
+    front: list[str] = []
+    rest: list[str] = []
+    remaining = iter(arguments)
+    for argument in remaining:
+        if argument == "--":
+            rest += [argument, *remaining]
+        elif argument == "--debug" or argument.startswith(("--config=", "--log=")):
+            front.append(argument)
+        elif argument in {"--config", "--log"}:
+            front += [argument, *islice(remaining, 1)]
+        else:
+            rest.append(argument)
+    return front + rest
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""The commented walgate.toml that `walgate init` writes: what must be set, and every default."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from cdc_core.errors import ConfigurationError
+
+_TEMPLATE = """\
+# Walgate: one pipeline, from a PostgreSQL database to Delta tables. Lines with # show defaults.
+# Relative paths are relative to this file. The environment overrides any key: WALGATE_SOURCE__DSN.
+
+[source]
+# Without a password: use WALGATE_SOURCE__PASSWORD, password_file, or libpq's PGPASSFILE.
+# Another host needs sslmode=verify-full and sslrootcert=…, or allow_insecure = true.
+dsn = {dsn}
+slot = {slot}
+publication = {publication}
+# password_file = "password"
+# origin = "any"               # "none" leaves out what another replication brought (16 or later)
+# slot_budget = "10GB"         # WAL the slot may keep; default: the server's max_slot_wal_keep_size
+# connect_timeout = "10s"
+# allow_insecure = false
+
+[lake]
+root = {root}
+# retention = "7d"             # of the log and the cuts
+# spool = "lake/spool"         # private and temporary; default: spool below root
+
+# [redis]                      # live figures and wake-ups; nothing in it is needed
+# url = "redis://127.0.0.1:6379/0"
+# prefix = "walgate"
+
+# [capture]
+# batch_seconds = 1            # a batch waits no longer than this
+# batch_rows = 100000
+# batch_bytes = "64MB"
+# spool_bytes = "128MB"        # a larger transaction goes through the spool
+# heartbeat_seconds = 10       # an idle source still advances this often
+# run_minutes = 30
+
+# [spark]
+# master = "local[2]"
+# delta_jars = "packages"      # or a folder with the JARs, or "provided"
+# driver_memory = "4g"
+# conf = {{}}
+
+# [merge]
+# round_rows = 2000000
+# linger_seconds = 60
+"""
+
+
+def format_configuration(*, dsn: str, slot: str, publication: str, root: str) -> str:
+    """Fill in what must be set."""
+    values = {"dsn": dsn, "slot": slot, "publication": publication, "root": root}
+    # A JSON string is a TOML string, but for the escape of a slash, which is not written.
+    quoted = {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}
+    return _TEMPLATE.format(**quoted)
+
+
+def write_configuration(file: Path, text: str) -> None:
+    """Write the file, private to its owner; the same text again changes nothing.
+
+    Raises: ConfigurationError where the file exists with another text.
+    """
+    try:
+        with file.open("x", encoding="utf-8") as opened:
+            file.chmod(0o600)
+            opened.write(text)
+    except FileExistsError as error:
+        if file.is_file() and file.read_bytes() == text.encode():
+            return
+        raise ConfigurationError(
+            [f"{file} exists and is not overwritten"],
+            fix="edit it, or name another file with --config",
+        ) from error

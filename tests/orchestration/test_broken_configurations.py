@@ -1,0 +1,193 @@
+"""Broken configurations, given to the real command: every mistake at once, with line and fix."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.walgate_command import run_walgate
+
+CANARY = "c4n4ry-s3cret"
+SOURCE = '[source]\ndsn = "host=/nowhere dbname=shop"\n'
+LAKE = '[lake]\nroot = "lake"\n'
+
+# Each: the file, the environment, and for every mistake the words that its line must hold.
+BROKEN: dict[str, tuple[str, dict[str, str], list[list[str]]]] = {
+    "not_toml": ("[source\n", {}, [["not TOML", "line 1"]]),
+    "nothing_set": (
+        "",
+        {},
+        [["source.dsn", "missing"], ["lake.root", "missing"]],
+    ),
+    "unknown_keys_and_sections": (
+        SOURCE + "slott = 'a'\n" + LAKE + "[captur]\nbatch_rows = 1\n[lake.root2]\n",
+        {},
+        [
+            ["walgate.toml:3", "source.slott", "did you mean slot"],
+            ["walgate.toml:6", "captur", "did you mean capture"],
+            ["walgate.toml:8", "lake.root2", "unknown key", "root"],
+        ],
+    ),
+    "wrong_types": (
+        "[source]\ndsn = 5\npublication = 7\nallow_insecure = 'perhaps'\n" + LAKE
+        + "[capture]\nbatch_rows = true\nrun_minutes = []\n[spark]\nconf = 'x'\n",
+        {},
+        [
+            ["walgate.toml:2", "source.dsn", "expected a string", "found an int"],
+            ["walgate.toml:3", "source.publication", "a list of names"],
+            ["walgate.toml:4", "source.allow_insecure", "expected true or false"],
+            ["walgate.toml:8", "capture.batch_rows", "whole number", "found true"],
+            ["walgate.toml:9", "capture.run_minutes", "expected a number"],
+            ["walgate.toml:11", "spark.conf", "expected a table"],
+        ],
+    ),
+    "bad_patterns": (
+        SOURCE + "slot = 'My-Slot'\npublication = ['a', 'a']\norigin = 'here'\n" + LAKE
+        + "[spark]\ndriver_memory = '4 gigs'\n[redis]\nurl = 'http://h'\n",
+        {},
+        [
+            ["walgate.toml:3", "source.slot", "[a-z0-9_]{1,63}", "'My-Slot'"],
+            ["walgate.toml:4", "source.publication", "each name once"],
+            ["walgate.toml:5", "source.origin", "'any' or 'none'", "'here'"],
+            ["walgate.toml:9", "spark.driver_memory", "'4 gigs'"],
+            ["walgate.toml:11", "redis.url", "redis://"],
+        ],
+    ),
+    "bad_quantities": (
+        SOURCE + "slot_budget = '0'\nconnect_timeout = '10 parsecs'\n" + LAKE
+        + "retention = -1\n[capture]\nbatch_bytes = '4XB'\nheartbeat_seconds = 0\nbatch_rows = 0\n",
+        {},
+        [
+            ["walgate.toml:3", "source.slot_budget", "above zero"],
+            ["walgate.toml:4", "source.connect_timeout", "ms, s, min, h or d"],
+            ["walgate.toml:7", "lake.retention", "not negative"],
+            ["walgate.toml:9", "capture.batch_bytes", "B, kB, MB, GB or TB"],
+            ["walgate.toml:10", "capture.heartbeat_seconds", "above zero"],
+            ["walgate.toml:11", "capture.batch_rows", "above zero"],
+        ],
+    ),
+    "password_in_a_pair": (
+        f"[source]\ndsn = \"host=/nowhere password='{CANARY}'\"\npassword = '{CANARY}'\n" + LAKE,
+        {},
+        [
+            ["walgate.toml:2", "source.dsn", "password inside", "WALGATE_SOURCE__PASSWORD"],
+            ["walgate.toml:3", "source.password", "password in the file"],
+        ],
+    ),
+    "password_in_a_uri": (
+        f'[source]\ndsn = "postgresql://u:{CANARY}@127.0.0.1/x?sslpassword={CANARY}"\n' + LAKE,
+        {},
+        [["source.dsn", "a password inside"], ["source.dsn", "a sslpassword inside"]],
+    ),
+    "unverified_transport": (
+        '[source]\ndsn = "postgresql://u@db.example.com,127.0.0.1/x?sslmode=require"\n' + LAKE,
+        {},
+        [["walgate.toml:2", "sslmode=verify-full", "db.example.com", "found require"]],
+    ),
+    "malformed_dsn": (
+        f"[source]\ndsn = \"host=x password '{CANARY}\"\n" + LAKE,
+        {},
+        [["walgate.toml:2", "source.dsn", "not a connection string", "character 7"]],
+    ),
+    "places_that_cannot_be": (
+        SOURCE + "password_file = 'gone'\n[lake]\nroot = 's3://bucket/lake'\nspool = '.'\n"
+        "[spark]\ndelta_jars = 'gone'\n",
+        {},
+        [
+            ["walgate.toml:3", "source.password_file", "No such file"],
+            ["walgate.toml:5", "lake.root", "local folder"],
+            ["walgate.toml:6", "lake.spool", "emptied"],
+            ["walgate.toml:8", "spark.delta_jars", "does not exist"],
+        ],
+    ),
+    "broken_environment": (
+        SOURCE + "password_file = 'walgate.toml'\n" + LAKE,
+        {
+            "WALGATE_SOURCE__PASSWORD": CANARY,
+            "WALGATE_CAPTURE__BATCH_BYTES": "many",
+            "WALGATE_SOURCE__PUBLICATION": "[",
+            "WALGATE_SORUCE__DSN": "x",
+        },
+        [
+            ["environment WALGATE_SORUCE__DSN", "did you mean source"],
+            ["source.password_file", "both"],
+            ["environment WALGATE_CAPTURE__BATCH_BYTES", "found 'many'"],
+            ["environment WALGATE_SOURCE__PUBLICATION", "not JSON"],
+        ],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_every_mistake_is_named_at_once_with_its_fix(name: str, tmp_path: Path) -> None:
+    text, environment, mistakes = BROKEN[name]
+    (tmp_path / "walgate.toml").write_text(text)
+    answer = run_walgate("check", folder=tmp_path, environment=environment)
+    assert answer.exit_code == 2
+    assert answer.stdout == ""
+    assert len(answer.complaints) == len(mistakes) == len(answer.stderr.splitlines())
+    for words in mistakes:
+        assert any(all(w in line for w in words) for line in answer.complaints), (words, answer)
+    assert all("fix: " in line for line in answer.complaints)
+    assert CANARY not in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["check"], "walgate init"),
+        (["check", "--config", "gone.toml"], "gone.toml does not exist"),
+        (["check", "--frob"], "No such option: --frob"),
+        (["frob"], "frob"),
+        (["init", "--dsn", "host=db.example.com"], "sslmode=verify-full"),
+        (["init", "--dsn", "host=/x", "--tables", "a.b.c"], "schema.name"),
+    ],
+)
+def test_wrong_use_is_one_line_and_exit_code_2(
+    arguments: list[str], words: str, tmp_path: Path
+) -> None:
+    answer = run_walgate(*arguments, folder=tmp_path)
+    assert answer.exit_code == 2
+    (line,) = answer.stderr.splitlines()
+    assert words in line
+    assert "fix: " in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_init_writes_a_file_that_can_be_read_and_is_not_overwritten(tmp_path: Path) -> None:
+    answer = run_walgate("init", "--dsn", "host=/nowhere dbname='my shop'", folder=tmp_path)
+    assert answer.exit_code == 0
+    file = tmp_path / "walgate.toml"
+    assert file.stat().st_mode & 0o777 == 0o600
+    text = file.read_text()
+    assert run_walgate("init", "--dsn", "host=/other", folder=tmp_path).exit_code == 2
+    assert file.read_text() == text
+
+
+def test_every_default_that_init_shows_may_be_set(tmp_path: Path) -> None:
+    assert run_walgate("init", "--dsn", "host=/nowhere", folder=tmp_path).exit_code == 0
+    file = tmp_path / "walgate.toml"
+    shown = [line.removeprefix("# ") for line in file.read_text().splitlines()]
+    written = [line for line in shown if re.match(r"\[|[a-z_]+ = ", line)]
+    assert len(written) > 20
+    # The one without a default names a file that would have to exist.
+    kept = [line for line in written if not line.startswith("password_file")]
+    file.write_text("\n".join(kept))
+    assert run_walgate("check", folder=tmp_path).exit_code == 3
+
+
+def test_an_unreachable_source_is_a_failure_that_a_retry_may_cure(tmp_path: Path) -> None:
+    (tmp_path / "walgate.toml").write_text(SOURCE + LAKE)
+    answer = run_walgate("check", folder=tmp_path)
+    assert answer.exit_code == 3
+    (line,) = answer.stderr.splitlines()
+    assert "cannot connect to the source" in line
+    assert "fix: " in line
+
+
+def test_only_debug_shows_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "walgate.toml").write_text(SOURCE + LAKE)
+    assert "Traceback" not in run_walgate("check", folder=tmp_path).stderr
+    assert "Traceback" in run_walgate("check", "--debug", folder=tmp_path).stderr
