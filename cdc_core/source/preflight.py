@@ -16,6 +16,7 @@ from cdc_core.settings import SourceSettings
 from cdc_core.source.connection import source_errors
 from cdc_core.source.problems import Problem, Severity
 from cdc_core.source.published_tables import find_table_problems
+from cdc_core.source.role import MAY_REPLICATE
 from cdc_core.source.slot import Slot, read_slot
 
 OLDEST_VERSION, NEWEST_VERSION = 14, 18
@@ -33,10 +34,7 @@ select current_setting('server_version_num')::int, current_setting('server_versi
        current_setting('max_replication_slots')::int, current_setting('max_wal_senders')::int,
        (select count(*) from pg_replication_slots), (select count(*) from pg_stat_replication),
        (select setting::bigint from pg_settings where name = 'max_slot_wal_keep_size'),
-       exists (select from pg_roles
-               where rolname = current_user and (rolsuper or rolreplication))
-       or exists (select from pg_roles
-                  where rolname = 'rds_replication' and pg_has_role(oid, 'member')),
+       ({may_replicate}),
        exists (select from pg_proc where proname = 'pg_logical_emit_message'
                and has_function_privilege(oid, 'execute'))
 """
@@ -87,8 +85,9 @@ def find_problems(connection: psycopg.Connection, source: SourceSettings) -> lis
 
     Order: errors first, then warnings, then notes.
     """
+    query = sql.SQL(_SERVER).format(may_replicate=sql.SQL(MAY_REPLICATE))
     with source_errors("check the source"):
-        row = connection.execute(_SERVER).fetchone()
+        row = connection.execute(query).fetchone()
         assert row is not None
         server = _Server(*row)
         slot = read_slot(connection, source.slot)

@@ -14,6 +14,7 @@ from cdc_core.source import marks
 from cdc_core.source.catalog import complete_relation
 from cdc_core.source.connection import open_connection
 from cdc_core.source.replication import ReplicationStream
+from cdc_core.source.role import require_replication
 from cdc_core.source.slot import Slot, read_slot, require_held, require_usable
 from cdc_core.vocabulary import Lsn, Relation
 
@@ -50,6 +51,7 @@ class Source:
         self._settings = settings
         self._connection = open_connection(settings, application_name="walgate catalog")
         try:
+            require_replication(self._connection)
             self.stream = ReplicationStream(settings)
         except BaseException:
             self._connection.close()

@@ -1,0 +1,33 @@
+"""Whether the connected role may replicate.
+
+Asked before a walsender is opened: a refusal to open one carries no SQLSTATE, so that it could not
+be told from a server that is down.
+"""
+
+from __future__ import annotations
+
+import psycopg
+
+from cdc_core.errors import Retry, SourceError
+from cdc_core.source.connection import source_errors
+
+# Amazon RDS grants replication by membership in a role of its own.
+MAY_REPLICATE = """
+select exists (select from pg_roles
+               where rolname = current_user and (rolsuper or rolreplication))
+    or exists (select from pg_roles
+               where rolname = 'rds_replication' and pg_has_role(oid, 'member'))
+"""
+
+
+def require_replication(connection: psycopg.Connection) -> None:
+    """The role may open a walsender. Raises: SourceError."""
+    with source_errors("read the role's attributes"):
+        row = connection.execute(MAY_REPLICATE).fetchone()
+    if row != (True,):
+        role = connection.info.user
+        raise SourceError(
+            f"role {role} may not replicate: expected the attribute REPLICATION, found none",
+            fix=f'ALTER ROLE "{role}" REPLICATION; `walgate check` names what else it lacks',
+            retry=Retry.AFTER_FIX,
+        )
