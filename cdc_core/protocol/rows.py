@@ -69,12 +69,13 @@ def decode_rows(
         values, unchanged, old_values = _gather(messages, cells, is_text)
     codes = np.where(messages.kinds == tuples.UPDATE, 1, 2 * messages.has_old)
     codes[~is_text] = _UNDECODED_CODE
-    used, chosen = np.unique(chosen, return_inverse=True)
+    used = np.flatnonzero(np.bincount(chosen))
     shapes = [relations[index].relation for index in used.tolist()]
+    places = pa.array(np.searchsorted(used, chosen))
     return pa.RecordBatch.from_arrays(
         [
-            pa.array([str(shape.table) for shape in shapes], pa.string()).take(pa.array(chosen)),
-            pa.array([shape.version for shape in shapes], pa.int64()).take(pa.array(chosen)),
+            pa.array([str(shape.table) for shape in shapes], pa.string()).take(places),
+            pa.array([shape.version for shape in shapes], pa.int64()).take(places),
             pa.array(_OPERATIONS, pa.string()).take(pa.array(codes)),
             values,
             unchanged,

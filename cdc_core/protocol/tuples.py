@@ -73,10 +73,14 @@ class RowMessages:
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Kind and byte range of each value in wire order; for each row the first of each tuple."""
+    """Kind and byte range of each value in wire order; for each row the first of each tuple.
+
+    A range is two numbers of 32 bits, the first byte in the low one: so read as those (hosts being
+    little-endian, as Arrow's columns are), `spans` is first, behind, first, behind, …
+    """
 
     kinds: Octets
-    spans: npt.NDArray[np.int32]
+    spans: Integers
     old_firsts: Integers
     new_firsts: Integers
 
@@ -126,8 +130,8 @@ def walk_tuples(messages: RowMessages) -> Cells:
     _check_room(messages, counts)
     firsts = np.cumsum(counts) - counts
     cells = Cells(
-        kinds=np.empty(int(counts.sum()), dtype=np.uint8),
-        spans=np.empty((int(counts.sum()), 2), dtype=np.int32),
+        kinds=np.full(int(counts.sum()), TEXT, dtype=np.uint8),
+        spans=np.empty(int(counts.sum()), dtype=np.int64),
         old_firsts=firsts,
         new_firsts=firsts + per_tuple * messages.has_old,
     )
@@ -146,11 +150,7 @@ def walk_tuples(messages: RowMessages) -> Cells:
 
 
 def _walk(
-    messages: RowMessages,
-    cells: Cells,
-    rows: Integers,
-    positions: Integers,
-    firsts: Integers,
+    messages: RowMessages, cells: Cells, rows: Integers, positions: Integers, firsts: Integers
 ) -> Integers:
     """Fill in the cells of one tuple of each row, and give the positions behind them."""
     behind = positions.copy()
@@ -158,44 +158,42 @@ def _walk(
     places, at, slots = np.arange(len(rows)), positions, firsts
     column = 0
     for width in np.unique(messages.widths[rows]).tolist():
+        here, limits = rows[places], messages.ends[rows[places]]
         while column < width:
-            kinds, starts, at = _read_values(messages, rows[places], at)
-            cells.kinds[slots] = kinds
-            cells.spans[slots, 0] = starts
-            cells.spans[slots, 1] = at
-            slots = slots + 1
+            words = messages.words[at].astype(np.int64)
+            kinds = words >> 56
+            is_text = kinds == TEXT
+            starts = at + 1 + _LENGTH_SIZE * is_text
+            ends = starts + (words >> 24 & 0xFFFFFFFF) * is_text
+            if (ends > limits).any() or not is_text.all():
+                _check_values(messages, here, at, kinds, ends > limits)
+                cells.kinds[slots] = kinds
+            cells.spans[slots] = starts | ends << 32
+            at, slots = ends, slots + 1
             column += 1
         behind[places] = at
-        stays = messages.widths[rows[places]] > width
+        stays = messages.widths[here] > width
         places, at, slots = places[stays], at[stays], slots[stays]
     return behind
 
 
-def _read_values(
-    messages: RowMessages, rows: Integers, at: Integers
-) -> tuple[Integers, Integers, Integers]:
-    """Read a value of each row: kinds, starts and ends; a value without text is empty."""
-    words = messages.words[at].astype(np.int64)
-    kinds = words >> 56
-    is_text = kinds == TEXT
-    starts = at + 1 + _LENGTH_SIZE * is_text
-    ends = starts + (words >> 24 & 0xFFFFFFFF) * is_text
-    beyond = ends > messages.ends[rows]
+def _check_values(
+    messages: RowMessages, rows: Integers, at: Integers, kinds: Integers, beyond: Flags
+) -> None:
+    """Refuse a value that ends beyond its message, and one that is not text, null or unchanged."""
     if beyond.any():
-        row = int(beyond.argmax())
-        raise messages.refuse(int(rows[row]), int(at[row]), "value beyond the end")
-    if not is_text.all():
-        unknown = ~(is_text | (kinds == NULL) | (kinds == UNCHANGED))
-        if unknown.any():
-            row = int(unknown.argmax())
-            reason = "binary value" if kinds[row] == BINARY else "unknown kind of value"
-            raise messages.refuse(int(rows[row]), int(at[row]), reason)
-    return kinds, starts, ends
+        place = int(beyond.argmax())
+        raise messages.refuse(int(rows[place]), int(at[place]), "value beyond the end")
+    unknown = (kinds != TEXT) & (kinds != NULL) & (kinds != UNCHANGED)
+    if unknown.any():
+        place = int(unknown.argmax())
+        reason = "binary value" if kinds[place] == BINARY else "unknown kind of value"
+        raise messages.refuse(int(rows[place]), int(at[place]), reason)
 
 
 def _enter_second_tuples(messages: RowMessages, rows: Integers, positions: Integers) -> Integers:
     """Check the prefix of each row's new tuple behind its old one, and step over it."""
-    # One cut off by the message's end leaves no room for a value, which `_read_values` refuses.
+    # One cut off by the message's end leaves no room for a value, which `_check_values` refuses.
     words = messages.words[positions].astype(np.int64)
     widths = words >> 40 & 0xFFFF
     wrong = (words >> 56 != _NEW) | (widths != messages.widths[rows])
