@@ -18,7 +18,12 @@ from pathlib import Path
 from typing import Any
 
 STOP_DEADLINE_S = 60.0
-_GUARD = 'read -r _; kill -s "$1" -- "-$2" 2>/dev/null; [ -z "$3" ] || rm -rf -- "$3"'
+_GUARD = """
+read -r _
+kill -s "$1" -- "-$2" 2>/dev/null
+for _ in $(seq 600); do kill -s 0 -- "$2" 2>/dev/null || break; sleep 0.1; done
+[ -z "$3" ] || rm -rf -- "$3"
+"""
 
 
 class ChildProcess:

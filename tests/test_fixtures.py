@@ -230,12 +230,15 @@ def test_children_die_with_the_process_that_started_them(tmp_path: Path) -> None
     program = (
         "import sys, pathlib, os, signal\n"
         "from tests.child_process import ChildProcess\n"
-        "child = ChildProcess(['sleep', '600'], log=pathlib.Path(sys.argv[1]))\n"
+        "folder = pathlib.Path(sys.argv[1])\n"
+        "child = ChildProcess(['sleep', '600'], log=folder / 'log', folder=folder)\n"
         "print(child.pid, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
+    folder = tmp_path / "child"
+    folder.mkdir()
     parent = subprocess.run(
-        [sys.executable, "-c", program, tmp_path / "log"],
+        [sys.executable, "-c", program, folder],
         capture_output=True,
         text=True,
         check=False,
@@ -244,6 +247,7 @@ def test_children_die_with_the_process_that_started_them(tmp_path: Path) -> None
     assert parent.returncode == -signal.SIGKILL
     pid = int(parent.stdout)
     wait_for(lambda: not is_alive(pid), DEADLINE_S, "the orphan to be killed")
+    wait_for(lambda: not folder.exists(), DEADLINE_S, "the orphan's folder to be removed")
 
 
 def is_alive(pid: int) -> bool:
