@@ -1,0 +1,262 @@
+"""The log as Spark reads it: a range of it, what is in it, and one table's changes as steps.
+
+A step is what a change does to one key: a departure (a version of the key goes), an arrival (a
+version comes), or a renewal (both, in place). A change that moves a row from one key to another is
+two steps at one position. Texts stand in the order of the table's shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from pyspark.sql import Column as Expression
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from cdc_core.vocabulary import Lsn, Operation, Position, Relation, ReplicaIdentity
+from spark_jobs.lake import Bound, Lake
+from spark_jobs.shapes import Shape
+from spark_jobs.types import map_type
+
+DEPARTURE, ARRIVAL, RENEWAL = 0, 1, 2
+
+ROW_OPERATIONS = frozenset({Operation.INSERT, Operation.UPDATE, Operation.DELETE, Operation.READ})
+POSITION = ("epoch", "commit_lsn", "seq")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What a range of the log holds of one table, by relation version and operation."""
+
+    table: str | None
+    relation_version: int | None
+    operation: str
+    entries: int
+    first: Position
+    last: Position
+    committed_at: datetime
+    unchanged: frozenset[int]
+    has_old_values: bool
+
+
+def read_log(session: SparkSession, lake: Lake, lower: Bound | None, upper: Bound) -> DataFrame:
+    """Read the entries of `(lower, upper]`; a repeated position may occur twice."""
+    log = session.read.format("delta").load(str(lake.changes))
+    epoch, lsn = F.col("epoch"), F.col("end_lsn")
+    below = (epoch < upper.epoch) | ((epoch == upper.epoch) & (lsn <= int(upper.lsn)))
+    if lower is None:
+        return log.where(below)
+    if lower.epoch == upper.epoch:
+        # The form that file statistics can answer.
+        inside = (lsn > int(lower.lsn)) & (lsn <= int(upper.lsn))
+        return log.where((epoch == upper.epoch) & inside)
+    above = (epoch > lower.epoch) | ((epoch == lower.epoch) & (lsn > int(lower.lsn)))
+    return log.where(above & below)
+
+
+def survey(log: DataFrame) -> list[Span]:
+    """Say what a range holds, one span per table, relation version and operation."""
+    position = F.struct(*POSITION)
+    rows = (
+        log.groupBy("table", "relation_version", "op")
+        .agg(
+            F.count(F.lit(1)).alias("entries"),
+            F.min(position).alias("first"),
+            F.max(position).alias("last"),
+            F.max("committed_at").alias("committed_at"),
+            F.array_distinct(F.flatten(F.collect_set("unchanged"))).alias("unchanged"),
+            F.max(F.col("old_values").isNotNull()).alias("has_old_values"),
+        )
+        .collect()
+    )
+    return [
+        Span(
+            row["table"],
+            row["relation_version"],
+            row["op"],
+            row["entries"],
+            Position(row["first"][0], Lsn(row["first"][1]), row["first"][2]),
+            Position(row["last"][0], Lsn(row["last"][1]), row["last"][2]),
+            row["committed_at"],
+            frozenset(row["unchanged"]),
+            row["has_old_values"],
+        )
+        for row in rows
+    ]
+
+
+def find_first(log: DataFrame, table: str, versions: Iterable[int], after: Position) -> Position:
+    """The first position of a table above another at which one of some relation versions stands."""
+    row = (
+        log.where(F.col("table") == table)
+        .where(F.col("relation_version").isin(*versions) & is_after(after))
+        .agg(F.min(F.struct(*POSITION)))
+        .collect()[0][0]
+    )
+    return Position(row[0], Lsn(row[1]), row[2])
+
+
+def is_after(position: Position) -> Expression:
+    """Whether an entry stands above a position."""
+    here = F.struct(*(F.col(name) for name in POSITION))
+    there = F.struct(
+        F.lit(position.epoch).alias("epoch"),
+        F.lit(int(position.commit_lsn)).cast("long").alias("commit_lsn"),
+        F.lit(position.seq).cast("long").alias("seq"),
+    )
+    return here > there
+
+
+def id_names(shape: Shape) -> list[str]:
+    """The columns of a step that identify its row."""
+    return [f"_id{i}" for i in range(len(shape.key) if has_exact_key(shape) else 1)]
+
+
+def has_exact_key(shape: Shape) -> bool:
+    """Whether each key text has its own typed value, so that rows are identified by it."""
+    return all(map_type(shape.columns[i]).is_exact for i in shape.key)
+
+
+def identify(shape: Shape, texts: Expression) -> list[Expression]:
+    """What identifies a row, from its texts: the typed key where it is exact, else its text."""
+    keys = [texts[i] for i in shape.key]
+    if has_exact_key(shape):
+        return [map_type(shape.columns[i]).parse(key) for i, key in zip(shape.key, keys, strict=True)]
+    return [F.to_json(F.array(*keys))]
+
+
+def take_steps(
+    entries: DataFrame, shape: Shape, relations: Mapping[int, Relation], *, has_moves: bool
+) -> DataFrame:
+    """Turn one table's row changes into steps.
+
+    Shape: `epoch, commit_lsn, seq, committed_at, kind`, the ids, `_from` (the ids a moved row came
+    from, null otherwise), `values` (texts after an arrival), `unchanged` (indexes not sent),
+    `old` (the whole row that departs, where the source sent it). `has_moves` false promises that no
+    change moves a row to another key.
+    """
+    full = [v for v, r in relations.items() if r.identity is ReplicaIdentity.FULL]
+    entries = entries.select(
+        *POSITION,
+        "committed_at",
+        "op",
+        F.col("relation_version").isin(*full).alias("_full") if full else F.lit(False).alias("_full"),
+        _align_values("values", shape, relations).alias("values"),
+        _align_unchanged(shape, relations).alias("unchanged"),
+        _align_values("old_values", shape, relations).alias("old"),
+    )
+    if full:
+        entries = entries.withColumns(_resolve_from_old_row())
+    ids = identify(shape, F.col("values"))
+    old_ids = identify(shape, F.col("old"))
+    names = id_names(shape)
+    no_origin = F.lit(None).cast(_id_type(shape))
+    image = F.when(F.col("_full"), F.col("old"))
+    departs = F.struct(
+        F.lit(DEPARTURE).alias("kind"),
+        _pack(old_ids, names).alias("_id"),
+        no_origin.alias("_from"),
+        F.lit(None).cast("array<string>").alias("values"),
+        F.lit(None).cast("array<int>").alias("unchanged"),
+        image.alias("old"),
+    )
+    is_insert = F.col("op") == Operation.INSERT.value
+    arrives = F.struct(
+        F.when(is_insert, ARRIVAL).otherwise(RENEWAL).alias("kind"),
+        _pack(ids, names).alias("_id"),
+        no_origin.alias("_from"),
+        F.col("values").alias("values"),
+        F.col("unchanged").alias("unchanged"),
+        image.alias("old"),
+    )
+    step = F.when(F.col("op") == Operation.DELETE.value, departs).otherwise(arrives)
+    if has_moves:
+        moves_in = F.struct(
+            F.lit(ARRIVAL).alias("kind"),
+            _pack(ids, names).alias("_id"),
+            _pack(old_ids, names).alias("_from"),
+            F.col("values").alias("values"),
+            F.col("unchanged").alias("unchanged"),
+            F.lit(None).cast("array<string>").alias("old"),
+        )
+        moves = (
+            (F.col("op") == Operation.UPDATE.value)
+            & F.col("old").isNotNull()
+            & (_pack(ids, names) != _pack(old_ids, names))
+        )
+        step = F.explode(F.when(moves, F.array(departs, moves_in)).otherwise(F.array(step)))
+    steps = entries.select(*POSITION, "committed_at", step.alias("step"))
+    return steps.select(
+        *POSITION,
+        "committed_at",
+        "step.kind",
+        *(F.col("step._id")[name].alias(name) for name in names),
+        "step._from",
+        "step.values",
+        "step.unchanged",
+        "step.old",
+    )
+
+
+def _id_type(shape: Shape) -> T.StructType:
+    kinds = [map_type(shape.columns[i]).spark_type for i in shape.key]
+    if not has_exact_key(shape):
+        kinds = [T.StringType()]
+    return T.StructType(
+        [T.StructField(name, kind) for name, kind in zip(id_names(shape), kinds, strict=True)]
+    )
+
+
+def _pack(ids: list[Expression], names: list[str]) -> Expression:
+    return F.struct(*(value.alias(name) for value, name in zip(ids, names, strict=True)))
+
+
+def _align_values(name: str, shape: Shape, relations: Mapping[int, Relation]) -> Expression:
+    """Texts in the order of the shape; a younger column has the value of rows older than it."""
+    texts = F.col(name)
+    in_order = tuple(range(len(shape.columns)))
+    aligned = texts
+    for version, relation in relations.items():
+        places = shape.align(relation)
+        if places == in_order:
+            continue
+        row = F.array(
+            *(
+                F.lit(column.missing_value).cast("string") if place is None else texts[place]
+                for column, place in zip(shape.columns, places, strict=True)
+            )
+        )
+        chosen = (F.col("relation_version") == version) & texts.isNotNull()
+        aligned = F.when(chosen, row).otherwise(aligned)
+    return aligned
+
+
+def _align_unchanged(shape: Shape, relations: Mapping[int, Relation]) -> Expression:
+    """Indexes of unchanged values in the order of the shape."""
+    aligned = F.col("unchanged")
+    for version, relation in relations.items():
+        places = {place: i for i, place in enumerate(shape.align(relation)) if place is not None}
+        if all(place == i for place, i in places.items()):
+            continue
+        order = F.array(*(F.lit(places.get(i, -1)) for i in range(len(relation.columns))))
+        moved = F.transform(F.col("unchanged"), lambda i, order=order: order[i])
+        aligned = F.when(F.col("relation_version") == version, moved).otherwise(aligned)
+    return aligned
+
+
+def _resolve_from_old_row() -> dict[str, Expression]:
+    """Take what was not sent from the old row, which replica identity full always sends whole."""
+    sent_whole = F.col("_full") & F.col("old").isNotNull() & (F.size("unchanged") > 0)
+    whole = F.transform(
+        F.col("values"),
+        lambda value, i: F.when(
+            F.array_contains(F.col("unchanged"), i), F.col("old")[i]
+        ).otherwise(value),
+    )
+    return {
+        "values": F.when(sent_whole, whole).otherwise(F.col("values")),
+        "unchanged": F.when(~F.coalesce(sent_whole, F.lit(False)), F.col("unchanged")),
+    }

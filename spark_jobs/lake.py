@@ -1,0 +1,196 @@
+"""Where everything of a lake is, how far each stage has come, and who may commit to a table.
+
+Read through delta-rs: no JVM, milliseconds. A bound is an epoch and an end LSN; bounds compare by
+epoch first, whatever their LSNs.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from cdc_core.errors import LakeError, MergeError, Retry
+from cdc_core.vocabulary import Column, Lsn, Relation, ReplicaIdentity, TableName, encode_name
+
+_LOCK_POLL_S = 0.05
+# A JVM whose process was killed ends within a second or two; a busy machine takes longer.
+_LOCK_DEADLINE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Bound:
+    """How far something has come in the log: every transaction that ends at or below it."""
+
+    epoch: int
+    lsn: Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """A slot incarnation."""
+
+    number: int
+    system_id: str
+    first_lsn: Lsn
+
+    @property
+    def app(self) -> str:
+        """The id under which Delta commits carry an end LSN of this epoch."""
+        return f"walgate:{self.system_id}:{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """A lake's folder, and the folder of this host's state beside the configuration."""
+
+    root: Path
+    state_folder: Path
+
+    @property
+    def changes(self) -> Path:
+        """The log."""
+        return self.root / "staging" / "changes"
+
+    @property
+    def cuts(self) -> Path:
+        """The ledger of cuts."""
+        return self.root / "ledger" / "cuts"
+
+    @property
+    def states(self) -> Path:
+        """The ledger of table states."""
+        return self.root / "ledger" / "states"
+
+    def locate(self, table: TableName) -> Path:
+        """The folder of a table's current rows."""
+        return self.root / "tables" / table.path
+
+    def read_epochs(self) -> list[Epoch]:
+        """Every epoch, oldest first."""
+        epochs = open_table(self.root / "staging" / "epochs")
+        if epochs is None:
+            return []
+        rows = epochs.to_pyarrow_table(columns=["epoch", "system_id", "first_lsn"]).to_pylist()
+        found = [Epoch(row["epoch"], row["system_id"], Lsn(row["first_lsn"])) for row in rows]
+        return sorted(found, key=lambda epoch: epoch.number)
+
+    def read_relations(self) -> dict[int, Relation]:
+        """Every relation that was announced, by version."""
+        relations = open_table(self.root / "staging" / "relations")
+        if relations is None:
+            return {}
+        rows = relations.to_pyarrow_table().to_pylist()
+        return {
+            row["relation_version"]: Relation(
+                row["oid"],
+                TableName(row["schema"], row["name"]),
+                ReplicaIdentity(row["identity"]),
+                tuple(Column(**column) for column in row["columns"]),
+            )
+            for row in rows
+        }
+
+    def read_staged(self, epochs: list[Epoch]) -> Bound | None:
+        """How far the log reaches; None before anything was staged."""
+        log = open_table(self.changes)
+        return None if log is None else find_bound(log, epochs)
+
+    @contextmanager
+    def lock_table(self, name: str, *, jvm: int | None) -> Iterator[None]:
+        """Keep other processes of this host from committing to a table.
+
+        The lock file names the JVM that commits: a killed process gives up the lock at once, but
+        its JVM may still be committing, so the next holder waits until that JVM is gone.
+        Raises: MergeError if another process keeps the lock.
+        """
+        folder = self.state_folder / "locks"
+        folder.mkdir(parents=True, exist_ok=True)
+        deadline = time.monotonic() + _LOCK_DEADLINE_S
+        with (folder / encode_name(name)).open("a+", encoding="ascii") as lock:
+            while not (_try_lock(lock.fileno()) and _is_released(lock.fileno(), jvm)):
+                if time.monotonic() > deadline:
+                    raise MergeError(
+                        f"{name} is locked by another process",
+                        fix="wait for the other merge to end, or end it",
+                        retry=Retry.LATER,
+                    )
+                time.sleep(_LOCK_POLL_S)
+            os.ftruncate(lock.fileno(), 0)
+            if jvm is not None:
+                os.pwrite(lock.fileno(), f"{jvm} {_read_start(jvm)}".encode("ascii"), 0)
+            yield
+            os.ftruncate(lock.fileno(), 0)
+
+
+def open_table(path: Path) -> DeltaTable | None:
+    """Open a Delta table at its newest version; None if there is none."""
+    try:
+        return DeltaTable(path)
+    except TableNotFoundError:
+        return None
+
+
+def find_bound(table: DeltaTable, epochs: list[Epoch]) -> Bound | None:
+    """Read how far a Delta table has come in the log: its newest app transaction."""
+    for epoch in reversed(epochs):
+        lsn = table.transaction_version(epoch.app)
+        if lsn is not None:
+            return Bound(epoch.number, Lsn(lsn))
+    return None
+
+
+def require_epochs(lake: Lake) -> list[Epoch]:
+    """Every epoch. Raises: LakeError if nothing was ever staged."""
+    epochs = lake.read_epochs()
+    if not epochs:
+        raise LakeError(
+            f"{lake.root} holds no log",
+            fix="check [lake] root, or run `walgate replicate` first",
+            retry=Retry.AFTER_FIX,
+        )
+    return epochs
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_released(descriptor: int, jvm: int | None) -> bool:
+    """Whether the JVM that the last holder left in the lock is gone, or is ours."""
+    left = os.pread(descriptor, 64, 0).decode("ascii").split()
+    if not left or int(left[0]) == jvm:
+        return True
+    return _read_start(int(left[0])) != left[1]
+
+
+def _read_start(process: int) -> str:
+    """When a process started, so that a recycled id is not taken for it; "" if it is gone."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return _probe(process)
+    fields = status.rpartition(")")[2].split()
+    return "" if fields[0] == "Z" else fields[19]
+
+
+def _probe(process: int) -> str:
+    """The same where there is no /proc: only whether it lives."""
+    if Path("/proc/self").exists():
+        return ""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return ""
+    return "alive"

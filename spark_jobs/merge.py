@@ -1,0 +1,158 @@
+"""One table's stretch of the log, made durable in one Delta commit.
+
+The commit carries the rows and how far the table has come. A TRUNCATE, and values for rows older
+than a new column, replace the table's content; anything else is a MERGE by key, which reads only
+the files whose key ranges meet those of the changes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from cdc_core.crash_points import reach
+from cdc_core.vocabulary import TableName
+from spark_jobs.changes import id_names
+from spark_jobs.lake import Epoch, Lake, open_table
+from spark_jobs.outcome import Outcome, work_out
+from spark_jobs.rows import apply_rows, carry, insert, match_names, table_fields, widen
+from spark_jobs.shapes import Shape
+from spark_jobs.stretch import OID_PROPERTY, TABLE_PROPERTY, Stretch
+
+_TXN_APP = "spark.databricks.delta.write.txnAppId"
+_TXN_VERSION = "spark.databricks.delta.write.txnVersion"
+# Delta skips files by literal ranges only; more of them cost planning.
+_KEY_RANGES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What a merge did to a table: its Delta version, and rows by fate."""
+
+    version: int
+    inserted: int
+    updated: int
+    deleted: int
+    seconds: float
+
+
+def merge_stretch(session: SparkSession, lake: Lake, epoch: Epoch, stretch: Stretch) -> Merged:
+    """Commit a stretch to its table, which the caller holds locked; made if it is new."""
+    assert stretch.shape is not None
+    began = time.monotonic()
+    path = lake.locate(stretch.table)
+    if stretch.before is None:
+        _create(session, lake, stretch.table, stretch.shape)
+    target = session.read.format("delta").load(str(path))
+    counts_for_nothing = stretch.truncated_at is not None
+    base = None if counts_for_nothing else widen(target, stretch.shape)
+    outcome = work_out(stretch, base)
+    reach("before_merge_commit")
+    if counts_for_nothing or stretch.has_younger_values:
+        fates = _replace(base, outcome, path, epoch, stretch)
+    else:
+        with _carry_bound(session, epoch, stretch):
+            fates = _merge(DeltaTable.forPath(session, str(path)), outcome, stretch)
+    reach("after_merge_commit")
+    committed = open_table(path)
+    assert committed is not None
+    return Merged(committed.version(), *fates, time.monotonic() - began)
+
+
+def _create(session: SparkSession, lake: Lake, table: TableName, shape: Shape) -> None:
+    (
+        DeltaTable.createIfNotExists(session)
+        .location(str(lake.locate(table)))
+        .addColumns(T.StructType(table_fields(shape)))
+        .comment(str(table))
+        .property(TABLE_PROPERTY, str(table))
+        .property(OID_PROPERTY, str(shape.oid))
+        .property("delta.enableDeletionVectors", "true")
+        .execute()
+    )
+
+
+def _merge(table: DeltaTable, outcome: Outcome, stretch: Stretch) -> tuple[int, int, int]:
+    assert stretch.shape is not None
+    shape, carried = stretch.shape, outcome.carried
+    ids = id_names(shape)
+    names = match_names(shape)
+    matches = [f"t.`{name}` = s.{id_name}" for name, id_name in zip(names, ids, strict=True)]
+    ranges = _bound_keys(outcome, ids[0])
+    condition = F.expr(" and ".join(matches))
+    if ranges:
+        key = F.col(f"t.`{names[0]}`")
+        inside = [key.between(F.lit(low), F.lit(high)) for low, high in ranges]
+        anywhere = inside[0]
+        for one in inside[1:]:
+            anywhere |= one
+        condition &= anywhere
+    known = set(table.toDF().columns)
+    # A younger column without values for older rows is NULL in them, as it is in what they carry.
+    carried = frozenset(i for i in carried if shape.names[i] in known)
+    renewed = carry(shape, carried, "s", "t")
+    merge = table.alias("t").merge(outcome.rows.alias("s"), condition)
+    if not known.issuperset(renewed):
+        merge = merge.withSchemaEvolution()
+    merge = merge.whenMatchedUpdate("s._present", _quote(renewed))
+    if outcome.departed:
+        merge = merge.whenMatchedDelete()
+    metrics = merge.whenNotMatchedInsert(
+        "s._present", _quote(insert(shape, outcome.carried, "s"))
+    ).execute().collect()
+    if not metrics:
+        return 0, 0, 0
+    done = metrics[0]
+    return done["num_inserted_rows"], done["num_updated_rows"], done["num_deleted_rows"]
+
+
+def _replace(
+    base: DataFrame | None, outcome: Outcome, path: object, epoch: Epoch, stretch: Stretch
+) -> tuple[int, int, int]:
+    assert stretch.shape is not None
+    rows = apply_rows(base, outcome.rows, stretch.shape, outcome.carried)
+    (
+        rows.write.format("delta")
+        .mode("overwrite")
+        .option("overwriteSchema", "true")
+        .option("txnAppId", epoch.app)
+        .option("txnVersion", str(int(stretch.upper.lsn)))
+        .save(str(path))
+    )
+    return outcome.arrived, 0, outcome.departed
+
+
+@contextmanager
+def _carry_bound(session: SparkSession, epoch: Epoch, stretch: Stretch) -> Iterator[None]:
+    """Make the commits of a block carry how far the table has come."""
+    session.conf.set(_TXN_APP, epoch.app)
+    session.conf.set(_TXN_VERSION, str(int(stretch.upper.lsn)))
+    try:
+        yield
+    finally:
+        session.conf.unset(_TXN_APP)
+        session.conf.unset(_TXN_VERSION)
+
+
+def _bound_keys(outcome: Outcome, first_id: str) -> list[tuple[object, object]]:
+    """Ranges that hold every first id, narrow where it is an integer."""
+    least, greatest = outcome.least, outcome.greatest
+    if isinstance(least, bool) or not isinstance(least, int) or not isinstance(greatest, int):
+        return [(least, greatest)] if isinstance(least, str) else []
+    if greatest - least < _KEY_RANGES:
+        return [(least, greatest)]
+    width = (greatest - least) // _KEY_RANGES + 1
+    bucket = F.floor((F.col(first_id).cast("decimal(38,0)") - F.lit(least)) / F.lit(width))
+    rows = outcome.rows.groupBy(bucket).agg(F.min(first_id), F.max(first_id)).collect()
+    return sorted((row[1], row[2]) for row in rows)
+
+
+def _quote(values: dict[str, object]) -> dict[str, object]:
+    return {f"`{name}`": value for name, value in values.items()}

@@ -1,0 +1,64 @@
+"""What a stretch of the log leaves of a table: the rows that replace those of the target.
+
+The fold is computed once and kept while it is used: a MERGE reads its source several times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from spark_jobs.changes import id_names
+from spark_jobs.fold import fold_by_last
+from spark_jobs.lineage import fold_by_lineage
+from spark_jobs.rows import type_rows
+from spark_jobs.stretch import Stretch
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Folded rows in the table's columns, how many, and the least and greatest first id."""
+
+    rows: DataFrame
+    carried: frozenset[int]  # The columns that some row takes from its target.
+    arrived: int
+    departed: int
+    least: object
+    greatest: object
+
+
+def work_out(stretch: Stretch, target: DataFrame | None) -> Outcome:
+    """Fold a stretch over a target (None where it counts for nothing)."""
+    assert stretch.shape is not None
+    shape, ids = stretch.shape, id_names(stretch.shape)
+    steps = stretch.take_steps()
+    folded = fold_by_last(steps, ids, stretch.unsent, len(shape.columns))
+    outcome, unclear = _measure(type_rows(folded, shape), ids[0], stretch.unsent)
+    if unclear:
+        traced = fold_by_lineage(steps, shape, stretch.unsent, target)
+        outcome, _ = _measure(traced, ids[0], stretch.unsent)
+    return outcome
+
+
+def _measure(rows: DataFrame, first_id: str, unsent: frozenset[int]) -> tuple[Outcome, int]:
+    """Compute rows once, and count them."""
+    # Not a cache: Delta refuses a MERGE whose source is one.
+    rows = rows.localCheckpoint()
+    totals = rows.agg(
+        F.count_if("_present").alias("arrived"),
+        F.count_if(~F.col("_present")).alias("departed"),
+        F.count_if("_unclear").alias("unclear"),
+        F.min(first_id).alias("least"),
+        F.max(first_id).alias("greatest"),
+    ).collect()[0]
+    outcome = Outcome(
+        rows,
+        unsent,
+        totals["arrived"],
+        totals["departed"],
+        totals["least"],
+        totals["greatest"],
+    )
+    return outcome, totals["unclear"]

@@ -1,0 +1,263 @@
+"""Rounds: every table merged up to one cut, then the cut written.
+
+Killed anywhere and run again, a round finds in each table how far it had come and goes on.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from cdc_core.crash_points import reach
+from cdc_core.vocabulary import Lsn, Relation, TableName
+from spark_jobs.changes import Span, read_log, survey
+from spark_jobs.lake import Bound, Epoch, Lake, find_bound, open_table, require_epochs
+from spark_jobs.ledger import Cut, TableState, find_cut, read_states, write_cut, write_states
+from spark_jobs.merge import Merged, merge_stretch
+from spark_jobs.session import find_jvm
+from spark_jobs.shapes import Halt
+from spark_jobs.stretch import plot_stretch, read_shape
+
+_FOLLOW_POLL_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One merge of all tables up to a cut: what it did to each, and which are halted."""
+
+    cut: Bound
+    tables: dict[str, Merged]
+    halted: dict[str, Halt]
+    entries: int
+    seconds: float
+
+
+def merge_until(
+    session: SparkSession,
+    lake: Lake,
+    *,
+    round_rows: int,
+    tables: Collection[str] | None = None,
+    on_round: Callable[[Round], None] = lambda _: None,
+) -> list[Round]:
+    """Merge in rounds up to the staged LSN at the start; `tables` (quoted names) limits it.
+
+    Halted tables are tried again in the first round.
+    Raises: LakeError if nothing was ever staged; MergeError if another process merges.
+    """
+    epochs = require_epochs(lake)
+    staged = lake.read_staged(epochs)
+    rounds: list[Round] = []
+    halted: dict[str, Halt] = {}
+    with lake.lock_table("rounds", jvm=find_jvm(session)):
+        while staged is not None:
+            starting = _Start(session, lake, epochs, lake.read_relations(), find_cut(lake))
+            done = _merge_round(starting, staged, round_rows, chosen=tables, passed_over=halted)
+            if done is None:
+                break
+            rounds.append(done)
+            halted = done.halted
+            on_round(done)
+    return rounds
+
+
+def follow(  # noqa: PLR0913 - As merge_until, and how long.
+    session: SparkSession,
+    lake: Lake,
+    *,
+    round_rows: int,
+    linger_seconds: float | None,
+    stop: threading.Event,
+    tables: Collection[str] | None = None,
+    on_round: Callable[[Round], None] = lambda _: None,
+) -> None:
+    """Merge while changes arrive, then linger; None lingers until `stop` is set."""
+    idle_since = time.monotonic()
+    merged: Bound | None = None
+    while not stop.is_set():
+        staged = lake.read_staged(lake.read_epochs())
+        if staged is not None and staged != merged:
+            merge_until(session, lake, round_rows=round_rows, tables=tables, on_round=on_round)
+            merged, idle_since = staged, time.monotonic()
+        elif linger_seconds is not None and time.monotonic() - idle_since > linger_seconds:
+            return
+        else:
+            stop.wait(_FOLLOW_POLL_S)
+
+
+def choose_cut(lake: Lake, low: Bound | None, staged: Bound, round_rows: int) -> Bound:
+    """The end of a transaction by which about `round_rows` entries above `low` have come.
+
+    Each file of the log knows its last end LSN and its entries; none is opened.
+    """
+    log = open_table(lake.changes)
+    assert log is not None
+    files = pa.table(log.get_add_actions(flatten=True)).to_pylist()
+    entries = 0
+    for file in sorted(files, key=lambda file: (file["max.epoch"], file["max.end_lsn"])):
+        end = Bound(file["max.epoch"], Lsn(file["max.end_lsn"]))
+        entries += file["num_records"] if low is None or end > low else 0
+        if entries >= round_rows:
+            return min(end, staged)
+    return staged
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """Where a table stands after a round."""
+
+    bound: Bound
+    version: int | None
+    merged: Merged | None
+    halt: Halt | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """What a round starts from."""
+
+    session: SparkSession
+    lake: Lake
+    epochs: list[Epoch]
+    relations: dict[int, Relation]
+    cut: Cut | None
+
+    @property
+    def low(self) -> Bound | None:
+        """The newest cut."""
+        return None if self.cut is None else self.cut.bound
+
+    def find_merged(self, table: str) -> Bound | None:
+        """How far a table has come by the newest cut, which it shares if it had no change."""
+        return None if self.cut is None else self.cut.merged.get(table, self.cut.bound)
+
+    def find_behind(self) -> set[str]:
+        """The tables that are not merged through the newest cut."""
+        cut = self.cut
+        return {t for t, bound in cut.merged.items() if bound < cut.bound} if cut else set()
+
+    def is_news(self, table: str, result: _Result) -> bool:
+        """Whether a table stands elsewhere than by the newest cut."""
+        was_halted = self.cut is not None and table in self.cut.halted
+        return result.bound != self.find_merged(table) or (result.halt is not None) != was_halted
+
+
+def _merge_round(
+    start: _Start,
+    staged: Bound,
+    round_rows: int,
+    *,
+    chosen: Collection[str] | None,
+    passed_over: Collection[str],
+) -> Round | None:
+    """Merge every table up to a cut and write it; None if nothing is left to do."""
+    began = time.monotonic()
+    cut, spans = start.low, []
+    if cut is None or cut < staged:
+        cut = choose_cut(start.lake, start.low, staged, round_rows)
+        spans = survey(read_log(start.session, start.lake, start.low, cut))
+    touched = {span.table for span in spans if span.table is not None}
+    results = {
+        table: _merge_table(start, table, [span for span in spans if span.table == table], cut)
+        for table in sorted(touched | start.find_behind())
+        if (chosen is None or table in chosen) and table not in passed_over
+    }
+    if cut == start.low and not any(start.is_news(table, r) for table, r in results.items()):
+        return None
+    halted = _write_states(start.lake, results)
+    reach("before_cut")
+    _write_cut(start, cut, touched, results, halted, spans)
+    reach("after_cut")
+    merged = {table: result.merged for table, result in results.items() if result.merged}
+    entries = sum(span.entries for span in spans)
+    return Round(cut, merged, halted, entries, time.monotonic() - began)
+
+
+def _merge_table(start: _Start, table: str, spans: list[Span], cut: Bound) -> _Result:
+    """Merge what a table has up to a cut; `spans` are its own above the newest cut."""
+    name = TableName.parse(table)
+    with start.lake.lock_table(table, jvm=find_jvm(start.session)):
+        delta = open_table(start.lake.locate(name))
+        own = None if delta is None else find_bound(delta, start.epochs)
+        low = max(filter(None, (own, start.find_merged(table))), default=None)
+        log = read_log(start.session, start.lake, low, cut)
+        if low != start.low:
+            spans = survey(log.where(F.col("table") == table))
+        stretch = plot_stretch(
+            log,
+            name,
+            spans,
+            before=None if delta is None else read_shape(delta),
+            relations=start.relations,
+            upper=cut,
+        )
+        version = None if delta is None else delta.version()
+        if stretch.is_empty:
+            bound = stretch.upper if low is None else max(low, stretch.upper)
+            return _Result(bound, version, None, stretch.halt)
+        epoch = next(epoch for epoch in start.epochs if epoch.number == stretch.upper.epoch)
+        merged = merge_stretch(start.session, start.lake, epoch, stretch)
+        return _Result(stretch.upper, merged.version, merged, stretch.halt)
+
+
+def _write_states(lake: Lake, results: dict[str, _Result]) -> dict[str, Halt]:
+    """Record the tables whose state changed; give every halted table."""
+    known = read_states(lake)
+    states = {
+        table: TableState(table, "streaming", None, None, None)
+        if result.halt is None
+        else TableState(
+            table, "halted", result.halt.reason, result.halt.fix, result.bound.lsn
+        )
+        for table, result in results.items()
+    }
+    changed = [state for table, state in states.items() if known.get(table) != state]
+    if changed:
+        write_states(lake, changed)
+    newest = known | states
+    return {
+        table: Halt(state.reason or "", state.fix or "")
+        for table, state in newest.items()
+        if state.state == "halted"
+    }
+
+
+def _write_cut(  # noqa: PLR0913 - All that a cut says.
+    start: _Start,
+    cut: Bound,
+    touched: set[str],
+    results: dict[str, _Result],
+    halted: Collection[str],
+    spans: list[Span],
+) -> None:
+    behind = start.find_behind()
+    merged = {table: cut for table in (start.cut.merged if start.cut else ())}
+    for table in touched | behind:
+        # What was not merged in this round stays where it was.
+        merged[table] = start.find_merged(table) or Bound(start.epochs[0].number, Lsn(0))
+    merged |= {table: result.bound for table, result in results.items()}
+    versions = dict(start.cut.versions) if start.cut else {}
+    versions |= {t: result.version for t, result in results.items() if result.version is not None}
+    committed = max((span.committed_at for span in spans), default=None)
+    if committed is None and start.cut is not None:
+        committed = start.cut.committed_at
+    write_cut(
+        start.lake,
+        Cut(
+            cut,
+            committed,
+            datetime.now(UTC),
+            uuid.uuid4().hex,
+            versions,
+            merged,
+            tuple(sorted(halted)),
+        ),
+    )

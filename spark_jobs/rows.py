@@ -1,0 +1,191 @@
+"""Folded texts to the rows of a table: typed values, what does not fit, what is not known.
+
+A table has its columns typed, then the lake's own: `_epoch, _commit_lsn, _seq, _committed_at`,
+`_raw` (texts that their type cannot hold, by column; null if none), `_holes` (columns whose value
+was never sent; null if none), and `_key` where the typed key is not exact.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column as Expression
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from spark_jobs.changes import has_exact_key, id_names
+from spark_jobs.shapes import Shape
+from spark_jobs.types import map_type
+
+_META_FIELDS = (
+    T.StructField("_epoch", T.IntegerType()),
+    T.StructField("_commit_lsn", T.LongType()),
+    T.StructField("_seq", T.LongType()),
+    T.StructField("_committed_at", T.TimestampType()),
+    T.StructField("_raw", T.MapType(T.StringType(), T.StringType())),
+    T.StructField("_holes", T.ArrayType(T.StringType())),
+)
+
+
+def table_fields(shape: Shape) -> list[T.StructField]:
+    """The columns of a table, with what of the source each metadata carries."""
+    columns = [
+        T.StructField(name, map_type(column).spark_type, True, shape.describe_column(i))
+        for i, (name, column) in enumerate(zip(shape.names, shape.columns, strict=True))
+    ]
+    key = [] if has_exact_key(shape) else [T.StructField("_key", T.StringType())]
+    return [*columns, *key, *_META_FIELDS]
+
+
+def match_names(shape: Shape) -> list[str]:
+    """The columns of a table that identify a row, in the order of the ids."""
+    return [shape.names[i] for i in shape.key] if has_exact_key(shape) else ["_key"]
+
+
+def type_rows(folded: DataFrame, shape: Shape) -> DataFrame:
+    """Give folded rows the columns of the table.
+
+    Shape: the ids, `_present`, the table's columns, `_carried` (names of columns whose value is
+    that of the target's row), `_unclear`.
+    """
+    names, types = shape.names, [map_type(column) for column in shape.columns]
+    typed = folded.withColumns(
+        {f"_v{i}": mapping.parse(F.col("values")[i]) for i, mapping in enumerate(types)}
+    )
+    misfits = [
+        F.when(
+            F.col(f"_v{i}").isNull() & F.col("values")[i].isNotNull(),
+            F.struct(F.lit(names[i]).alias("key"), F.col("values")[i].alias("value")),
+        )
+        for i, mapping in enumerate(types)
+        if not mapping.is_total
+    ]
+    raw = F.map_from_entries(F.array_compact(F.array(*misfits))) if misfits else _no_raw()
+    key = {} if has_exact_key(shape) else {"_key": F.col(id_names(shape)[0])}
+    meta = {
+        "_epoch": F.col("epoch"),
+        "_commit_lsn": F.col("commit_lsn"),
+        "_seq": F.col("seq"),
+        "_committed_at": F.col("committed_at"),
+        "_raw": null_if_empty(raw),
+        "_holes": null_if_empty(_name(F.col("lost"), names)),
+    }
+    columns = {name: F.col(f"_v{i}") for i, name in enumerate(names)}
+    return typed.select(
+        *id_names(shape),
+        F.col("present").alias("_present"),
+        *(value.alias(name) for name, value in (columns | key | meta).items()),
+        _name(F.col("carried"), names).alias("_carried"),
+        F.col("unclear").alias("_unclear"),
+    )
+
+
+def carry(shape: Shape, carried: frozenset[int], source: str, target: str) -> dict[str, Expression]:
+    """Every column of a row of `source` that replaces one of `target`, by column name.
+
+    `carried` are the columns that any row may take from its target.
+    """
+    row, old = _qualify(source), _qualify(target)
+    values: dict[str, Expression] = {}
+    for i, name in enumerate(shape.names):
+        taken = F.array_contains(row("_carried"), name)
+        values[name] = F.when(taken, old(name)).otherwise(row(name)) if i in carried else row(name)
+    own = ["_epoch", "_commit_lsn", "_seq", "_committed_at"]
+    values |= {name: row(name) for name in (own if has_exact_key(shape) else ["_key", *own])}
+    raw, holes = row("_raw"), row("_holes")
+    if carried:
+        still_raw = F.map_filter(
+            F.coalesce(old("_raw"), _no_raw()),
+            lambda name, _: F.array_contains(row("_carried"), name),
+        )
+        raw = null_if_empty(F.map_concat(F.coalesce(raw, _no_raw()), still_raw))
+        still_lost = F.array_intersect(F.coalesce(old("_holes"), _no_names()), row("_carried"))
+        holes = null_if_empty(F.array_union(F.coalesce(holes, _no_names()), still_lost))
+    return values | {"_raw": raw, "_holes": holes}
+
+
+def insert(shape: Shape, carried: frozenset[int], source: str) -> dict[str, Expression]:
+    """Every column of a row of `source` that has no row in the target, by column name."""
+    row = _qualify(source)
+    values = {field.name: row(field.name) for field in table_fields(shape)}
+    if carried:
+        holes = F.array_union(F.coalesce(row("_holes"), _no_names()), row("_carried"))
+        values["_holes"] = null_if_empty(holes)
+    return values
+
+
+def apply_rows(
+    target: DataFrame | None, rows: DataFrame, shape: Shape, carried: frozenset[int]
+) -> DataFrame:
+    """The table after its rows: `target` (None if it counts for nothing) and what replaces it."""
+    arrived = rows.where("_present").alias("s")
+    if target is None:
+        return arrived.select(*_select(insert(shape, carried, "s"), shape))
+    matches = [
+        F.col(f"t.`{name}`") == F.col(f"s.{id_name}")
+        for name, id_name in zip(match_names(shape), id_names(shape), strict=True)
+    ]
+    old = target.alias("t")
+    kept = old.join(rows.select(*id_names(shape)).alias("s"), matches, "left_anti")
+    names = [f"`{field.name}`" for field in table_fields(shape)]
+    if not carried:
+        return kept.select(*names).unionByName(
+            arrived.select(*_select(insert(shape, carried, "s"), shape))
+        )
+    found = old.join(arrived.select(*id_names(shape)), matches, "left_semi").alias("t")
+    joined = arrived.join(found, matches, "left")
+    is_known = F.col(f"t.`{match_names(shape)[0]}`").isNotNull()
+    renewed, new = carry(shape, carried, "s", "t"), insert(shape, carried, "s")
+    replaced = {name: F.when(is_known, renewed[name]).otherwise(new[name]) for name in new}
+    return kept.select(*names).unionByName(joined.select(*_select(replaced, shape)))
+
+
+def widen(target: DataFrame, shape: Shape) -> DataFrame:
+    """Give a target's rows the columns that are younger than they, with their missing values."""
+    known = set(target.columns)
+    raws: list[Expression] = []
+    younger: dict[str, Expression] = {}
+    for name, column in zip(shape.names, shape.columns, strict=True):
+        if name in known:
+            continue
+        mapping, text = map_type(column), F.lit(column.missing_value).cast("string")
+        younger[name] = mapping.parse(text).cast(mapping.spark_type)
+        if column.missing_value is not None and not mapping.is_total:
+            raws.append(
+                F.when(younger[name].isNull(), F.struct(F.lit(name).alias("key"), text.alias("value")))
+            )
+    widened = target.withColumns(younger) if younger else target
+    if not raws:
+        return widened
+    misfits = F.map_from_entries(F.array_compact(F.array(*raws)))
+    raw = F.map_concat(F.coalesce(F.col("_raw"), _no_raw()), misfits)
+    return widened.withColumn("_raw", null_if_empty(raw))
+
+
+def null_if_empty(collection: Expression) -> Expression:
+    """A collection, or null where it holds nothing."""
+    return F.when(F.size(collection) > 0, collection)
+
+
+def _select(values: dict[str, Expression], shape: Shape) -> list[Expression]:
+    """The columns of a table in their order, with their metadata."""
+    return [
+        values[field.name].alias(field.name, metadata=field.metadata)
+        for field in table_fields(shape)
+    ]
+
+
+def _qualify(alias: str):  # noqa: ANN202 - A function from a name to an expression.
+    return lambda name: F.col(f"{alias}.`{name}`")
+
+
+def _name(indexes: Expression, names: tuple[str, ...]) -> Expression:
+    listed = F.array(*(F.lit(name) for name in names))
+    return F.transform(indexes, lambda i: listed[i])
+
+
+def _no_raw() -> Expression:
+    return F.create_map().cast("map<string,string>")
+
+
+def _no_names() -> Expression:
+    return F.array().cast("array<string>")

@@ -1,0 +1,84 @@
+"""The SparkSession of a process: Delta's extensions, UTC, exact timestamps, loopback only.
+
+The JVM ends with the process that opened it: it reads its standard input, a pipe of ours, to the
+end. Until it has ended it may still commit, which `lake.Lake.lock_table` waits for.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from cdc_core.errors import ConfigurationError
+from cdc_core.settings import SparkSettings
+
+_DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
+
+_CONF = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # Texts of timestamps are read as UTC, and Delta trusts its checksums only then.
+    "spark.sql.session.timeZone": "UTC",
+    # INT96, Spark's default, overflows in other readers outside 1677 to 2262.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.ansi.enabled": "true",
+    # 50 tasks to rebuild the state of a small table cost more than the state.
+    "spark.databricks.delta.snapshotPartitions": "2",
+    # The source of a MERGE is a cached fold of the log, the same whenever it is read.
+    "spark.databricks.delta.merge.materializeSource": "none",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+}
+# Output files of a local merge are as many as shuffle partitions; a cluster keeps its own number.
+_LOCAL_SHUFFLE_PARTITIONS = "4"
+
+
+def open_session(spark: SparkSettings, *, jars_folder: Path | None = None) -> SparkSession:
+    """Open the session of this process, or give the one that is open.
+
+    `jars_folder` holds the Delta JARs where the settings say "packages": no network is needed then.
+    Raises: ConfigurationError if a folder holds no Delta JAR.
+    """
+    builder = SparkSession.builder.appName("walgate").master(spark.master)
+    for key, value in _configure(spark, jars_folder).items():
+        builder = builder.config(key, value)
+    if spark.master.startswith("local"):
+        # A host name that does not resolve stops Spark, though nothing leaves this machine.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        os.environ.setdefault("SPARK_LOCAL_HOSTNAME", "localhost")
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def find_jvm(session: SparkSession) -> int | None:
+    """Give the process id of the session's JVM; None where another program started it."""
+    gateway = session.sparkContext._gateway  # noqa: SLF001 - Nothing public names the process.
+    process = getattr(gateway, "proc", None)
+    return None if process is None else int(process.pid)
+
+
+def _configure(spark: SparkSettings, jars_folder: Path | None) -> dict[str, str]:
+    """Give every Spark setting: ours, then what the user wrote."""
+    conf = dict(_CONF)
+    conf["spark.driver.memory"] = spark.driver_memory
+    if spark.master.startswith("local"):
+        conf["spark.sql.shuffle.partitions"] = _LOCAL_SHUFFLE_PARTITIONS
+    folder = jars_folder if spark.delta_jars == "packages" else Path(spark.delta_jars)
+    if spark.delta_jars == "provided":
+        pass
+    elif folder is None:
+        conf["spark.jars.packages"] = _DELTA_PACKAGE
+    else:
+        jars = sorted(str(jar) for jar in folder.glob("*.jar"))
+        if not any("delta-spark" in jar for jar in jars):
+            raise ConfigurationError(
+                [f"[spark] delta_jars: {folder} holds no delta-spark JAR"],
+                fix="run `make setup`, or name the folder that holds the five io.delta JARs",
+            )
+        conf["spark.jars"] = ",".join(jars)
+    return conf | spark.conf

@@ -1,0 +1,184 @@
+"""How far a table can follow a range of the log, in which shape, and why it stops.
+
+A halt stands just before the first transaction that the table cannot follow: what came before it in
+the log is merged, what comes after waits. It is worked out from the log alone, so it does not
+depend on where rounds begin and end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from cdc_core.errors import LakeError, Retry
+from cdc_core.vocabulary import Operation, Position, Relation, ReplicaIdentity, TableName
+from spark_jobs.changes import ROW_OPERATIONS, Span, find_first, is_after, survey, take_steps
+from spark_jobs.lake import Bound
+from spark_jobs.shapes import Halt, Shape, admit, follow
+
+OID_PROPERTY = "walgate.oid"
+TABLE_PROPERTY = "walgate.table"
+
+_KNOWN_OPERATIONS = ROW_OPERATIONS | {Operation.TRUNCATE}
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """What a table can follow of a range: its changes up to `upper`, and its halt, if any."""
+
+    table: TableName
+    upper: Bound
+    shape: Shape | None  # None where no change can be followed and none was before.
+    before: Shape | None
+    halt: Halt | None
+    entries: DataFrame
+    spans: tuple[Span, ...]
+    relations: Mapping[int, Relation]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing in it changes a row."""
+        return not self.spans
+
+    @property
+    def truncated_at(self) -> Position | None:
+        """The position of the last TRUNCATE."""
+        cuts = [span.last for span in self.spans if span.operation == Operation.TRUNCATE]
+        return max(cuts, default=None)
+
+    @property
+    def has_moves(self) -> bool:
+        """Whether a change may move a row to another key."""
+        updates = [span for span in self.spans if span.operation == Operation.UPDATE]
+        return any(span.has_old_values for span in updates)
+
+    @property
+    def unsent(self) -> frozenset[int]:
+        """The columns that some change did not send."""
+        assert self.shape is not None
+        found: set[int] = set()
+        for span in self.spans:
+            relation = self.relations.get(span.relation_version or 0)
+            if relation is None or relation.identity is ReplicaIdentity.FULL:
+                continue
+            places = self.shape.align(relation)
+            found |= {i for i, place in enumerate(places) if place in span.unchanged}
+        return frozenset(found)
+
+    @property
+    def has_younger_values(self) -> bool:
+        """Whether rows of the table get a value in a column that is younger than they."""
+        if self.before is None or self.shape is None:
+            return False
+        younger = self.shape.columns[len(self.before.columns) :]
+        return any(column.missing_value is not None for column in younger)
+
+    def take_steps(self) -> DataFrame:
+        """The row changes as steps; what a TRUNCATE removed is left out."""
+        assert self.shape is not None
+        entries = self.entries.where(F.col("op") != Operation.TRUNCATE.value)
+        if self.truncated_at is not None:
+            entries = entries.where(is_after(self.truncated_at))
+        return take_steps(entries, self.shape, self.relations, has_moves=self.has_moves)
+
+
+def plot_stretch(  # noqa: PLR0913 - The parts of one question.
+    log: DataFrame,
+    table: TableName,
+    spans: list[Span],
+    *,
+    before: Shape | None,
+    relations: Mapping[int, Relation],
+    upper: Bound,
+) -> Stretch:
+    """Say how far a table can follow a range. `spans` are those of this table in the range.
+
+    Raises: LakeError if a change names a relation version that the log does not hold.
+    """
+    entries = log.where(F.col("table") == str(table))
+    used = {
+        span.relation_version: _find_relation(relations, table, span.relation_version)
+        for span in spans
+        if span.relation_version is not None
+    }
+    shape, refused = _walk(entries, table, spans, used, before)
+    unknown = [span for span in spans if span.operation not in _KNOWN_OPERATIONS]
+    for span in unknown:
+        if refused is None or span.first < refused[0]:
+            refused = (span.first, _describe_unknown(span))
+    if refused is None:
+        return Stretch(table, upper, shape, before, None, entries, tuple(spans), used)
+    position, halt = refused
+    # The halting transaction's commit record begins where every earlier one has ended.
+    upper = Bound(position.epoch, position.commit_lsn)
+    followed = entries.where(F.col("epoch") == position.epoch).where(
+        F.col("end_lsn") <= int(position.commit_lsn)
+    )
+    followed = followed.unionByName(entries.where(F.col("epoch") < position.epoch))
+    spans = survey(followed)
+    shape, _ = _walk(followed, table, spans, used, before)
+    return Stretch(table, upper, shape, before, halt, followed, tuple(spans), used)
+
+
+def read_shape(table: DeltaTable) -> Shape:
+    """The shape that a table of the lake has."""
+    oid = int(table.metadata().configuration[OID_PROPERTY])
+    return Shape.from_metadata(oid, [field.metadata for field in table.schema().fields])
+
+
+def _walk(
+    entries: DataFrame,
+    table: TableName,
+    spans: list[Span],
+    relations: Mapping[int, Relation],
+    shape: Shape | None,
+) -> tuple[Shape | None, tuple[Position, Halt] | None]:
+    """Follow the announcements in order of position, to the end or to the first that halts."""
+    here: Position | None = None
+    while True:
+        steps: list[tuple[Position, Shape | Halt]] = []
+        for version, relation in relations.items():
+            following = admit(relation) if shape is None else follow(shape, relation)
+            own = [span for span in spans if span.relation_version == version]
+            if following == shape or not own:
+                continue
+            first, last = min(span.first for span in own), max(span.last for span in own)
+            if here is None or first > here:
+                steps.append((first, following))
+            elif last > here:
+                steps.append((find_first(entries, str(table), [version], here), following))
+        if not steps:
+            return shape, None
+        here, following = min(steps, key=lambda step: step[0])
+        if isinstance(following, Halt):
+            return shape, (here, following)
+        shape = following
+
+
+def _find_relation(
+    relations: Mapping[int, Relation], table: TableName, version: int
+) -> Relation:
+    if version not in relations:
+        raise LakeError(
+            f"the log holds changes of {table} under relation version {version}, "
+            "which staging/relations does not hold",
+            fix="restore staging/relations from a backup of the lake",
+            retry=Retry.AFTER_FIX,
+        )
+    return relations[version]
+
+
+def _describe_unknown(span: Span) -> Halt:
+    if span.operation == Operation.UNDECODED:
+        return Halt(
+            "a change could not be decoded",
+            "see `detail` of the undecoded entry in staging/changes",
+        )
+    return Halt(
+        f"the log holds a {span.operation} entry, which this version does not apply",
+        "merge with the version of Walgate that wrote it, or a newer one",
+    )
