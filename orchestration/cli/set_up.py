@@ -32,7 +32,7 @@ def register(app: typer.Typer) -> None:
     app.command("check")(check)
 
 
-def init(  # noqa: PLR0913 - the options of a command.
+def init(
     context: typer.Context,
     dsn: Annotated[str, typer.Option(help="Connection string of the source, without password.")],
     *,

@@ -1,0 +1,64 @@
+"""`walgate status`: how far everything has come, and what is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+_SOURCE_DOWN = 3
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("status")(status)
+
+
+def status(
+    context: typer.Context,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Answer as JSON.")] = False,
+) -> int:
+    """Show slot, lag, staged and merged LSN, halts and problems; exit 3 if the source is down."""
+    from orchestration.status import read_status  # noqa: PLC0415 - not for --help.
+
+    answer = read_status(context.obj.load_settings())
+    if as_json:
+        typer.echo(json.dumps(answer, indent=2))
+    else:
+        for line in format_status(answer):
+            typer.echo(line)
+    return _SOURCE_DOWN if answer["source"] is None else 0
+
+
+def format_status(answer: dict[str, Any]) -> Iterator[str]:
+    """Write the answer for a person, a line for each part."""
+    source, slot, capture, lake = (answer[k] for k in ("source", "slot", "capture", "lake"))
+    if source is None:
+        yield "source   down"
+    else:
+        yield f"source   PostgreSQL {source['server_version']} at {source['current_lsn']}"
+        yield (
+            f"slot     {slot['name']} {slot['state']}, confirmed"
+            f" {_show(slot['confirmed_flush_lsn'])}, keeps {_show(slot['retained_bytes'])} of"
+            f" {slot['budget_bytes']} bytes"
+        )
+    yield (
+        f"capture  {capture['state']}, staged {_show(capture['staged_lsn'])}, lag"
+        f" {_show(capture['lag_bytes'])} bytes, {_show(capture['lag_seconds'])} s"
+    )
+    yield f"lake     {lake['root']}, cut {_show(lake['cut_lsn'])} of {_show(lake['cut_at'])}"
+    yield f"redis    {'up' if answer['redis']['up'] else 'down'}"
+    width = max((len(table["table"]) for table in answer["tables"]), default=0)
+    for table in answer["tables"]:
+        reason = f": {table['reason']}; fix: {table['fix']}" if table["reason"] else ""
+        merged = _show(table["merged_lsn"])
+        yield f"table    {table['table']:{width}}  {table['state']}, merged {merged}{reason}"
+    for problem in answer["problems"]:
+        yield f"{problem['severity']:8} {problem['code']}: {problem['what']}; fix: {problem['fix']}"
+
+
+def _show(value: object) -> object:
+    return "-" if value is None else value

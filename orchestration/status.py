@@ -1,0 +1,237 @@
+"""The state of a pipeline: source, slot, capture, lake and tables, each from who knows it best.
+
+Progress is read from the lake through delta-rs, live figures from Redis: no JVM. Whatever is down
+is missing from the answer and named among its problems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from cdc_core.coordination.lease import Lease
+from cdc_core.coordination.live import Figures
+from cdc_core.errors import SourceError
+from cdc_core.settings import Settings
+from cdc_core.source.connection import open_connection
+from cdc_core.source.identity import Identity, list_published_tables, read_identity
+from cdc_core.source.preflight import find_problems, read_slot_budget
+from cdc_core.source.problems import Problem, Severity
+from cdc_core.source.slot import Slot, read_slot
+from cdc_core.vocabulary import Lsn, TableName
+from spark_jobs.lake import Bound, Lake
+from spark_jobs.ledger import Cut, TableState, find_cut, read_states
+
+ANSWER_VERSION = 1
+_SLOT_FACTS = ("active_pid", "confirmed_flush", "restart", "wal_status", "retained_bytes")
+_STREAMING, _HALTED = "streaming", "halted"
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What the server says at one moment."""
+
+    identity: Identity
+    slot: Slot | None
+    budget_bytes: int
+    tables: list[TableName]
+    problems: list[Problem]
+
+    @property
+    def is_capture_active(self) -> bool:
+        """Whether the slot is in use, and by our own capture."""
+        is_foreign = any(
+            problem.code == "slot_active" and problem.severity is Severity.ERROR
+            for problem in self.problems
+        )
+        return self.slot is not None and self.slot.active_pid is not None and not is_foreign
+
+
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    """What the lake says at one moment."""
+
+    staged: Bound | None
+    cut: Cut | None
+    states: dict[str, TableState]
+    tables: set[str]
+
+
+def read_status(settings: Settings) -> dict[str, Any]:
+    """Answer with every section of `status --json`; `source` is None when the source is down."""
+    lease = Lease(settings.redis, slot=settings.source.slot)
+    with closing(lease):
+        is_redis_up = lease.is_up()
+        figures = lease.read_figures() if is_redis_up else None
+    failure: SourceError | None = None
+    source: _Source | None = None
+    try:
+        source = _read_source(settings)
+    except SourceError as error:
+        failure = error
+    progress = _read_progress(settings)
+    return {
+        "version": ANSWER_VERSION,
+        "at": _format_time(datetime.now(UTC)),
+        "source": None if source is None else _describe_source(source.identity),
+        "slot": None if source is None else _describe_slot(settings.source.slot, source),
+        "capture": _describe_capture(source, progress, figures),
+        "lake": {
+            "root": str(settings.lake.root),
+            "cut_lsn": None if progress.cut is None else str(progress.cut.bound.lsn),
+            "cut_at": None if progress.cut is None else _format_time(progress.cut.committed_at),
+        },
+        "redis": {"up": is_redis_up},
+        "tables": _describe_tables(source, progress),
+        "backfills": [],
+        "problems": list(_list_problems(source, progress, figures, failure, is_up=is_redis_up)),
+    }
+
+
+def _read_source(settings: Settings) -> _Source:
+    source = settings.source
+    with closing(open_connection(source, application_name="walgate status")) as connection:
+        return _Source(
+            read_identity(connection),
+            read_slot(connection, source.slot),
+            read_slot_budget(connection, source),
+            list_published_tables(connection, source.publication),
+            find_problems(connection, source),
+        )
+
+
+def _read_progress(settings: Settings) -> _Progress:
+    lake = Lake(settings.lake.root, settings.state_folder)
+    return _Progress(
+        staged=lake.read_staged(lake.read_epochs()),
+        cut=find_cut(lake),
+        states=read_states(lake),
+        tables={str(relation.table) for relation in lake.read_relations().values()},
+    )
+
+
+def _describe_source(identity: Identity) -> dict[str, Any]:
+    return {
+        "system_id": identity.system_id,
+        "timeline": identity.timeline,
+        "server_version": identity.version,
+        "current_lsn": str(identity.current),
+    }
+
+
+def _describe_slot(name: str, source: _Source) -> dict[str, Any]:
+    slot = source.slot
+    if slot is None:
+        facts = dict.fromkeys(_SLOT_FACTS)
+        state = "missing"
+    else:
+        facts = {fact: getattr(slot, fact) for fact in _SLOT_FACTS}
+        is_lost = slot.wal_status == "lost" or slot.restart is None
+        state = "lost" if is_lost else "idle" if slot.active_pid is None else "active"
+    return {
+        "name": name,
+        "state": state,
+        "active_pid": facts["active_pid"],
+        "confirmed_flush_lsn": _format_lsn(facts["confirmed_flush"]),
+        "restart_lsn": _format_lsn(facts["restart"]),
+        "wal_status": facts["wal_status"],
+        "retained_bytes": facts["retained_bytes"],
+        "budget_bytes": source.budget_bytes,
+        # Needs the rate at which the source writes WAL over time, which nobody keeps.
+        "seconds_left": None,
+    }
+
+
+def _describe_capture(
+    source: _Source | None, progress: _Progress, figures: Figures | None
+) -> dict[str, Any]:
+    """Tell how far staging is from the lake, what is alive from the slot, the rest from Redis."""
+    is_alive = figures is not None if source is None else source.is_capture_active
+    live = figures if is_alive else None
+    state = "stopped" if not is_alive else "running" if live is None else live.state
+    staged = progress.staged
+    lag_bytes = None
+    if source is not None and staged is not None:
+        lag_bytes = max(0, source.identity.current - staged.lsn)
+    return {
+        "state": state,
+        "term": live and live.term,
+        "epoch": None if staged is None else staged.epoch,
+        "staged_lsn": None if staged is None else str(staged.lsn),
+        "lag_bytes": lag_bytes,
+        "lag_seconds": 0.0 if lag_bytes == 0 else live and live.lag_seconds,
+        "rows_per_second": live and live.rows_per_second,
+    }
+
+
+def _describe_tables(source: _Source | None, progress: _Progress) -> list[dict[str, Any]]:
+    published = [] if source is None else [str(table) for table in source.tables]
+    cut = progress.cut
+    merged = set() if cut is None else cut.versions.keys() | cut.merged.keys()
+    answer = []
+    for table in sorted({*published, *progress.tables, *progress.states, *merged}):
+        state = progress.states.get(table)
+        bound = None
+        if cut is not None and table in merged:
+            bound = cut.merged.get(table, cut.bound)
+        answer.append(
+            {
+                "table": table,
+                "state": _STREAMING if state is None else state.state,
+                "reason": state and state.reason,
+                "fix": state and state.fix,
+                "modes": ["current"],
+                "merged_lsn": None if bound is None else str(bound.lsn),
+                "verified_lsn": None,
+                "rows": None,
+                "lossy": None,
+                "holes": None,
+                "quarantined": 0,
+            }
+        )
+    return answer
+
+
+def _list_problems(
+    source: _Source | None,
+    progress: _Progress,
+    figures: Figures | None,
+    failure: SourceError | None,
+    *,
+    is_up: bool,
+) -> Iterator[dict[str, Any]]:
+    if failure is not None:
+        yield _describe_problem(Severity.ERROR, "source_down", failure.message, failure.fix)
+    for problem in [] if source is None else source.problems:
+        if problem.severity is not Severity.NOTE:
+            place = f"{problem.table}: " if problem.table else ""
+            what = f"{place}{problem.what}, expected {problem.expected}, found {problem.found}"
+            yield _describe_problem(problem.severity, problem.code, what, problem.fix)
+    if figures is not None and figures.storage_error:
+        what = f"the log cannot be written: {figures.storage_error}"
+        fix = "see that the lake's storage is up, writable and not full"
+        yield _describe_problem(Severity.ERROR, "storage", what, fix)
+    for state in progress.states.values():
+        if state.state == _HALTED:
+            what = f"{state.table} is halted: {state.reason}"
+            yield _describe_problem(Severity.ERROR, "table_halted", what, state.fix or "")
+    if not is_up:
+        what = "Redis does not answer: no live figures, nothing else is affected"
+        yield _describe_problem(
+            Severity.WARNING, "redis_down", what, "start Redis, or correct [redis] url"
+        )
+
+
+def _describe_problem(severity: Severity, code: str, what: str, fix: str) -> dict[str, Any]:
+    return {"severity": severity, "code": code, "what": what, "fix": fix}
+
+
+def _format_lsn(lsn: Lsn | None) -> str | None:
+    return None if lsn is None else str(lsn)
+
+
+def _format_time(time: datetime | None) -> str | None:
+    return None if time is None else time.isoformat(timespec="seconds").replace("+00:00", "Z")
