@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import logging
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestration.cli.stop_signal import listen_for_stop
+from orchestration.cli.table_names import parse_tables
+
+if TYPE_CHECKING:
+    from spark_jobs.rounds import Round
+
+_logger = logging.getLogger("walgate.merge")
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command("replicate")(replicate)
+    app.command("merge")(merge)
 
 
 def replicate(
@@ -30,3 +38,52 @@ def replicate(
     settings = context.obj.load_settings()
     with listen_for_stop() as stop:
         run_capture(settings, Bound(stop, until_current=until_current, seconds=seconds))
+
+
+def merge(
+    context: typer.Context,
+    *,
+    tables: Annotated[
+        list[str] | None, typer.Option(help="Only these tables, as schema.name.")
+    ] = None,
+    is_following: Annotated[
+        bool, typer.Option("--follow", help="Go on merging what arrives, until Ctrl-C.")
+    ] = False,
+) -> None:
+    """Merge the log into the tables, up to the staged LSN of the start; then end."""
+    from orchestration.spark import open_spark  # noqa: PLC0415 - not for --help.
+    from spark_jobs.lake import Lake, require_epochs  # noqa: PLC0415
+    from spark_jobs.rounds import follow, merge_until  # noqa: PLC0415
+
+    settings = context.obj.load_settings()
+    chosen = {str(table) for table in parse_tables(tables)} or None
+    lake = Lake(settings.lake.root, settings.state_folder)
+    require_epochs(lake)
+    session = open_spark(settings)
+    round_rows = settings.merge.round_rows
+    if not is_following:
+        merge_until(session, lake, round_rows=round_rows, tables=chosen, on_round=_log_round)
+        return
+    with listen_for_stop() as stop:
+        follow(
+            session,
+            lake,
+            round_rows=round_rows,
+            linger_seconds=None,
+            stop=stop,
+            tables=chosen,
+            on_round=_log_round,
+        )
+
+
+def _log_round(done: Round) -> None:
+    fields = {
+        "cut": done.cut.lsn,
+        "tables": len(done.tables),
+        "entries": done.entries,
+        "seconds": round(done.seconds, 2),
+    }
+    _logger.info("round merged", extra={"fields": fields})
+    for table, halt in done.halted.items():
+        halted = {"table": table, "reason": halt.reason, "fix": halt.fix}
+        _logger.warning("table halted", extra={"fields": halted})

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cdc_core.errors import ConfigurationError, Retry, SourceError
+from cdc_core.errors import Retry, SourceError
 from orchestration.cli.context import Context
+from orchestration.cli.table_names import parse_tables
 from orchestration.cli.template import format_configuration, write_configuration
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def init(
 
     chosen: Context = context.obj
     file = chosen.config or Path(os.environ.get("WALGATE_CONFIG") or "walgate.toml")
-    names = [_parse_table(name) for listed in tables or () for name in listed.split(",")]
+    names = parse_tables(tables)
     text = format_configuration(dsn=dsn, slot=slot, publication=publication, root=root)
     settings = parse_settings(text, file=file.resolve(), environ=os.environ)
     write_configuration(file, text)
@@ -114,15 +115,6 @@ def _create(source: SourceSettings, tables: list[TableName]) -> None:
             typer.echo(statement)
     else:
         typer.echo("next: `walgate check`, then `walgate replicate`")
-
-
-def _parse_table(name: str) -> TableName:
-    from cdc_core.vocabulary import TableName  # noqa: PLC0415 - not for --help.
-
-    try:
-        return TableName.parse(name.strip())
-    except ValueError as error:
-        raise ConfigurationError([str(error)], fix="name tables as schema.name") from error
 
 
 def _summary(problems: list[Problem]) -> str:

@@ -1,0 +1,69 @@
+"""The form of log lines, and what they never hold."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+
+from orchestration.cli.log_lines import LogForm, LogLines
+from orchestration.cli.main import hoist_options
+
+
+def write(
+    form: LogForm, name: str, message: str, *, is_debug: bool = False, **fields: object
+) -> str:
+    record = logging.makeLogRecord(
+        {"name": name, "levelname": "INFO", "msg": message, "created": 0.25, "fields": fields}
+    )
+    return LogLines(form, is_debug=is_debug).format(record)
+
+
+def test_a_line_is_time_level_noun_verb_and_fields() -> None:
+    line = write("logfmt", "walgate.capture", "batch staged", rows=3, end_lsn="0/1A")
+    assert line == "1970-01-01T00:00:00.250Z info batch staged rows=3 end_lsn=0/1A"
+
+
+def test_the_same_line_as_json() -> None:
+    line = json.loads(write("json", "walgate.capture", "batch staged", rows=3))
+    assert line == {
+        "time": "1970-01-01T00:00:00.250Z",
+        "level": "info",
+        "noun": "batch",
+        "verb": "staged",
+        "rows": 3,
+    }
+
+
+def test_a_value_with_spaces_quotes_or_newlines_stays_on_its_line() -> None:
+    line = write("logfmt", "walgate.capture", "session ended", reason='a "b"\nc=d', empty="")
+    assert line.endswith(r'session ended reason="a \"b\"\nc=d" empty=""')
+
+
+def test_the_text_of_a_library_is_shown_for_debugging_only() -> None:
+    assert "c4n4ry" not in write("logfmt", "py4j.java", "row c4n4ry")
+    assert "c4n4ry" in write("logfmt", "py4j.java", "row c4n4ry", is_debug=True)
+
+
+def test_an_exception_is_named_without_its_text() -> None:
+    try:
+        raise ValueError("c4n4ry")  # noqa: TRY301 - the exception of the test.
+    except ValueError:
+        record = logging.makeLogRecord(
+            {
+                "name": "walgate",
+                "levelname": "ERROR",
+                "msg": "run failed",
+                "exc_info": sys.exc_info(),
+            }
+        )
+    assert LogLines("logfmt", is_debug=False).format(record).endswith("error=ValueError")
+    assert "c4n4ry" in LogLines("logfmt", is_debug=True).format(record)
+
+
+def test_options_of_every_command_may_stand_anywhere() -> None:
+    written = ["check", "--json", "--config", "a.toml", "--debug", "--log=json", "--", "--debug"]
+    assert hoist_options(written) == [
+        *("--config", "a.toml", "--debug", "--log=json"),
+        *("check", "--json", "--", "--debug"),
+    ]
