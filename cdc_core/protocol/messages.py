@@ -10,15 +10,13 @@ Source: PostgreSQL documentation, "Logical Replication Message Formats".
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from cdc_core.errors import MalformedMessage
 from cdc_core.protocol.frames import HEADER_SIZE, POSTGRES_EPOCH_US, XLOG_DATA, refused_frame
 from cdc_core.vocabulary import Lsn, ReplicaIdentity, TableName
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ROW_KINDS = frozenset(b"IUD")
 
@@ -236,16 +234,12 @@ class _Reader:
 
 
 def _parse_begin(reader: _Reader) -> Begin:
-    return Begin(
-        commit_lsn=reader.read_lsn(), committed_at_us=reader.read_time(), xid=reader.read_int32()
-    )
+    return Begin(reader.read_lsn(), reader.read_time(), reader.read_int32())
 
 
 def _parse_commit(reader: _Reader) -> Commit:
     reader.read_flags(0)
-    return Commit(
-        commit_lsn=reader.read_lsn(), end_lsn=reader.read_lsn(), committed_at_us=reader.read_time()
-    )
+    return Commit(reader.read_lsn(), reader.read_lsn(), reader.read_time())
 
 
 def _parse_announcement(reader: _Reader) -> Announcement:
@@ -267,11 +261,8 @@ def _parse_truncate(reader: _Reader) -> Truncate:
     count = reader.read_int32()
     flags = reader.read_flags(3)
     oids = struct.iter_unpack(">I", reader.read_bytes(count * _INT32.size))
-    return Truncate(
-        oids=tuple(oid for (oid,) in oids),
-        cascade=bool(flags & 1),
-        restart_identity=bool(flags & 2),
-    )
+    cascade, restart_identity = bool(flags & 1), bool(flags & 2)
+    return Truncate(tuple(oid for (oid,) in oids), cascade, restart_identity)
 
 
 def _parse_logical_message(reader: _Reader) -> LogicalMessage:
@@ -282,15 +273,15 @@ def _parse_logical_message(reader: _Reader) -> LogicalMessage:
 
 
 def _parse_origin(reader: _Reader) -> Origin:
-    return Origin(lsn=reader.read_lsn(), name=reader.read_name())
+    return Origin(reader.read_lsn(), reader.read_name())
 
 
 def _parse_type(reader: _Reader) -> TypeName:
-    return TypeName(oid=reader.read_int32(), schema=reader.read_schema(), name=reader.read_name())
+    return TypeName(reader.read_int32(), reader.read_schema(), reader.read_name())
 
 
 def _parse_stream_abort(reader: _Reader) -> StreamAbort:
-    abort = StreamAbort(xid=reader.read_int32(), subxid=reader.read_int32())
+    abort = StreamAbort(reader.read_int32(), reader.read_int32())
     # Parallel streaming adds where and when it was aborted.
     if reader.remaining:
         reader.read_lsn()

@@ -8,17 +8,15 @@ Source: PostgreSQL documentation, "Logical Replication Message Formats": Insert,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from cdc_core.errors import MalformedMessage, ProtocolError, Retry, UnexpectedMessage
 from cdc_core.protocol.frames import HEADER_SIZE, XLOG_DATA
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
@@ -63,12 +61,8 @@ class RowMessages:
     def refuse(self, row: int, position: int, reason: str) -> MalformedMessage:
         """Make the error for a row that breaks at a position of the joined frames."""
         begin, end = int(self.begins[row]), int(self.ends[row])
-        return MalformedMessage(
-            self.kind_name(row),
-            offset=position - begin,
-            size=end - begin,
-            reason=reason,
-        )
+        kind, offset = self.kind_name(row), position - begin
+        return MalformedMessage(kind, offset=offset, size=end - begin, reason=reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,15 +187,16 @@ def _check_values(
 
 def _enter_second_tuples(messages: RowMessages, rows: Integers, positions: Integers) -> Integers:
     """Check the prefix of each row's new tuple behind its old one, and step over it."""
-    # One cut off by the message's end leaves no room for a value, which `_check_values` refuses.
+    behind = positions + _TUPLE_PREFIX_SIZE
     words = messages.words[positions].astype(np.int64)
     widths = words >> 40 & 0xFFFF
     wrong = (words >> 56 != _NEW) | (widths != messages.widths[rows])
+    wrong |= behind > messages.ends[rows]
     if wrong.any():
         row = int(wrong.argmax())
         reason = "no new tuple of the relation's width"
         raise messages.refuse(int(rows[row]), int(positions[row]), reason)
-    return positions + _TUPLE_PREFIX_SIZE
+    return behind
 
 
 def _check_frames(octets: Octets, starts: Integers, sizes: Integers) -> None:
@@ -211,12 +206,8 @@ def _check_frames(octets: Octets, starts: Integers, sizes: Integers) -> None:
         row = int(short.argmax())
         size = max(int(sizes[row]) - HEADER_SIZE, 0)
         kind = int(octets[starts[row] + HEADER_SIZE]) if size else -1
-        raise MalformedMessage(
-            _KIND_NAMES.get(kind, "row"),
-            offset=size,
-            size=size,
-            reason="message too short",
-        )
+        name = _KIND_NAMES.get(kind, "row")
+        raise MalformedMessage(name, offset=size, size=size, reason="message too short")
     strange = octets[starts] != XLOG_DATA
     if strange.any():
         row = int(strange.argmax())

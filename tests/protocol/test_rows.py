@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import struct
 import tracemalloc
 
@@ -10,7 +11,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from cdc_core.errors import MalformedMessage, UnexpectedMessage
+from cdc_core.errors import MalformedMessage, ProtocolError, UnexpectedMessage
 from cdc_core.layout import DECODED_SCHEMA
 from cdc_core.protocol.rows import decode_rows
 from tests.protocol import encoding
@@ -156,6 +157,16 @@ def test_a_row_message_cut_at_any_byte_is_malformed(name: str) -> None:
             assert refusal.value.kind == (kind if size > 25 else "row")
 
 
+def test_a_row_message_cut_inside_the_head_of_its_second_tuple_is_malformed() -> None:
+    """Behind the cut lie zeros, with which the head would read as that of 256 columns."""
+    whole = update(9, ["1"] * 256, ["x" * 9] * 256, b"O")
+    head = whole.index(b"N\1\0")
+    for size in (head, head + 1, head + 2, head + 3):
+        with pytest.raises(MalformedMessage) as refusal:
+            decode_rows([whole[:size]], [relation_from(0, 9, "wide", 256)])
+        assert refusal.value.offset <= refusal.value.size
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_bytes_left_over_in_a_row_message_are_malformed(name: str) -> None:
     frame = ROWS[name]
@@ -223,6 +234,12 @@ def test_a_length_field_allocates_nothing() -> None:
     assert peak < 4 << 20, "of which the 65535 widths and names are the most"
     assert process.memory_info().rss - before[0] < 32 << 20
     assert pa.total_allocated_bytes() == before[1]
+
+
+def test_more_bytes_than_a_column_can_hold_are_refused_before_they_are_read() -> None:
+    frame = memoryview(mmap.mmap(-1, 2**29 + 1))
+    with pytest.raises(ProtocolError, match="1073741826 bytes"):
+        decode_rows([frame, frame], RELATIONS)
 
 
 NOT_UTF8 = {

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 import psycopg
 from psycopg import sql
 
+from cdc_core.protocol.frames import HEADER_SIZE, XLOG_DATA
 from cdc_core.protocol.messages import ROW_KINDS, Announcement, parse_message
 from cdc_core.protocol.rows import RelationFrom, decode_rows
 from cdc_core.vocabulary import Column, Relation
@@ -99,7 +100,7 @@ def read_frames(blocks: Sequence[Block]) -> tuple[str, ...]:
     relations: list[RelationFrom] = []
     frames = [frame for block in blocks for frame in block.frames]
     for place, frame in enumerate(frames):
-        if frame[25] in ROW_KINDS:
+        if frame[HEADER_SIZE] in ROW_KINDS:
             row_places.append(place)
             rows.append(frame)
             continue
@@ -155,7 +156,7 @@ def _play(
     is_over = False
     while not is_over:
         frame = _next_message(stream)
-        kind = frame[25:26]
+        kind = frame[HEADER_SIZE : HEADER_SIZE + 1]
         is_over = kind == b"C" and begin is None
         if kind == b"B":
             begin = frame
@@ -176,7 +177,7 @@ def _next_message(stream: psycopg.Connection[tuple[object, ...]]) -> bytes:
         if size == 0:
             select.select([stream.fileno()], [], [], 0.1)
             stream.pgconn.consume_input()
-        return bytes(frame) if size > 0 and frame[:1] == b"w" else None
+        return bytes(frame) if size > 0 and frame[0] == XLOG_DATA else None
 
     return wait_for(receive, READ_DEADLINE_S, "a message") or b""
 
