@@ -28,8 +28,8 @@ if ! home=$(find_java); then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
         export DEBIAN_FRONTEND=noninteractive
         apt-get update -qq
-        apt-get install -qq -y openjdk-17-jre-headless >&2 ||
-            apt-get install -qq -y openjdk-21-jre-headless >&2
+        apt-get install -qq -y openjdk-17-jre-headless >/dev/null ||
+            apt-get install -qq -y openjdk-21-jre-headless >/dev/null
     fi
     if ! home=$(find_java); then
         echo "Walgate needs Java 17 or 21 for Spark: install one, or name its folder in JAVA_HOME." >&2
