@@ -1,0 +1,150 @@
+"""Tables as they were at one LSN: the version of the newest cut below it, plus the log since.
+
+Several tables read at one LSN agree: a source transaction is wholly in all of them, or in none. The
+log since the cut is folded by the very fold that merges use, from the table's own merged LSN on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from cdc_core.errors import LakeError, Retry
+from cdc_core.vocabulary import Lsn, TableName
+from spark_jobs.changes import read_log, survey
+from spark_jobs.lake import Bound, Lake, require_epochs
+from spark_jobs.ledger import Cut, find_cut, read_states
+from spark_jobs.outcome import work_out
+from spark_jobs.rows import apply_rows, table_fields, widen
+from spark_jobs.shapes import Halt
+from spark_jobs.stretch import plot_stretch, read_shape
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A table at an LSN; where it is halted, as of the bound up to which it could follow."""
+
+    rows: DataFrame
+    through: Bound
+    halt: Halt | None
+
+
+def find_bound_at(lake: Lake, at: str) -> Bound:
+    """Read `latest` (the newest cut), `live` (all that is staged) or an LSN.
+
+    Raises: LakeError if the lake cannot be read there; it names the oldest or newest LSN.
+    """
+    epochs = require_epochs(lake)
+    if at == "latest":
+        cut = find_cut(lake)
+        if cut is None:
+            raise LakeError(
+                "no cut was written yet", fix="run `walgate merge` first", retry=Retry.AFTER_FIX
+            )
+        return cut.bound
+    staged = lake.read_staged(epochs)
+    if staged is None:
+        raise LakeError(
+            "nothing was staged yet", fix="run `walgate replicate` first", retry=Retry.AFTER_FIX
+        )
+    if at == "live":
+        return staged
+    try:
+        lsn = Lsn.parse(at)
+    except ValueError as error:
+        raise LakeError(
+            f"{at!r} is neither latest, live nor an LSN",
+            fix="give latest, live, or an LSN such as 16/B374D848",
+            retry=Retry.AFTER_FIX,
+        ) from error
+    # A newer epoch may have smaller LSNs; the newest that reaches the LSN is meant.
+    for epoch in reversed(epochs):
+        end = staged.lsn if epoch.number == staged.epoch else _find_end(lake, epoch.app)
+        if end is not None and epoch.first_lsn <= lsn <= end:
+            return Bound(epoch.number, lsn)
+    oldest = min(epoch.first_lsn for epoch in epochs)
+    raise LakeError(
+        f"the lake cannot be read at {lsn}: its log goes from {oldest} to {staged.lsn}",
+        fix=f"give an LSN from {oldest} to {staged.lsn}",
+        retry=Retry.AFTER_FIX,
+    )
+
+
+def table_at(session: SparkSession, lake: Lake, table: TableName, at: Bound) -> Reading:
+    """Read a table as it was when every transaction up to a bound was committed, and no other.
+
+    Raises: LakeError if there is no such table, or its version at the cut is gone.
+    """
+    cut = find_cut(lake, at)
+    name = str(table)
+    version = None if cut is None else cut.versions.get(name)
+    low = None if cut is None else cut.merged.get(name, cut.bound)
+    base = None if version is None else _read_version(session, lake, table, version)
+    if cut is not None and at == cut.bound and base is not None:
+        return Reading(base, low or at, _find_halt(lake, cut, name))
+    log = read_log(session, lake, low, at)
+    stretch = plot_stretch(
+        log,
+        table,
+        survey(log.where(F.col("table") == name)),
+        before=None if version is None else read_shape(_open_version(lake, table, version)),
+        relations=lake.read_relations(),
+        upper=at,
+    )
+    through = stretch.upper if low is None else max(low, stretch.upper)
+    if stretch.shape is None:
+        reason = f": {stretch.halt.reason}" if stretch.halt else ""
+        raise LakeError(
+            f"the lake holds no rows of {name} at {at.lsn}{reason}",
+            fix=stretch.halt.fix if stretch.halt else "check the name and the publication",
+            retry=Retry.AFTER_FIX,
+        )
+    if stretch.is_empty:
+        assert base is not None
+        return Reading(base, through, stretch.halt)
+    target = None
+    if stretch.truncated_at is None and base is not None:
+        target = widen(base, stretch.shape)
+    outcome = work_out(stretch, target)
+    rows = apply_rows(target, outcome.rows, stretch.shape, outcome.carried)
+    names = [f"`{field.name}`" for field in table_fields(stretch.shape)]
+    return Reading(rows.select(*names), through, stretch.halt)
+
+
+def list_tables(lake: Lake) -> list[TableName]:
+    """Every table that the log ever announced."""
+    return sorted({relation.table for relation in lake.read_relations().values()})
+
+
+def _find_end(lake: Lake, app: str) -> Lsn | None:
+    lsn = DeltaTable(lake.changes).transaction_version(app)
+    return None if lsn is None else Lsn(lsn)
+
+
+def _read_version(
+    session: SparkSession, lake: Lake, table: TableName, version: int
+) -> DataFrame:
+    _open_version(lake, table, version)
+    path = str(lake.locate(table))
+    return session.read.format("delta").option("versionAsOf", str(version)).load(path)
+
+
+def _open_version(lake: Lake, table: TableName, version: int) -> DeltaTable:
+    try:
+        return DeltaTable(lake.locate(table), version=version)
+    except Exception as error:
+        raise LakeError(
+            f"version {version} of {table}, which a cut names, is gone",
+            fix="give a newer LSN; keep retained versions from VACUUM",
+            retry=Retry.AFTER_FIX,
+        ) from error
+
+
+def _find_halt(lake: Lake, cut: Cut, table: str) -> Halt | None:
+    if table not in cut.halted:
+        return None
+    state = read_states(lake).get(table)
+    return Halt(state.reason or "" if state else "", state.fix or "" if state else "")

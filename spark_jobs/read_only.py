@@ -1,0 +1,59 @@
+"""Which SQL statements only read: judged by Spark's own parser, before anything runs."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from cdc_core.errors import ConfigurationError
+
+_FIRST_WORD = re.compile(r"(?:\s|--[^\n]*(?:\n|\Z)|/\*.*?\*/|\()*([A-Za-z]*)", re.DOTALL)
+_QUERIES = frozenset({"select", "with", "values", "table", "from"})
+_DESCRIPTIONS = frozenset({"show", "describe", "desc", "explain"})
+_COMMAND = "org.apache.spark.sql.catalyst.plans.logical.Command"
+_PARSED_STATEMENT = "org.apache.spark.sql.catalyst.plans.logical.ParsedStatement"
+_FIX = "give one statement that reads: SELECT, WITH, VALUES, SHOW, DESCRIBE or EXPLAIN"
+
+
+def require_read_only(session: SparkSession, statement: str) -> None:
+    """Refuse a statement that is not one, or does more than read. Raises: ConfigurationError."""
+    match = _FIRST_WORD.match(statement)
+    word = match[1].lower() if match else ""
+    if word not in _QUERIES | _DESCRIPTIONS:
+        raise ConfigurationError([f"a statement that begins with {word or 'no word'}"], fix=_FIX)
+    plan = _parse(session, statement)
+    # What SHOW, DESCRIBE and EXPLAIN name is not run.
+    if word in _QUERIES and (found := _find_command(session, plan)):
+        raise ConfigurationError([f"a query that does more than read: {found}"], fix=_FIX)
+
+
+def explain_refusal(error: PySparkException) -> str:
+    """Say in one line, without any value of a row, why Spark refused a statement."""
+    line = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    # Names stand in backticks and double quotes, values in single ones.
+    return re.sub(r"'[^']*'", "'…'", line).rstrip(".")
+
+
+def _parse(session: SparkSession, statement: str) -> Any:  # noqa: ANN401 - an object of the JVM.
+    try:
+        return session._jsparkSession.sessionState().sqlParser().parsePlan(statement)  # noqa: SLF001
+    except PySparkException as error:
+        raise ConfigurationError([explain_refusal(error)], fix=_FIX) from error
+
+
+def _find_command(session: SparkSession, plan: Any) -> str | None:  # noqa: ANN401 - as above.
+    """Name the first node of a plan that would do something, or run a program."""
+    loader = session._jvm.java.lang.Thread.currentThread().getContextClassLoader()  # noqa: SLF001
+    acting = [loader.loadClass(name) for name in (_COMMAND, _PARSED_STATEMENT)]
+    waiting = [plan]
+    while waiting:
+        node = waiting.pop()
+        name = str(node.getClass().getSimpleName())
+        if name == "ScriptTransformation" or any(kind.isInstance(node) for kind in acting):
+            return name
+        children = node.children()
+        waiting += [children.apply(index) for index in range(children.size())]
+    return None
