@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -17,13 +18,14 @@ from cdc_core.capture.loop import Bound, CaptureLoop
 from cdc_core.capture.marker import Marker
 from cdc_core.capture.progress import Progress
 from cdc_core.capture.reporter import Reporter
+from cdc_core.capture.shores import ChangeLog
 from cdc_core.capture.status import StatusSender
 from cdc_core.capture.transactions import Collector
 from cdc_core.capture.writer import Writer
 from cdc_core.coordination.lease import Lease
 from cdc_core.errors import Retry, SlotInUse, SlotLost, WalgateError, WrongServer
 from cdc_core.protocol.messages import Announcement
-from cdc_core.settings import Settings
+from cdc_core.settings import LakeSettings, Settings
 from cdc_core.source.server import MarkConnection, Source
 from cdc_core.source.slot import Slot, require_continuation
 from cdc_core.staging.log import Epoch, Fenced, Log
@@ -44,7 +46,14 @@ class _Start:
     slot: Slot
 
 
-def run_capture(settings: Settings, bound: Bound) -> None:
+def open_log(lake: LakeSettings) -> ChangeLog:
+    """The lake's log. Raises: StagingError."""
+    return Log(lake.root, spool=lake.spool)
+
+
+def run_capture(
+    settings: Settings, bound: Bound, *, open_log: Callable[[LakeSettings], ChangeLog] = open_log
+) -> None:
     """Replicate until the bound is met. Raises: WalgateError."""
     lease = Lease(settings.redis, slot=settings.source.slot)
     pause = _FIRST_PAUSE_S
@@ -52,7 +61,7 @@ def run_capture(settings: Settings, bound: Bound) -> None:
         while True:
             streamed = Progress(Lsn(0), Lsn(0), Lsn(0))
             try:
-                _run_session(settings, bound, lease, streamed)
+                _run_session(settings, bound, open_log(settings.lake), lease, streamed)
             except Fenced:
                 _logger.warning("another writer committed, starting again", extra={"fields": {}})
             except WalgateError as exc:
@@ -70,8 +79,9 @@ def run_capture(settings: Settings, bound: Bound) -> None:
         lease.close()
 
 
-def _run_session(settings: Settings, bound: Bound, lease: Lease, progress: Progress) -> None:
-    log = Log(settings.lake.root, spool=settings.lake.spool)
+def _run_session(
+    settings: Settings, bound: Bound, log: ChangeLog, lease: Lease, progress: Progress
+) -> None:
     source = Source(settings.source)
     try:
         start = _take_slot(settings, source, log, bound)
@@ -84,7 +94,7 @@ def _run_session(settings: Settings, bound: Bound, lease: Lease, progress: Progr
         source.close()
 
 
-def _take_slot(settings: Settings, source: Source, log: Log, bound: Bound) -> _Start:
+def _take_slot(settings: Settings, source: Source, log: ChangeLog, bound: Bound) -> _Start:
     """Hold the slot, then read what staging has; it may not have changed hands in between."""
     source.read_slot()
     known = log.read_epoch()
@@ -142,7 +152,7 @@ def _require_server(settings: Settings, source: Source, epoch: Epoch, staged: Ls
 def _stream(
     settings: Settings,
     source: Source,
-    log: Log,
+    log: ChangeLog,
     start: _Start,
     bound: Bound,
     lease: Lease,

@@ -34,6 +34,22 @@ class Stream(Protocol):
 class ChangeLog(Protocol):
     """Where batches land, and what is known of progress."""
 
+    def read_epoch(self) -> Epoch | None:
+        """The newest incarnation of the slot; None before the first run."""
+        ...
+
+    def begin_epoch(self, epoch: Epoch) -> None:
+        """Record a new incarnation of the slot."""
+        ...
+
+    def latest_relation(self, oid: int) -> Relation | None:
+        """The newest stored relation of a table."""
+        ...
+
+    def empty_spool(self) -> None:
+        """Remove what an earlier run left in the spool."""
+        ...
+
     def read_staged(self, epoch: Epoch) -> Lsn:
         """The staged LSN, read from the newest version."""
         ...

@@ -43,8 +43,9 @@ from cdc_core.vocabulary import MARK_PREFIX, Lsn, Operation, Relation, Transacti
 
 Frame = bytes | memoryview
 
+# Decoding takes some 30 bytes in flight for a NULL of one byte on the wire.
 BLOCK_ROWS = 20_000
-BLOCK_BYTES = 16 << 20
+BLOCK_BYTES = 4 << 20
 _DATA = ord("w")
 
 
@@ -93,6 +94,7 @@ class Collector:
         self._transactions = Transactions()
         self._open: _Open | None = None
         self._size = 0
+        self._waiting_size = 0
         self._rows = 0
         self.spool_ended: Lsn | None = None
 
@@ -119,7 +121,7 @@ class Collector:
     @property
     def open_size(self) -> int:
         """Bytes of the open transaction, taken or not; 0 between transactions and in a replay."""
-        return 0 if self._open is None or self._open.replayed else self._open.size
+        return 0 if self._open is None else self._open.size
 
     def feed(self, frames: Sequence[Frame], start: int = 0) -> int:
         """Take in frames from `start` on; the index of the first that was left.
@@ -145,7 +147,7 @@ class Collector:
             if self.spool_ended is not None:
                 return index + 1
         self._count(size)
-        if len(waiting) >= BLOCK_ROWS or self._size >= BLOCK_BYTES:
+        if len(waiting) >= BLOCK_ROWS or self._waiting_size >= BLOCK_BYTES:
             self._cut_block()
         return len(frames)
 
@@ -154,8 +156,9 @@ class Collector:
             return
         if self._open is None:
             raise UnexpectedMessage("between transactions", "row")
-        self._open.size += size
+        self._waiting_size += size
         if not self._open.replayed:
+            self._open.size += size
             self._size += size
 
     def _receive(self, frame: Frame) -> None:
@@ -304,9 +307,20 @@ class Collector:
             decoded = decode_rows(self._frames, self._announced)
             self._blocks.append(Block(decoded, tuple(self._runs)))
             self._rows += decoded.num_rows
+            self._count_growth(decoded.nbytes - self._waiting_size, decoded.num_rows)
             self._frames.clear()
             self._runs.clear()
+        self._waiting_size = 0
         self._announced = [RelationFrom(0, relation) for relation in self._known.values()]
+
+    def _count_growth(self, growth: int, rows: int) -> None:
+        """Count what decoding made larger: a NULL is one byte on the wire and four in a column."""
+        if growth <= 0:
+            return
+        self._size += growth
+        if self._open is not None and not self._open.replayed:
+            own = sum(run.rows for run in self._runs if run.transaction == self._open.index)
+            self._open.size += growth * own // rows
 
     def take(self) -> Batch | None:
         """Everything of whole transactions as a batch; None where there are none."""

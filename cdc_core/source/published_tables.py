@@ -338,7 +338,7 @@ def _set_columns(table: _Table, columns: list[str], connection: psycopg.Connecti
     return statement.as_string(connection)
 
 
-def _table_problem(  # noqa: PLR0913 - the fields of a problem, in their order.
+def _table_problem(  # noqa: PLR0917 - the fields of a problem, in their order.
     table: _Table, code: str, what: str, expected: str, found: str, fix: str
 ) -> Problem:
     return Problem(Severity.ERROR, code, what, expected, found, fix, table=str(table.table))

@@ -23,10 +23,15 @@ from cdc_core.vocabulary import Lsn
 
 Frame = bytes | memoryview
 
-# When the socket runs dry, bytes gather for this long before the next read: fewer and larger reads
-# make both ends cheaper (walsender 3.6 instead of 5.5 microseconds a row).
-_GATHER_S = 0.004
+# When the socket runs dry, bytes gather before the next read: fewer and larger reads make both ends
+# cheaper (walsender 3.6 instead of 5.5 microseconds a row). A socket's buffer that fills up stops the
+# walsender, and a unix socket holds some 100 small rows, so the wait follows what it brings.
+_GATHER_BYTES = 12 << 10
+_SHORTEST_GATHER_S = 0.0002
+_LONGEST_GATHER_S = 0.005
 _READS_AT_ONCE = 4
+# Rows may be large: what one read returns is bounded by its bytes too.
+_MOST_BYTES = 4 << 20
 _CLOSE_DEADLINE_S = 3.0
 
 
@@ -50,8 +55,10 @@ class ReplicationStream:
         self._connection = open_connection(
             source, application_name="walgate capture", replication=True
         )
+        self._accept_raw_bytes()
         self._pgconn = self._connection.pgconn
         self._lock = threading.Lock()
+        self._gather_s = _SHORTEST_GATHER_S
         self.pid = self._connection.info.backend_pid
         self.server = self._identify()
 
@@ -69,6 +76,16 @@ class ReplicationStream:
             version=self._connection.info.server_version,
             wal_sender_timeout_s=_parse_server_duration(timeout[0]),
         )
+
+    def _accept_raw_bytes(self) -> None:
+        """Take the bytes of an SQL_ASCII database as they are.
+
+        Asked for UTF8, its walsender ends the stream at the first value that is not; asked for
+        nothing, it sends the bytes, and only that row is undecoded.
+        """
+        if self._connection.info.parameter_status("server_encoding") == "SQL_ASCII":
+            with source_errors("set the client encoding"):
+                self._connection.execute("set client_encoding to 'SQL_ASCII'")
 
     def switch_point(self, timeline: int) -> Lsn:
         """Where the server's history left `timeline` for a later one. Raises: SourceError.
@@ -108,7 +125,7 @@ class ReplicationStream:
             self._connection.execute(statement)
 
     def read_frames(self, *, most: int, wait_s: float) -> list[Frame]:
-        """Frames that have arrived, at most `most`; empty after `wait_s` of silence.
+        """Frames that have arrived, at most `most` or some megabytes; empty after `wait_s` of silence.
 
         Raises: SourceError where the stream has ended or broken.
         """
@@ -118,22 +135,29 @@ class ReplicationStream:
         readable, _, _ = select.select([self._pgconn.socket], [], [], wait_s)
         if not readable:
             return []
-        time.sleep(_GATHER_S)
+        time.sleep(self._gather_s)
         with self._lock, source_errors("read the replication stream"):
             for _ in range(_READS_AT_ONCE):
                 self._pgconn.consume_input()
-        return self._drain(most)
+        received = self._drain(most)
+        wanted = 0.8 if sum(map(len, received)) > _GATHER_BYTES else 1.25
+        self._gather_s = min(_LONGEST_GATHER_S, max(_SHORTEST_GATHER_S, wanted * self._gather_s))
+        return received
 
     def _drain(self, most: int) -> list[Frame]:
         received: list[Frame] = []
         append = received.append
         get = self._pgconn.get_copy_data
+        total = 0
         with self._lock, source_errors("read the replication stream"):
             self._pgconn.consume_input()
             for _ in range(most):
                 size, frame = get(1)
                 if size > 0:
                     append(frame)
+                    total += size
+                    if total > _MOST_BYTES:
+                        break
                 elif size == 0:
                     break
                 else:
