@@ -1,0 +1,165 @@
+"""pgbench, replicated while it runs: the tables equal the source, its sums agree at every LSN."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pyarrow as pa
+import pyarrow.csv
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from spark_jobs.cuts import find_bound_at
+from spark_jobs.lake import Lake
+from spark_jobs.rounds import merge_until
+from spark_jobs.sql import answer_query
+from tests.child_process import ChildProcess
+from tests.deadline import wait_for
+from tests.fix_redis import RedisServer
+from tests.postgres_server import Database
+
+KEYS = {"pgbench_accounts": "aid", "pgbench_branches": "bid", "pgbench_tellers": "tid"}
+# Every transaction of TPC-B adds one delta to an account, a teller and a branch.
+BALANCES = """
+select (select sum(abalance) from pgbench_accounts),
+       (select sum(tbalance) from pgbench_tellers),
+       (select sum(bbalance) from pgbench_branches),
+       (select count(*) from pgbench_accounts)
+"""
+
+
+@pytest.fixture
+def walgate(
+    database: Database, tmp_path: Path, redis_server: RedisServer
+) -> Iterator[Callable[..., ChildProcess]]:
+    """Start `walgate` commands for a pgbench database whose tables are empty yet."""
+    _run_pgbench(database, "-i", "-I", "dtp", "-q")
+    database.execute(f"create publication walgate for table {', '.join(KEYS)}")
+    database.execute("select pg_create_logical_replication_slot('walgate', 'pgoutput')")
+    configuration = tmp_path / "walgate.toml"
+    configuration.write_text(
+        f'[source]\ndsn = "{database.dsn}"\n[lake]\nroot = "lake"\n'
+        f'[redis]\nurl = "{redis_server.url}"\n[capture]\nbatch_seconds = 0.3\n'
+    )
+    started: list[ChildProcess] = []
+
+    def start(*arguments: str) -> ChildProcess:
+        command = [sys.executable, "-m", "orchestration.cli.main", "--config", str(configuration)]
+        child = ChildProcess([*command, *arguments], log=tmp_path / f"{len(started)}.log")
+        started.append(child)
+        return child
+
+    yield start
+    for child in started:
+        if child.is_running:
+            child.stop()
+
+
+def _check_pgbench(
+    database: Database,
+    walgate: Callable[..., ChildProcess],
+    spark: SparkSession,
+    tmp_path: Path,
+    *,
+    scale: int,
+    seconds: int,
+) -> None:
+    lake = Lake(tmp_path / "lake", tmp_path / ".walgate")
+    session = spark.newSession()
+    capture = walgate("replicate")
+    _run_pgbench(database, "-i", "-I", "g", "-q", "-s", str(scale))
+    load = subprocess.Popen(
+        [database.server.bin("pgbench"), "-n", "-c", "8", "-T", str(seconds), database.dsn],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    first = tmp_path / "lake/staging/changes/_delta_log" / f"{1:020}.json"
+    wait_for(lambda: first.exists() or not capture.is_running, 60, "the first commit")
+    looks = 0
+    while load.poll() is None:
+        merge_until(session, lake, round_rows=2_000_000)
+        for at in ("latest", "live"):
+            looks += _count_balanced(session, lake, at)
+    assert load.wait() == 0
+    assert looks >= 2
+    assert capture.stop() == 0, capture.output()
+    last = walgate("replicate", "--until-current")
+    assert last.wait() == 0, last.output()
+    rounds = merge_until(session, lake, round_rows=2_000_000)
+    assert not rounds[-1].halted
+    assert _count_balanced(session, lake, "latest")
+    for table, key in KEYS.items():
+        assert _read_lake(session, lake, table, key).equals(_read_source(database, table, key))
+
+
+def _count_balanced(session: SparkSession, lake: Lake, at: str) -> int:
+    """Check the sums at one LSN; 0 where not all three tables had a change by then."""
+    bound = find_bound_at(lake, at)
+    try:
+        rows = answer_query(session, lake, BALANCES, bound).rows.collect()
+    except AnalysisException:
+        return 0
+    accounts, tellers, branches, count = rows[0]
+    if not count:
+        return 0
+    assert accounts == tellers == branches, (at, bound)
+    return 1
+
+
+def _run_pgbench(database: Database, *arguments: str) -> None:
+    command = [database.server.bin("pgbench"), *arguments, database.dsn]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def _read_source(database: Database, table: str, key: str) -> pa.Table:
+    with psycopg.connect(database.dsn) as connection, connection.cursor() as cursor:
+        text = io.BytesIO()
+        statement = f"copy (select * from {table} order by {key}) to stdout (format csv, header)"
+        with cursor.copy(statement.encode()) as copy:
+            for piece in copy:
+                text.write(piece)
+    text.seek(0)
+    options = pyarrow.csv.ConvertOptions(
+        column_types={"filler": pa.string()},
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+    )
+    found = pyarrow.csv.read_csv(text, convert_options=options)
+    whole = [pa.field(f.name, f.type if f.name == "filler" else pa.int32()) for f in found.schema]
+    return found.cast(pa.schema(whole)).combine_chunks()
+
+
+def _read_lake(session: SparkSession, lake: Lake, table: str, key: str) -> pa.Table:
+    bound = find_bound_at(lake, "latest")
+    rows = answer_query(session, lake, f"select * from {table} order by {key}", bound).rows
+    found = rows.toArrow()
+    own = [name for name in found.schema.names if not name.startswith("_")]
+    chosen = found.select(own)
+    fields = [pa.field(field.name, field.type) for field in chosen.schema]
+    return chosen.cast(pa.schema(fields)).combine_chunks()
+
+
+@pytest.mark.timeout(600)
+def test_pgbench_tables_equal_the_source_and_balance_at_every_cut(
+    database: Database,
+    walgate: Callable[..., ChildProcess],
+    spark: SparkSession,
+    tmp_path: Path,
+) -> None:
+    _check_pgbench(database, walgate, spark, tmp_path, scale=1, seconds=10)
+
+
+@pytest.mark.soak
+def test_pgbench_at_scale_ten_for_a_minute(
+    database: Database,
+    walgate: Callable[..., ChildProcess],
+    spark: SparkSession,
+    tmp_path: Path,
+) -> None:
+    _check_pgbench(database, walgate, spark, tmp_path, scale=10, seconds=60)
