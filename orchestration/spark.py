@@ -1,15 +1,20 @@
 """The Spark session of a command: which Java and which Delta JARs it starts with.
 
 `make setup` keeps both in `.walgate`, beside the configuration or in the checkout; nothing is then
-taken from the network.
+taken from the network. What the JVM says at its start goes to `.walgate/spark.log`.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from pyspark.logger import PySparkLogger
 
 from cdc_core.errors import ConfigurationError
 from spark_jobs.session import open_session
@@ -19,6 +24,8 @@ if TYPE_CHECKING:
 
     from cdc_core.settings import Settings
 
+# PySpark repeats every exception to these, text and all; they write to standard error themselves.
+_REPEATING_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 _CHECKOUT_STATE = Path(__file__).resolve().parent.parent / ".walgate"
 
 
@@ -35,4 +42,28 @@ def open_spark(settings: Settings) -> SparkSession:
                 fix="run `make setup`, or install Java 17 or 21 and set JAVA_HOME",
             )
     jars = next((f / "jars" for f in folders if any((f / "jars").glob("*.jar"))), None)
-    return open_session(settings.spark, jars_folder=jars)
+    with _divert_output(settings.state_folder / "spark.log"):
+        session = open_session(settings.spark, jars_folder=jars)
+    # What Spark logs of a failed task may hold row values; its exceptions reach us all the same.
+    session.sparkContext.setLogLevel("OFF")
+    for name in _REPEATING_LOGGERS:
+        PySparkLogger.getLogger(name).disabled = True
+    return session
+
+
+@contextmanager
+def _divert_output(file: Path) -> Iterator[None]:
+    """Let the JVM that is started meanwhile inherit a file, not our standard output and error."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    kept = os.dup(1), os.dup(2)
+    diverted = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.dup2(diverted, 1)
+        os.dup2(diverted, 2)
+        yield
+    finally:
+        for number, saved in zip((1, 2), kept, strict=True):
+            os.dup2(saved, number)
+            os.close(saved)
+        os.close(diverted)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
 from cdc_core.errors import ConfigurationError
 
 _FIRST_WORD = re.compile(r"(?:\s|--[^\n]*(?:\n|\Z)|/\*.*?\*/|\()*([A-Za-z]*)", re.DOTALL)
+_POSITION = re.compile(r"\.?(?: SQLSTATE: \w+)?(?:; line \d+ pos \d+| \(line.*\))?[;.\s]*\Z")
 _QUERIES = frozenset({"select", "with", "values", "table", "from"})
 _DESCRIPTIONS = frozenset({"show", "describe", "desc", "explain"})
 _COMMAND = "org.apache.spark.sql.catalyst.plans.logical.Command"
@@ -31,10 +32,12 @@ def require_read_only(session: SparkSession, statement: str) -> None:
 
 
 def explain_refusal(error: PySparkException) -> str:
-    """Say in one line, without any value of a row, why Spark refused a statement."""
+    """Say in one line, without any value of a row, why Spark refused or failed."""
+    if not isinstance(error, AnalysisException):
+        return f"{error.getCondition() or type(error).__name__}, SQLSTATE {error.getSqlState()}"
     line = next(iter(str(error).strip().splitlines()), type(error).__name__)
-    # Names stand in backticks and double quotes, values in single ones.
-    return re.sub(r"'[^']*'", "'…'", line).rstrip(".")
+    # Names stand in backticks and double quotes, literals in single ones.
+    return _POSITION.sub("", re.sub(r"'[^']*'", "'…'", line))
 
 
 def _parse(session: SparkSession, statement: str) -> Any:  # noqa: ANN401 - an object of the JVM.
@@ -46,7 +49,9 @@ def _parse(session: SparkSession, statement: str) -> Any:  # noqa: ANN401 - an o
 
 def _find_command(session: SparkSession, plan: Any) -> str | None:  # noqa: ANN401 - as above.
     """Name the first node of a plan that would do something, or run a program."""
-    loader = session._jvm.java.lang.Thread.currentThread().getContextClassLoader()  # noqa: SLF001
+    jvm = session._jvm  # noqa: SLF001 - nothing public reaches the parser.
+    assert jvm is not None
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     acting = [loader.loadClass(name) for name in (_COMMAND, _PARSED_STATEMENT)]
     waiting = [plan]
     while waiting:

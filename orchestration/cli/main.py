@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from orchestration.cli import pipeline, set_up, state
+from orchestration.cli import pipeline, query, set_up, state
 from orchestration.cli.context import Context
 from orchestration.cli.failures import explain_failure
 from orchestration.cli.log_lines import start_logging
@@ -30,6 +30,7 @@ app = typer.Typer(
 set_up.register(app)
 pipeline.register(app)
 state.register(app)
+query.register(app)
 
 
 class _LogForm(StrEnum):

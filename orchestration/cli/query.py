@@ -1,0 +1,98 @@
+"""`walgate sql`: a question over the lake, every table in it read at one LSN."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from cdc_core.errors import ConfigurationError, LakeError, Retry
+from cdc_core.vocabulary import Lsn
+
+_logger = logging.getLogger("walgate.sql")
+# Classes of SQLSTATE that the statement or the data is to blame for: 21 cardinality, 22 values.
+_WRONG_QUERY = ("21", "22")
+
+
+class RowForm(StrEnum):
+    """How rows are written."""
+
+    TABLE = "table"
+    TSV = "tsv"
+    CSV = "csv"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("sql")(sql)
+
+
+def sql(
+    context: typer.Context,
+    statement: Annotated[str, typer.Argument(help="One statement that reads.")],
+    *,
+    at: Annotated[
+        str, typer.Option(help="latest (the newest cut), live (all staged), or an LSN.")
+    ] = "latest",
+    form: Annotated[
+        RowForm | None,
+        typer.Option("--format", help="Default: table on a terminal, tsv otherwise."),
+    ] = None,
+) -> None:
+    """Run Spark SQL over the lake: `schema.table`, or `table` alone in public."""
+    _require_place(at)
+    chosen = form or (RowForm.TABLE if sys.stdout.isatty() else RowForm.TSV)
+    settings = context.obj.load_settings()
+    from orchestration.cli.row_lines import write_rows  # noqa: PLC0415 - not for --help.
+    from orchestration.spark import open_spark  # noqa: PLC0415
+    from spark_jobs.cuts import find_bound_at  # noqa: PLC0415
+    from spark_jobs.lake import Lake  # noqa: PLC0415
+    from spark_jobs.read_only import require_read_only  # noqa: PLC0415
+    from spark_jobs.sql import answer_query  # noqa: PLC0415
+
+    lake = Lake(settings.lake.root, settings.state_folder)
+    bound = find_bound_at(lake, at)
+    session = open_spark(settings)
+    require_read_only(session, statement)
+    with _query_errors():
+        answer = answer_query(session, lake, statement, bound)
+        for table, (through, halt) in answer.halted.items():
+            halted = {"table": table, "through": through.lsn, "reason": halt.reason}
+            _logger.warning("table halted", extra={"fields": halted | {"fix": halt.fix}})
+        write_rows(answer.rows, chosen.value, sys.stdout)
+
+
+def _require_place(at: str) -> None:
+    if at in {"latest", "live"}:
+        return
+    try:
+        Lsn.parse(at)
+    except ValueError as error:
+        raise ConfigurationError(
+            [f"--at {at!r}: expected latest, live or an LSN"], fix="for example --at 16/B374D848"
+        ) from error
+
+
+@contextmanager
+def _query_errors() -> Iterator[None]:
+    """Say Spark's errors in one line, without values of rows."""
+    from pyspark.errors import AnalysisException, PySparkException  # noqa: PLC0415
+
+    from spark_jobs.read_only import explain_refusal  # noqa: PLC0415
+
+    try:
+        yield
+    except PySparkException as error:
+        is_wrong = (error.getSqlState() or "").startswith(_WRONG_QUERY)
+        if isinstance(error, AnalysisException) or is_wrong:
+            raise ConfigurationError([explain_refusal(error)], fix="correct the query") from error
+        raise LakeError(
+            f"the query failed: {explain_refusal(error)}",
+            fix="run it again; if it recurs, see what the lake's storage says",
+            retry=Retry.LATER,
+        ) from error
