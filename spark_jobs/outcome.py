@@ -35,11 +35,29 @@ def work_out(stretch: Stretch, target: DataFrame | None) -> Outcome:
     shape, ids = stretch.shape, id_names(stretch.shape)
     steps = stretch.take_steps()
     folded = fold_by_last(steps, ids, stretch.unsent, len(shape.columns))
-    outcome, unclear = _measure(type_rows(folded, shape), ids[0], stretch.unsent)
+    rows = type_rows(folded, shape)
+    outcome, unclear = _measure(rows, ids[0], stretch.unsent)
     if unclear:
-        traced = fold_by_lineage(steps, shape, stretch.unsent, target)
-        outcome, _ = _measure(traced, ids[0], stretch.unsent)
+        settled = _settle(outcome.rows, steps, stretch, target)
+        outcome, _ = _measure(settled, ids[0], stretch.unsent)
     return outcome
+
+
+def _settle(
+    rows: DataFrame, steps: DataFrame, stretch: Stretch, target: DataFrame | None
+) -> DataFrame:
+    """Trace the keys that the last step does not decide, with the keys their rows came by."""
+    assert stretch.shape is not None
+    ids = id_names(stretch.shape)
+    unclear = rows.where("_unclear").select(*ids)
+    involved = unclear
+    if stretch.unsent:
+        moved = steps.where(F.col("_from").isNotNull())
+        involved = involved.union(moved.select(*ids)).union(moved.select("_from.*"))
+    traced = fold_by_lineage(
+        steps.join(involved.distinct(), ids, "left_semi"), stretch.shape, stretch.unsent, target
+    )
+    return rows.where("not _unclear").unionByName(traced.join(unclear, ids, "left_semi"))
 
 
 def _measure(rows: DataFrame, first_id: str, unsent: frozenset[int]) -> tuple[Outcome, int]:

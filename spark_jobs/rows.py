@@ -45,7 +45,7 @@ def type_rows(folded: DataFrame, shape: Shape) -> DataFrame:
     """Give folded rows the columns of the table.
 
     Shape: the ids, `_present`, the table's columns, `_carried` (names of columns whose value is
-    that of the target's row), `_unclear`.
+    that of the target's row), `_unclear`, and `_root` where `folded` has a `root`.
     """
     names, types = shape.names, [map_type(column) for column in shape.columns]
     typed = folded.withColumns(
@@ -76,6 +76,7 @@ def type_rows(folded: DataFrame, shape: Shape) -> DataFrame:
         *(value.alias(name) for name, value in (columns | key | meta).items()),
         _name(F.col("carried"), names).alias("_carried"),
         F.col("unclear").alias("_unclear"),
+        *(F.col(name).alias(f"_{name}") for name in folded.columns if name == "root"),
     )
 
 

@@ -28,6 +28,10 @@ _CONF = {
     "spark.databricks.delta.snapshotPartitions": "2",
     # The source of a MERGE is a cached fold of the log, the same whenever it is read.
     "spark.databricks.delta.merge.materializeSource": "none",
+    # Merges generate much code; a full code cache turns the compiler off for good.
+    "spark.driver.defaultJavaOptions": "-XX:ReservedCodeCacheSize=512m",
+    # What a round computed is freed once the collector has seen that nothing refers to it.
+    "spark.cleaner.periodicGC.interval": "5min",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.bindAddress": "127.0.0.1",

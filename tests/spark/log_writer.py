@@ -1,0 +1,105 @@
+"""Writes a log as capture would: changes, relations and epochs, through delta-rs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, Transaction, write_deltalake
+
+from cdc_core.layout import CHANGES_SCHEMA, EPOCHS_SCHEMA, RELATIONS_SCHEMA
+from cdc_core.vocabulary import Relation
+from spark_jobs.lake import Lake
+
+SYSTEM_ID = "7301"
+EPOCH_START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@dataclass
+class LogWriter:
+    """A log under construction; each transaction is 8 bytes of commit record after a gap of 8."""
+
+    lake: Lake
+    epoch: int = 0
+    lsn: int = 0
+    pending: list[dict[str, Any]] = field(default_factory=list)
+    relations: set[int] = field(default_factory=set)
+
+    def begin_epoch(self, first_lsn: int) -> None:
+        """A new slot incarnation."""
+        self.epoch, self.lsn = self.epoch + 1, first_lsn
+        row = {
+            "epoch": self.epoch,
+            "system_id": SYSTEM_ID,
+            "timeline": 1,
+            "slot": "walgate",
+            "publication": "walgate",
+            "first_lsn": first_lsn,
+            "started_at": EPOCH_START,
+            "reason": "test",
+        }
+        self._append("staging/epochs", [row], EPOCHS_SCHEMA)
+
+    def announce(self, relation: Relation) -> int:
+        """Write a relation once; give its version."""
+        if relation.version not in self.relations:
+            self.relations.add(relation.version)
+            row = {
+                "relation_version": relation.version,
+                "epoch": self.epoch,
+                "first_lsn": self.lsn,
+                "oid": relation.oid,
+                "schema": relation.table.schema,
+                "name": relation.table.name,
+                "identity": str(relation.identity),
+                "columns": [asdict(column) for column in relation.columns],
+            }
+            self._append("staging/relations", [row], RELATIONS_SCHEMA)
+        return relation.version
+
+    def add(self, entries: Sequence[tuple[Relation, dict[str, Any]]]) -> int:
+        """One transaction: each entry a relation and what differs from an empty row; its end LSN.
+
+        A `seq` may be given, else entries are numbered from 0.
+        """
+        commit_lsn, end_lsn = self.lsn + 8, self.lsn + 16
+        self.lsn = end_lsn
+        for seq, (relation, entry) in enumerate(entries):
+            row = {
+                "epoch": self.epoch,
+                "commit_lsn": commit_lsn,
+                "seq": seq,
+                "end_lsn": end_lsn,
+                "xid": end_lsn // 16,
+                "committed_at": EPOCH_START + timedelta(milliseconds=end_lsn),
+                "table": str(relation.table),
+                "relation_version": self.announce(relation),
+            }
+            self.pending.append(row | entry)
+        return end_lsn
+
+    def commit(self, repeat: int = 0) -> int:
+        """Land what is pending in one Delta commit; the last `repeat` entries land twice."""
+        rows = sorted(self.pending, key=lambda row: (row["table"] or "", row["commit_lsn"]))
+        rows += rows[-repeat:] if repeat else []
+        self._append("staging/changes", rows, CHANGES_SCHEMA, staged=self.lsn)
+        self.pending.clear()
+        return self.lsn
+
+    def _append(
+        self, path: str, rows: list[dict[str, Any]], schema: pa.Schema, staged: int | None = None
+    ) -> None:
+        target: Path = self.lake.root / path
+        transactions = []
+        if staged is not None:
+            transactions = [Transaction(f"walgate:{SYSTEM_ID}:{self.epoch}", staged)]
+        write_deltalake(
+            target,
+            pa.Table.from_pylist(rows, schema),
+            mode="append",
+            commit_properties=CommitProperties(app_transactions=transactions),
+        )
