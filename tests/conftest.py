@@ -7,6 +7,7 @@ pytest_plugins = (
     "tests.fix_redis",
     "tests.fix_spark",
     "tests.fix_proxy",
+    "tests.fix_pipeline",
     "tests.fix_header",
     "tests.fix_order",
 )

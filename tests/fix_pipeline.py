@@ -1,0 +1,158 @@
+"""One source database, its slots, a lake, and `walgate replicate` as a real child process."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.child_process import ChildProcess
+from tests.deadline import wait_for
+from tests.postgres_server import Database
+from tests.truth import explain_difference, make_truth_slot, read_log, read_staged, read_truth
+from tests.walgate_command import Answer, run_walgate, walgate_command, walgate_environment
+
+DEADLINE_S = 120.0
+NO_REDIS = "unix:///nonexistent/redis.sock"
+
+
+class Pipeline:
+    """A configuration in a folder, and the captures that a test runs with it."""
+
+    def __init__(
+        self, database: Database, folder: Path, *, dsn: str | None = None, redis: str = NO_REDIS
+    ) -> None:
+        """Make publication, slot and truth slot, in this order, and write walgate.toml."""
+        self.database = database
+        self.folder = folder
+        self.root = folder / "lake"
+        self.slot = f"s_{database.name}"
+        self.truth_slot = f"t_{database.name}"
+        self.environment: dict[str, str] = {}
+        self._numbers = itertools.count()
+        self.children: list[ChildProcess] = []
+        database.execute("create publication walgate for all tables")
+        database.query("select pg_create_logical_replication_slot(%s, 'pgoutput')", [self.slot])
+        make_truth_slot(database, self.truth_slot)
+        self.write_configuration(dsn or database.dsn, redis)
+
+    def write_configuration(self, dsn: str, redis: str = NO_REDIS) -> None:
+        """Write walgate.toml."""
+        lines = [
+            "[source]",
+            f'dsn = "{dsn}"',
+            f'slot = "{self.slot}"',
+            "[lake]",
+            'root = "lake"',
+            "[redis]",
+            f'url = "{redis}"',
+            "[capture]",
+            "batch_seconds = 0.2",
+            "heartbeat_seconds = 2",
+        ]
+        (self.folder / "walgate.toml").write_text("\n".join(lines) + "\n")
+
+    def start(self, *arguments: str, **environment: str) -> ChildProcess:
+        """Start a capture; keywords are variables of its environment."""
+        child = ChildProcess(
+            walgate_command("replicate", *arguments, "--config", self.folder / "walgate.toml"),
+            log=self.folder / f"capture-{next(self._numbers)}.log",
+            environment=walgate_environment(self.environment | environment),
+        )
+        self.children.append(child)
+        return child
+
+    def start_streaming(self, *arguments: str, **environment: str) -> ChildProcess:
+        """Start a capture and wait until it has the slot and streams."""
+        child = self.start(*arguments, **environment)
+        self.wait_for_line(child, "capture started")
+        return child
+
+    def wait_for_line(self, child: ChildProcess, text: str) -> None:
+        """Wait until a running capture has said something."""
+
+        def said() -> bool:
+            if text in child.output():
+                return True
+            assert child.is_running, f"capture ended, exit {child.exit_code}:\n{child.output()}"
+            return False
+
+        wait_for(said, DEADLINE_S, f"capture to say {text!r}")
+
+    def catch_up(self, **environment: str) -> Answer:
+        """Stage all that is committed now."""
+        answer = run_walgate(
+            "replicate",
+            "--until-current",
+            folder=self.folder,
+            environment=self.environment | environment,
+        )
+        assert answer.exit_code == 0, answer
+        return answer
+
+    def finish(self, child: ChildProcess, number: signal.Signals = signal.SIGTERM) -> None:
+        """Let a capture drain, which must succeed."""
+        assert child.stop(number) == 0, child.output()
+
+    def require_truth(self) -> int:
+        """Fail unless the log is what the source committed; give the number of transactions."""
+        truth = read_truth(self.database, self.truth_slot)
+        difference = explain_difference(truth, read_log(self.root))
+        assert difference is None, difference
+        return len(truth)
+
+    def staged(self) -> int:
+        """Give the staged LSN; 0 before the first epoch."""
+        return read_staged(self.root) or 0
+
+    def wait_until_staged(self, lsn: int) -> None:
+        """Wait until the log has come to an LSN."""
+        wait_for(lambda: self.staged() >= lsn, DEADLINE_S, f"staging to reach {lsn}")
+
+    def current_lsn(self) -> int:
+        """Give where the server's WAL is written to."""
+        return int(self.database.query("select pg_current_wal_lsn() - '0/0'")[0][0])
+
+    def slot_facts(self) -> dict[str, Any]:
+        """Give where the slot is and who consumes it."""
+        ((confirmed, pid),) = self.database.query(
+            "select confirmed_flush_lsn - '0/0', active_pid from pg_replication_slots"
+            " where slot_name = %s",
+            [self.slot],
+        )
+        return {"confirmed": int(confirmed), "pid": pid}
+
+    def end(self) -> None:
+        """Kill what still runs."""
+        for child in self.children:
+            if child.is_running:
+                with contextlib.suppress(ProcessLookupError):
+                    child.send(signal.SIGCONT)
+                child.kill()
+
+
+@pytest.fixture
+def make_pipeline(tmp_path: Path) -> Iterator[Callable[..., Pipeline]]:
+    """Lend a maker of pipelines, `(database, **settings)`; their captures end with the test."""
+    made: list[Pipeline] = []
+
+    def make(database: Database, **settings: Any) -> Pipeline:
+        folder = tmp_path / f"pipeline-{len(made)}"
+        folder.mkdir()
+        made.append(Pipeline(database, folder, **settings))
+        return made[-1]
+
+    yield make
+    for pipeline in made:
+        pipeline.end()
+
+
+@pytest.fixture
+def pipeline(database18: Database, make_pipeline: Callable[..., Pipeline]) -> Pipeline:
+    """Lend a pipeline on a fresh database, where the version does not matter."""
+    return make_pipeline(database18)
