@@ -42,8 +42,11 @@ def open_spark(settings: Settings) -> SparkSession:
                 fix="run `make setup`, or install Java 17 or 21 and set JAVA_HOME",
             )
     jars = next((f / "jars" for f in folders if any((f / "jars").glob("*.jar"))), None)
+    # Spark makes this folder wherever it runs, though no table of ours is ever in it.
+    conf = {"spark.sql.warehouse.dir": str(settings.state_folder / "warehouse")}
+    spark = settings.spark.model_copy(update={"conf": conf | settings.spark.conf})
     with _divert_output(settings.state_folder / "spark.log"):
-        session = open_session(settings.spark, jars_folder=jars)
+        session = open_session(spark, jars_folder=jars)
     # What Spark logs of a failed task may hold row values; its exceptions reach us all the same.
     session.sparkContext.setLogLevel("OFF")
     for name in _REPEATING_LOGGERS:

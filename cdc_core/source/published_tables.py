@@ -14,13 +14,8 @@ import psycopg
 from psycopg import sql
 
 from cdc_core.source.problems import Problem, Severity
-from cdc_core.vocabulary import ReplicaIdentity, TableName
+from cdc_core.vocabulary import ReplicaIdentity, TableName, encode_name
 
-# The columns that the lake adds to a table.
-RESERVED_COLUMNS = frozenset(
-    {"_epoch", "_commit_lsn", "_seq", "_committed_at", "_raw", "_holes", "_deleted", "_key"}
-    | {"_valid_from", "_valid_to", "_from_lsn", "_to_lsn", "_is_current"}
-)
 _ALL_ACTIONS = frozenset({"insert", "update", "delete", "truncate"})
 # Versions in which publications began to carry generated columns, and column lists.
 _GENERATED_SINCE = 18
@@ -254,7 +249,7 @@ def _find_name_problems(table: _Table, connection: psycopg.Connection) -> Iterat
     """Columns that Spark could not tell from one another, or from the lake's own."""
     by_folded = defaultdict(list)
     for column in table.sent_columns:
-        by_folded[column.lower()].append(column)
+        by_folded[encode_name(column).lower()].append(column)
     for names in by_folded.values():
         if len(names) > 1:
             yield _table_problem(
@@ -268,26 +263,16 @@ def _find_name_problems(table: _Table, connection: psycopg.Connection) -> Iterat
                 ),
             )
     for column in table.sent_columns:
-        if column.lower() in RESERVED_COLUMNS:
+        if column.startswith("_"):
             yield _table_problem(
                 table,
                 "column_reserved",
-                "a column has a name that the lake uses for itself",
-                "no column of that name",
+                "a column begins with _, as the lake's own columns do",
+                "names without a leading _",
                 column,
                 sql.SQL("ALTER TABLE {} RENAME COLUMN {} TO …;")
                 .format(table.identifier, sql.Identifier(column))
                 .as_string(connection),
-            )
-        elif column.startswith("_"):
-            yield Problem(
-                Severity.WARNING,
-                "column_underscore",
-                "a column begins with _, as the columns of the lake do; a later version may use it",
-                "names without a leading _",
-                column,
-                "nothing for now",
-                table=str(table.table),
             )
 
 

@@ -1,7 +1,7 @@
 """What a failed command says, and the code it exits with.
 
 One line: what happened, where, expected and found, the fix. A text that is not ours may hold a row
-value or a secret and is not repeated; `--debug` shows it with the traceback.
+value or a secret and is never repeated, not in the traceback of `--debug` either.
 """
 
 from __future__ import annotations
@@ -46,6 +46,15 @@ def explain_failure(error: BaseException) -> Failure:
         code = MAY_CURE_ITSELF
     line = " ".join(f"{what.rstrip('.')}; fix: {fix}".splitlines())
     return Failure((line,), code)
+
+
+def trace_failure(error: BaseException) -> str:
+    """Say where an exception and those behind it were raised; of texts only our own."""
+    behind = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    before = "" if behind is None else trace_failure(behind) + "\n\nled to\n\n"
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    text = f": {error}" if isinstance(error, WalgateError) else ""
+    return f"{before}{frames}{type(error).__qualname__}{text}"
 
 
 def _is_wrong_use(error: BaseException) -> bool:

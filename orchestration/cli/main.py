@@ -6,7 +6,6 @@ Each command imports what it needs when it runs, so that `--help` costs no drive
 from __future__ import annotations
 
 import sys
-import traceback
 from collections.abc import Iterable
 from enum import StrEnum
 from itertools import islice
@@ -17,7 +16,7 @@ import typer
 
 from orchestration.cli import pipeline, query, set_up, state
 from orchestration.cli.context import Context
-from orchestration.cli.failures import explain_failure
+from orchestration.cli.failures import explain_failure, trace_failure
 from orchestration.cli.log_lines import start_logging
 
 app = typer.Typer(
@@ -72,7 +71,7 @@ def run_command(arguments: list[str]) -> int:
         for line in failure.lines:
             typer.echo(f"walgate: {line}", err=True)
         if "--debug" in hoisted:
-            traceback.print_exception(error)
+            typer.echo(trace_failure(error), err=True)
         return failure.exit_code
     return code if isinstance(code, int) else 0
 

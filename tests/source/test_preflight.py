@@ -109,7 +109,7 @@ def test_the_least_privileged_role_can_check(
         (["create table t (id int not null)", "create unique index i on t (id)",
           "alter table t replica identity using index i", "drop index i"], "no_key"),
         (['create table t (id int primary key, note text, "Note" text)'], "column_case"),
-        (["create table t (id int primary key, _seq int)"], "column_reserved"),
+        (["create table t (id int primary key, _x int)"], "column_reserved"),
         (["create table t (id int primary key)", 'create table "T" (id int primary key)'],
          "path_clash"),
     ],
