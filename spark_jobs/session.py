@@ -55,7 +55,8 @@ def open_session(spark: SparkSettings, *, jars_folder: Path | None = None) -> Sp
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         os.environ.setdefault("SPARK_LOCAL_HOSTNAME", "localhost")
     session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
+    # A failed task's error would be printed with the row value that it is about; it is raised anyway.
+    session.sparkContext.setLogLevel("OFF")
     return session
 
 
