@@ -1,9 +1,9 @@
 """The columns of the staging tables, as Arrow schemas.
 
-`table` is the quoted name (`str(TableName)`); null for marks. LSNs are 64-bit integers. `values` are
-Postgres' text forms in relation column order; `unchanged` the indexes of unchanged TOAST values (null
-there in `values`); `old_values` the old tuple as sent: the key columns, or the whole row under
-replica identity full. `detail` is JSON.
+`table` is the quoted name (`str(TableName)`); null for marks. LSNs are 64-bit integers. `values`
+are Postgres' text forms in relation column order; `unchanged` the indexes of unchanged TOAST values
+(null there in `values`); `old_values` the old tuple as sent: the key columns, or the whole row
+under replica identity full. `detail` is JSON.
 """
 
 from __future__ import annotations

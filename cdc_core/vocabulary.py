@@ -17,6 +17,7 @@ MARK_PREFIX = "walgate"
 
 _LSN_TEXT = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})\Z")
 _PLAIN_IDENTIFIER = re.compile(r"[a-z_][a-z0-9_$]*\Z")
+_NAME_PARTS = 2
 _SAFE_BYTES = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
 
 
@@ -117,7 +118,7 @@ class TableName:
             if position == len(text) or text[position] != ".":
                 break
             position += 1
-        if len(parts) != 2 or position != len(text):
+        if len(parts) != _NAME_PARTS or position != len(text):
             raise ValueError(f'not a table name: {text!r}; expected schema.name or "schema"."name"')
         return cls(*parts)
 

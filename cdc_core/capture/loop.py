@@ -33,11 +33,19 @@ _logger = logging.getLogger("walgate.capture")
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """When a run ends by itself: at the mark of its start, after some seconds, when told to."""
+    """When a run ends by itself: at the mark of its start, at a time, when told to.
+
+    `deadline` is of the monotonic clock.
+    """
 
     stop: threading.Event
     until_current: bool = False
-    seconds: float | None = None
+    deadline: float | None = None
+
+    def is_met(self) -> bool:
+        """Whether to stop now."""
+        late = self.deadline is not None and time.monotonic() >= self.deadline
+        return late or self.stop.is_set()
 
 
 class CaptureLoop:
@@ -75,9 +83,8 @@ class CaptureLoop:
         """Stage until the bound is met, then drain. Raises: WalgateError, Fenced."""
         first_mark = self._marker.request()
         self._awaited = first_mark if bound.until_current else None
-        deadline = None if bound.seconds is None else time.monotonic() + bound.seconds
         self._progress.state = "streaming"
-        while not bound.stop.is_set() and (deadline is None or time.monotonic() < deadline):
+        while not bound.is_met():
             self._require_alive()
             self._receive(self._stream.read_frames(most=_FRAMES_AT_ONCE, wait_s=_WAIT_S))
             self._stage_if_due()
@@ -94,6 +101,7 @@ class CaptureLoop:
         self._marker.finish()
         self._writer.finish()
         self._status.finish()
+        self._discard_spool()
         self._progress.state = "stopped"
 
     def abandon(self) -> None:
@@ -101,6 +109,9 @@ class CaptureLoop:
         self._marker.finish()
         with suppress(WalgateError, Fenced):
             self._writer.finish()
+        self._discard_spool()
+
+    def _discard_spool(self) -> None:
         if self._spool is not None:
             self._spool.discard()
 
@@ -121,7 +132,7 @@ class CaptureLoop:
             self._progress.record_replay_checked()
 
     def _spool_if_large(self) -> None:
-        """Write the open transaction to the spool once it outgrows memory, and land it at its end."""
+        """Write the open transaction to the spool once it outgrows memory; land it at its end."""
         collector = self._collector
         ended = collector.spool_ended
         if self._spool is None:

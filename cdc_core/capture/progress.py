@@ -16,8 +16,8 @@ from cdc_core.vocabulary import Lsn
 class Progress:
     """What was staged, what may be confirmed, where the server is.
 
-    `confirmable` stays at the slot's own position until the replay check has passed; from then on it
-    is the staged LSN, and nothing else is ever confirmed. Times are of the monotonic clock.
+    `confirmable` stays at the slot's own position until the replay check has passed; from then on
+    it is the staged LSN, and nothing else is ever confirmed. Times are of the monotonic clock.
     """
 
     staged: Lsn

@@ -1,4 +1,4 @@
-"""The reporter: shows a run's figures in Redis once a second; a Redis that is down stops nothing."""
+"""The reporter: shows a run's figures in Redis once a second; no Redis stops nothing."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A capture run: takes the slot, checks that staging continues it, and loops.
 
-On start staging decides: the staged LSN is read from it, and the server must be the one that staging
-was filled from. A session that lost its connection, its spool or the race for a commit begins again
-from there; what only a person can mend ends the run.
+On start staging decides: the staged LSN is read from it, and the server must be the one that
+staging was filled from. A session that lost its connection, its spool or the race for a commit
+begins again from there; what only a person can mend ends the run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cdc_core.capture.status import StatusSender
 from cdc_core.capture.transactions import Collector
 from cdc_core.capture.writer import Writer
 from cdc_core.coordination.lease import Lease
-from cdc_core.errors import Retry, SlotInUse, SlotLost, WalgateError, WrongServer
+from cdc_core.errors import START_ANEW, Retry, SlotInUse, SlotLost, WalgateError, WrongServer
 from cdc_core.protocol.messages import Announcement
 from cdc_core.settings import LakeSettings, Settings
 from cdc_core.source.server import MarkConnection, Source
@@ -67,13 +67,14 @@ def run_capture(
             except WalgateError as exc:
                 # Before anything was streamed the caller decides; so it does for a taken slot.
                 final = exc.retry is Retry.AFTER_FIX or isinstance(exc, SlotInUse)
-                if final or streamed.state == "starting":
+                if final or streamed.state == "starting" or bound.is_met():
                     raise
                 _logger.warning("session ended", extra={"fields": {"reason": exc.message}})
             else:
                 return
             pause = _FIRST_PAUSE_S if streamed.batches else min(2 * pause, _LONGEST_PAUSE_S)
-            if bound.stop.wait(pause * random.uniform(0.5, 1.0)):  # noqa: S311 - jitter.
+            bound.stop.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter.
+            if bound.is_met():
                 return
     finally:
         lease.close()
@@ -86,7 +87,7 @@ def _run_session(
     try:
         start = _take_slot(settings, source, log, bound)
         log.empty_spool()
-        _stream(settings, source, log, start, bound, lease, progress)
+        _stream(settings, (source, log, lease), start, bound, progress)
     except Fenced:
         source.require_held()
         raise
@@ -96,11 +97,11 @@ def _run_session(
 
 def _take_slot(settings: Settings, source: Source, log: ChangeLog, bound: Bound) -> _Start:
     """Hold the slot, then read what staging has; it may not have changed hands in between."""
-    source.read_slot()
     known = log.read_epoch()
     if known is not None:
         _require_server(settings, source, known, log.read_staged(known))
-    slot = source.take_slot(bound.stop.is_set)
+    source.read_slot()
+    slot = source.take_slot(bound.is_met)
     assert slot.confirmed_flush is not None
     epoch = log.read_epoch()
     if epoch is None:
@@ -124,7 +125,7 @@ def _take_slot(settings: Settings, source: Source, log: ChangeLog, bound: Bound)
 def _require_server(settings: Settings, source: Source, epoch: Epoch, staged: Lsn) -> None:
     """The server and the slot are those that staging was filled from."""
     server = source.server
-    fix = "point [source] at the server that was replicated, or run `walgate recover`"
+    fix = "point [source] at the server that was replicated, or " + START_ANEW
     if server.system_id != epoch.system_id:
         raise WrongServer(
             f"the server's system identifier is {server.system_id}, staging was filled from"
@@ -135,7 +136,7 @@ def _require_server(settings: Settings, source: Source, epoch: Epoch, staged: Ls
     if settings.source.slot != epoch.slot:
         raise SlotLost(
             f"[source] slot is {settings.source.slot}, staging was filled from {epoch.slot}",
-            fix=f'set slot = "{epoch.slot}", or run `walgate recover`',
+            fix=f'set slot = "{epoch.slot}", or {START_ANEW}',
             retry=Retry.AFTER_FIX,
         )
     if server.timeline != epoch.timeline:
@@ -151,13 +152,12 @@ def _require_server(settings: Settings, source: Source, epoch: Epoch, staged: Ls
 
 def _stream(
     settings: Settings,
-    source: Source,
-    log: ChangeLog,
+    parts: tuple[Source, ChangeLog, Lease],
     start: _Start,
     bound: Bound,
-    lease: Lease,
     progress: Progress,
 ) -> None:
+    source, log, lease = parts
     confirmed = start.slot.confirmed_flush
     assert confirmed is not None
     known: dict[int, Relation] = {}

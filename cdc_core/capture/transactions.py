@@ -1,15 +1,15 @@
 """From frames to whole transactions.
 
 Theory. The server sends transactions in commit order, each whole: Begin, its changes, Commit. A
-change's position is (epoch, commit LSN, seq); seq counts every entry and every transactional message
-of the transaction before anything is filtered, so that a replay numbers the same change the same.
-Rows are not looked at one by one: they wait as frames and are decoded a block at a time, against the
-relation that was announced before them.
+change's position is (epoch, commit LSN, seq); seq counts every entry and every transactional
+message of the transaction before anything is filtered, so that a replay numbers the same change the
+same. Rows are not looked at one by one: they wait as frames and are decoded a block at a time,
+against the relation that was announced before them.
 
-After a restart the server sends again what it holds unconfirmed. A transaction whose commit LSN lies
-below the staged LSN is in staging already and is dropped, but only if staging holds that very
-transaction (commit LSN, xid, commit time), and none that staging holds may be missing: anything else
-is another history.
+After a restart the server sends again what it holds unconfirmed. A transaction whose commit LSN
+lies below the staged LSN is in staging already and is dropped, but only if staging holds that very
+transaction (commit LSN, xid, commit time), and none that staging holds may be missing: anything
+else is another history.
 
 Pure: no I/O and no clock; what a relation's catalog says comes through `complete`.
 """
@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from cdc_core.capture.batches import Batch, Block, Entry, Run, Transactions
-from cdc_core.errors import Retry, UnexpectedMessage, WrongServer
+from cdc_core.errors import START_ANEW, Retry, UnexpectedMessage, WrongServer
 from cdc_core.layout import END_LSN_NOT_KNOWN
 from cdc_core.protocol.frames import HEADER_SIZE, message_kind
 from cdc_core.protocol.messages import (
@@ -237,7 +237,7 @@ class Collector:
     def _other_history(self, found: str) -> WrongServer:
         return WrongServer(
             f"the server's history is not the one that was staged up to {self._staged}: it {found}",
-            fix="the server was restored or replaced: run `walgate recover`",
+            fix="the server was restored or replaced: " + START_ANEW,
             retry=Retry.AFTER_FIX,
         )
 

@@ -1,7 +1,7 @@
 """The writer: one batch lands while the next is decoded, at most one more waits.
 
-A failed append is tried again only after asking whether it has landed; a log in which another writer
-came between ends the run. Nothing is confirmed before its commit has returned.
+A failed append is tried again only after asking whether it has landed; a log in which another
+writer came between ends the run. Nothing is confirmed before its commit has returned.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ class Writer:
         self._epoch = epoch
         self._progress = progress
         self._waiting: queue.Queue[Landing | None] = queue.Queue(maxsize=1)
-        self._unfinished = 0
+        # Each is counted by one thread: the loop submits, the writer finishes.
+        self._submitted = 0
+        self._finished = 0
         self._stopping = threading.Event()
         self.failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="walgate-writer", daemon=True)
@@ -57,11 +59,11 @@ class Writer:
     @property
     def is_idle(self) -> bool:
         """Whether all that was submitted is staged."""
-        return self._unfinished == 0
+        return self._finished == self._submitted
 
     def submit(self, landing: Landing) -> None:
         """Hand over a landing; waits while another waits. Raises: what ended the writer."""
-        self._unfinished += 1
+        self._submitted += 1
         while True:
             self.require_alive()
             try:
@@ -94,7 +96,7 @@ class Writer:
         try:
             while (landing := self._waiting.get()) is not None:
                 self._stage(landing)
-                self._unfinished -= 1
+                self._finished += 1
         except BaseException as exc:  # noqa: BLE001 - shown to the loop, which raises it.
             self.failure = exc
 

@@ -1,7 +1,7 @@
 """The lease: a term number for each capture run, its live figures and its wake-ups, in Redis.
 
-Everything here may be emptied, stopped or put back from an old copy at any moment. Nothing is fenced
-or dropped by it: staging and the slot decide.
+Everything here may be emptied, stopped or put back from an old copy at any moment. Nothing is
+fenced or dropped by it: staging and the slot decide.
 """
 
 from __future__ import annotations

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
     """One look at a running capture.
 
-    Units: bytes and seconds of lag, rows per second since the last look, Unix seconds for `at`. LSNs
-    are text.
+    Units: bytes and seconds of lag, rows per second since the last look, Unix seconds for `at`.
+    LSNs are text.
     """
 
     term: int | None
@@ -51,5 +50,5 @@ class Figures:
             return None
 
 
-def _format(value: Any) -> str:
+def _format(value: object) -> str:
     return "" if value is None else str(value)

@@ -1,7 +1,8 @@
 """What the stream does not say about a table, read from the catalog.
 
 The catalog may already be newer than the change being decoded: what it and the announcement agree
-on (name, type and type modifier) is taken, then what an earlier announcement of the same table said.
+on (name, type and type modifier) is taken, then what an earlier announcement of the same table
+said.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The replication connection: frames in, status out. The only file that touches libpq directly.
 
-psycopg has no replication API: since 3.3 START_REPLICATION may be executed, and what follows is read
-with `get_copy_data(1)` after `consume_input`. The blocking form holds the interpreter lock, so that
-the status thread could not run beside it. libpq is not thread safe: one lock guards every call.
+psycopg has no replication API: since 3.3 START_REPLICATION may be executed, and what follows is
+read with `get_copy_data(1)` after `consume_input`. The blocking form holds the interpreter lock, so
+that the status thread could not run beside it. libpq is not thread safe: one lock guards every
+call.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from cdc_core.vocabulary import Lsn
 Frame = bytes | memoryview
 
 # When the socket runs dry, bytes gather before the next read: fewer and larger reads make both ends
-# cheaper (walsender 3.6 instead of 5.5 microseconds a row). A socket's buffer that fills up stops the
-# walsender, and a unix socket holds some 100 small rows, so the wait follows what it brings.
+# cheaper (walsender 3.6 instead of 5.5 microseconds a row). A socket's buffer that fills up stops
+# the walsender, and a unix socket holds some 100 small rows, so the wait follows what it brings.
 _GATHER_BYTES = 12 << 10
 _SHORTEST_GATHER_S = 0.0002
 _LONGEST_GATHER_S = 0.005
@@ -93,9 +94,7 @@ class ReplicationStream:
         Source: PostgreSQL documentation, section 53.4, TIMELINE_HISTORY.
         """
         with source_errors("read the timeline history"):
-            row = self._connection.execute(
-                f"TIMELINE_HISTORY {self.server.timeline}"
-            ).fetchone()
+            row = self._connection.execute(f"TIMELINE_HISTORY {self.server.timeline}").fetchone()
         content = "" if row is None else row[1]
         text = bytes(content).decode() if not isinstance(content, str) else content
         if text.startswith("\\x"):
@@ -125,7 +124,7 @@ class ReplicationStream:
             self._connection.execute(statement)
 
     def read_frames(self, *, most: int, wait_s: float) -> list[Frame]:
-        """Frames that have arrived, at most `most` or some megabytes; empty after `wait_s` of silence.
+        """Frames that have arrived, `most` or some megabytes at most; none after `wait_s` of silence.
 
         Raises: SourceError where the stream has ended or broken.
         """

@@ -6,19 +6,17 @@ from dataclasses import dataclass
 
 import psycopg
 
-from cdc_core.errors import Retry, SlotInUse, SlotLost, SourceError
+from cdc_core.errors import START_ANEW, Retry, SlotInUse, SlotLost, SourceError
 from cdc_core.source.connection import source_errors
 from cdc_core.vocabulary import Lsn
-
-_RECOVER = "run `walgate recover`: it says what it found and what it will do before it does it"
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
     """A row of `pg_replication_slots` (PostgreSQL documentation, section 52.20).
 
-    Units: `retained_bytes` of WAL that the slot holds back; `safe_wal_size` in bytes, None where the
-    server sets no limit.
+    Units: `retained_bytes` of WAL that the slot holds back; `safe_wal_size` in bytes, None where
+    the server sets no limit.
     """
 
     name: str
@@ -71,7 +69,7 @@ def require_usable(slot: Slot | None, *, name: str, database: str) -> Slot:
     if slot is None:
         raise SlotLost(
             f"slot {name} does not exist",
-            fix="before the first run: `walgate init --create` makes it; otherwise " + _RECOVER,
+            fix="before the first run: `walgate init --create` makes it; otherwise " + START_ANEW,
             retry=Retry.AFTER_FIX,
         )
     if slot.slot_type != "logical" or slot.plugin != "pgoutput":
@@ -97,7 +95,7 @@ def require_usable(slot: Slot | None, *, name: str, database: str) -> Slot:
         raise SlotLost(
             f"slot {name} is lost: wal_status {slot.wal_status}, restart LSN {slot.restart}; the"
             " server has removed WAL that it needed",
-            fix=_RECOVER,
+            fix=START_ANEW,
             retry=Retry.AFTER_FIX,
         )
     return slot
@@ -111,13 +109,13 @@ def require_continuation(slot: Slot, *, staged: Lsn, current: Lsn) -> None:
         raise SlotLost(
             f"slot {slot.name} is confirmed to {confirmed}, past the staged LSN {staged}: it was"
             " made again or consumed by another, and the changes between are in neither",
-            fix=_RECOVER,
+            fix=START_ANEW,
             retry=Retry.AFTER_FIX,
         )
     if staged > current:
         raise SlotLost(
             f"the server is at {current}, before the staged LSN {staged}: it went back in time",
-            fix=_RECOVER,
+            fix=START_ANEW,
             retry=Retry.AFTER_FIX,
         )
 

@@ -1,7 +1,7 @@
 """The log: `staging/changes`, and with it the truth about progress.
 
-Every commit carries an app transaction whose version is the end LSN it reaches, so the staged LSN is
-read back in milliseconds. A commit names the table version it extends and is refused if another
+Every commit carries an app transaction whose version is the end LSN it reaches, so the staged LSN
+is read back in milliseconds. A commit names the table version it extends and is refused if another
 came between; nothing is ever retried blindly. Data, names and the commit itself are durable before
 an append returns.
 """
@@ -35,6 +35,7 @@ from cdc_core.staging.relations import RelationStore
 from cdc_core.staging.tables import append_rows, open_table, read_rows, staging_errors
 from cdc_core.vocabulary import Lsn, Relation, TransactionId
 
+
 @dataclass(frozen=True, slots=True)
 class Epoch:
     """One incarnation of the slot, as `staging/epochs` has it."""
@@ -54,7 +55,7 @@ class Epoch:
         return f"walgate:{self.system_id}:{self.epoch}"
 
 
-class Fenced(Exception):  # noqa: N818 - an expected outcome, handled by capture.
+class Fenced(Exception):
     """Another writer has committed to the log since this one read it."""
 
 

@@ -1,10 +1,10 @@
 """Parts: Parquet files of the log, durable on disk before a commit names them.
 
 A part becomes visible only by a Delta commit; one that no commit names is an orphan that readers
-never see. A transaction larger than memory is written to parts in the spool while it arrives. All of
-it is then known but one number: its end LSN, which the server tells at the commit. The column holds a
-placeholder until then, once for each row group in its dictionary page, and `seal` puts the end LSN in
-its place, so that the rows never pass through memory again.
+never see. A transaction larger than memory is written to parts in the spool while it arrives. All
+of it is then known but one number: its end LSN, which the server tells at the commit. The column
+holds a placeholder until then, once for each row group in its dictionary page, and `seal` puts the
+end LSN in its place, so that the rows never pass through memory again.
 """
 
 from __future__ import annotations
@@ -76,9 +76,7 @@ class PartWriter:
         self._writer = pq.ParquetWriter(
             self._file,
             CHANGES_SCHEMA,
-            compression={
-                path: "NONE" if path == "end_lsn" else "SNAPPY" for path in _leaf_paths()
-            },
+            compression={path: "NONE" if path == "end_lsn" else "SNAPPY" for path in _leaf_paths()},
             use_dictionary=_DICTIONARY_COLUMNS,
             write_statistics=_BOUNDED_IN_FOOTER,
         )

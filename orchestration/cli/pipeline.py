@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -36,8 +37,9 @@ def replicate(
     from cdc_core.capture.run import run_capture  # noqa: PLC0415
 
     settings = context.obj.load_settings()
+    deadline = None if seconds is None else time.monotonic() + seconds
     with listen_for_stop() as stop:
-        run_capture(settings, Bound(stop, until_current=until_current, seconds=seconds))
+        run_capture(settings, Bound(stop, until_current=until_current, deadline=deadline))
 
 
 def merge(
