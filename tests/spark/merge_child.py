@@ -1,0 +1,19 @@
+"""A merge in a process of its own, to be killed: `merge_child.py LAKE_FOLDER ROUND_ROWS`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from cdc_core.settings import SparkSettings
+from spark_jobs.lake import Lake
+from spark_jobs.rounds import merge_until
+from spark_jobs.session import open_session
+from tests.fix_spark import STATE_FOLDER, TEST_CONF
+
+if __name__ == "__main__":
+    folder, round_rows = Path(sys.argv[1]), int(sys.argv[2])
+    session = open_session(
+        SparkSettings(delta_jars=str(STATE_FOLDER / "jars"), driver_memory="1g", conf=TEST_CONF)
+    )
+    merge_until(session, Lake(folder / "lake", folder / "state"), round_rows=round_rows)

@@ -1,0 +1,57 @@
+"""A lake of a test's own: a log to write, merges, and tables as plain rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from cdc_core.vocabulary import Lsn, Relation
+from spark_jobs.cuts import Reading, table_at
+from spark_jobs.lake import Bound, Lake, open_table
+from spark_jobs.rounds import Round, merge_until
+from tests.spark.log_writer import LogWriter
+from tests.spark.relations import Entry
+
+ALL = 1_000_000
+
+
+class SmallLake:
+    def __init__(self, spark: SparkSession, folder: Path, *, first_lsn: int = 16) -> None:
+        self.spark = spark
+        self.lake = Lake(folder / "lake", folder / "state")
+        self.log = LogWriter(self.lake)
+        self.log.begin_epoch(first_lsn)
+
+    def commit(self, *transactions: list[Entry]) -> list[int]:
+        """Stage transactions in one Delta commit; their end LSNs."""
+        ends = [self.log.add(entries) for entries in transactions]
+        self.log.commit()
+        return ends
+
+    def merge(self, *transactions: list[Entry], **options: Any) -> list[Round]:
+        """Stage transactions, if any, and merge."""
+        if transactions:
+            self.commit(*transactions)
+        return merge_until(self.spark, self.lake, **({"round_rows": ALL} | options))
+
+    def rows(self, relation: Relation, *columns: str) -> list[tuple[Any, ...]]:
+        """Rows of a table as it is now, sorted."""
+        path = str(self.lake.locate(relation.table))
+        return self.plain(self.spark.read.format("delta").load(path), relation, *columns)
+
+    def at(self, relation: Relation, lsn: int, epoch: int = 0) -> Reading:
+        return table_at(
+            self.spark, self.lake, relation.table, Bound(epoch or self.log.epoch, Lsn(lsn))
+        )
+
+    def plain(self, rows: DataFrame, relation: Relation, *columns: str) -> list[tuple[Any, ...]]:
+        names = columns or [column.name for column in relation.columns]
+        found = [tuple(row) for row in rows.select(*(f"`{n}`" for n in names)).collect()]
+        return sorted(found, key=repr)
+
+    def version(self, relation: Relation) -> int:
+        delta = open_table(self.lake.locate(relation.table))
+        assert delta is not None
+        return int(delta.version())

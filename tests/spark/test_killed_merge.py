@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_jobs.ledger import find_cut
+from spark_jobs.lake import Lake, open_table
+from spark_jobs.rounds import merge_until
+from tests.spark.log_writer import LogWriter
+from tests.spark.recorded_log import RecordedLog, read_texts
+from tests.spark.source_model import SourceTable
+
+CHILD = Path(__file__).with_name("merge_child.py")
+PROJECT = Path(__file__).parents[2]
+ONE_ROUND = 1_000_000
+
+
+def kill_merge(folder: Path, point: str) -> None:
+    """Merge in a child that is killed at a named point."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(CHILD), str(folder), str(ONE_ROUND)],
+        cwd=PROJECT,
+        env=os.environ | {"WALGATE_CRASH_AT": point, "PYTHONPATH": str(PROJECT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stdout.decode(errors="replace")[-2000:]
+
+
+def test_a_merge_killed_at_any_point_is_finished_by_the_next(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    seed = 7
+    print(f"seed {seed}")
+    lake = Lake(tmp_path / "lake", tmp_path / "state")
+    writer = LogWriter(lake)
+    writer.begin_epoch(16)
+    tables = [SourceTable("one", "d"), SourceTable("two", "f", deferrable=True)]
+    log = RecordedLog(writer, random.Random(seed), tables)
+    points = ("before_merge_commit:2", "after_merge_commit:1", "before_cut:1", "after_cut:1")
+    for point in points:
+        # Each kill leaves work of its round, and the next finds more in the log.
+        log.record(20, truncates=0.01)
+        writer.commit(repeat=2)
+        kill_merge(tmp_path, point)
+    assert merge_until(spark, lake, round_rows=ONE_ROUND) == [], "the last kill came after the cut"
+    cut = find_cut(lake)
+    assert cut is not None
+    for table in tables:
+        relation = log.announce(table)
+        path = lake.locate(relation.table)
+        assert read_texts(spark.read.format("delta").load(str(path)), table) == table.truth()
+        delta = open_table(path)
+        assert delta is not None
+        # One commit makes a table, and each range of the log is merged once.
+        assert delta.version() <= len(points)
+        assert cut.versions[str(relation.table)] == delta.version()
+
+
+def test_a_lock_left_by_a_killed_process_waits_for_its_jvm(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake", tmp_path / "state")
+    with subprocess.Popen(["sleep", "1000"]) as jvm:
+        with lake.lock_table("public.t", jvm=jvm.pid):
+            left = (tmp_path / "state" / "locks" / "public~2Et").read_bytes()
+        assert left.startswith(str(jvm.pid).encode())
+        (tmp_path / "state" / "locks" / "public~2Et").write_bytes(left)
+        waiter = subprocess.Popen(
+            [sys.executable, "-c", WAIT, str(tmp_path)],
+            cwd=PROJECT,
+            stdout=subprocess.PIPE,
+        )
+        assert waiter.stdout is not None
+        assert waiter.stdout.readline() == b"trying\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            waiter.wait(timeout=1)
+        jvm.kill()
+        jvm.wait()
+        assert waiter.stdout.readline() == b"locked\n"
+        assert waiter.wait() == 0
+        waiter.stdout.close()
+
+
+WAIT = """
+import sys
+from pathlib import Path
+from spark_jobs.lake import Lake
+folder = Path(sys.argv[1])
+print("trying", flush=True)
+with Lake(folder / "lake", folder / "state").lock_table("public.t", jvm=None):
+    print("locked", flush=True)
+"""
