@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyspark.errors import PySparkRuntimeError
 from pyspark.logger import PySparkLogger
 
-from cdc_core.errors import ConfigurationError
+from cdc_core.errors import ConfigurationError, Retry, WalgateError
 from spark_jobs.session import open_session
 
 if TYPE_CHECKING:
@@ -30,7 +31,10 @@ _CHECKOUT_STATE = Path(__file__).resolve().parent.parent / ".walgate"
 
 
 def open_spark(settings: Settings) -> SparkSession:
-    """Open the session of this process. Raises: ConfigurationError without Java."""
+    """Open the session of this process.
+
+    Raises: ConfigurationError without Java; WalgateError if the JVM does not start.
+    """
     folders = (settings.state_folder, _CHECKOUT_STATE)
     if "JAVA_HOME" not in os.environ:
         java = next((f / "java" for f in folders if (f / "java" / "bin" / "java").exists()), None)
@@ -45,8 +49,16 @@ def open_spark(settings: Settings) -> SparkSession:
     # Spark makes this folder wherever it runs, though no table of ours is ever in it.
     conf = {"spark.sql.warehouse.dir": str(settings.state_folder / "warehouse")}
     spark = settings.spark.model_copy(update={"conf": conf | settings.spark.conf})
-    with _divert_output(settings.state_folder / "spark.log"):
-        session = open_session(spark, jars_folder=jars)
+    log = settings.state_folder / "spark.log"
+    try:
+        with _divert_output(log):
+            session = open_session(spark, jars_folder=jars)
+    except PySparkRuntimeError as error:
+        raise WalgateError(
+            f"Spark did not start: {error.getCondition()}",
+            fix=f"see {log}; check JAVA_HOME (17 or 21) and [spark] in the configuration",
+            retry=Retry.AFTER_FIX,
+        ) from error
     # What Spark logs of a failed task may hold row values; its exceptions reach us all the same.
     session.sparkContext.setLogLevel("OFF")
     for name in _REPEATING_LOGGERS:

@@ -88,3 +88,12 @@ def test_a_place_that_is_none_is_wrong_use(folder: Path) -> None:
     answer = run_walgate("sql", "select 1", "--at", "yesterday", folder=folder)
     assert answer.exit_code == 2
     assert "expected latest, live or an LSN" in answer.stderr
+
+
+def test_without_java_the_fix_is_named(folder: Path, tmp_path: Path) -> None:
+    environment = {"JAVA_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    answer = run_walgate("sql", "select 1", folder=folder, environment=environment)
+    assert answer.exit_code == 4
+    (line,) = answer.stderr.splitlines()
+    assert "Spark did not start" in line
+    assert "JAVA_HOME" in line
