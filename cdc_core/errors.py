@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from enum import Enum
 
-
 # What a person does where the slot and the log no longer belong together.
 START_ANEW = (
     "start anew: make the slot again and give an empty [lake] root (a later version brings"

@@ -124,7 +124,7 @@ class ReplicationStream:
             self._connection.execute(statement)
 
     def read_frames(self, *, most: int, wait_s: float) -> list[Frame]:
-        """Frames that have arrived, `most` or some megabytes at most; none after `wait_s` of silence.
+        """Frames that have arrived, at most `most`, or some megabytes; none after `wait_s`.
 
         Raises: SourceError where the stream has ended or broken.
         """
