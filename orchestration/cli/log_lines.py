@@ -2,7 +2,7 @@
 
 A message begins with its noun and verb, `batch staged`; what it is about comes as `extra={"fields":
 {…}}`. An exception is named by its class alone, because its text may hold what a log must not;
-`--debug` adds the traceback and what libraries say.
+`--debug` adds where it was raised.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import re
 import sys
 from datetime import UTC, datetime
 from typing import Literal
+
+from orchestration.cli.failures import trace_failure
 
 LogForm = Literal["logfmt", "json"]
 
@@ -40,8 +42,7 @@ class LogLines(logging.Formatter):
         message = record.getMessage()
         if not _is_ours(record.name):
             # Its text is not ours to vouch for: only that it spoke, and how loud.
-            text = {"text": message} if self._is_debug else {}
-            message, fields = "library spoke", {"logger": record.name} | text | fields
+            message, fields = "library spoke", {"logger": record.name} | fields
         noun, _, verb = message.partition(" ")
         if self._form == "json":
             line = json.dumps(
@@ -50,8 +51,8 @@ class LogLines(logging.Formatter):
         else:
             pairs = [f"{key}={_quote(value)}" for key, value in fields.items()]
             line = " ".join([time, level, message, *pairs])
-        if self._is_debug and record.exc_info:
-            line = f"{line}\n{self.formatException(record.exc_info)}"
+        if self._is_debug and record.exc_info and record.exc_info[1]:
+            line = f"{line}\n{trace_failure(record.exc_info[1])}"
         return line
 
 
