@@ -1,8 +1,8 @@
 """One table's stretch of the log, made durable in one Delta commit.
 
-The commit carries the rows and how far the table has come. A TRUNCATE, and values for rows older
-than a new column, replace the table's content; anything else is a MERGE by key, which reads only
-the files whose key ranges meet those of the changes.
+The commit carries the rows and how far the table has come. A table's first rows, a TRUNCATE and
+values for rows older than a new column replace the table's content; anything else is a MERGE by
+key, which reads only the files whose key ranges meet those of the changes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def merge_stretch(session: SparkSession, lake: Lake, epoch: Epoch, stretch: Stre
     if stretch.before is None:
         _create(session, lake, stretch.table, stretch.shape)
     target = session.read.format("delta").load(str(path))
-    counts_for_nothing = stretch.truncated_at is not None
+    counts_for_nothing = stretch.before is None or stretch.truncated_at is not None
     base = None if counts_for_nothing else widen(target, stretch.shape)
     outcome = work_out(stretch, base)
     reach("before_merge_commit")
