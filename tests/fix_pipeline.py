@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from tests.child_process import ChildProcess
 from tests.deadline import wait_for
@@ -117,6 +118,19 @@ class Pipeline:
     def current_lsn(self) -> int:
         """Give where the server's WAL is written to."""
         return int(self.database.query("select pg_current_wal_lsn() - '0/0'")[0][0])
+
+    def unnamed_parts(self) -> set[str]:
+        """Give the files in the log's folder that no commit names."""
+        folder = self.root / "staging" / "changes"
+        if not (folder / "_delta_log").exists():
+            return set()
+        files = {path.name for path in folder.glob("part-*.parquet")}
+        named = DeltaTable(folder).file_uris()
+        return files - {Path(uri).name for uri in named}
+
+    def wait_for_unnamed_part(self) -> None:
+        """Wait until a capture stands between a part and its commit."""
+        wait_for(self.unnamed_parts, DEADLINE_S, "a part without its commit")
 
     def slot_facts(self) -> dict[str, Any]:
         """Give where the slot is and who consumes it."""

@@ -140,18 +140,26 @@ def require_whole_commits(root: Path) -> int:
 
 
 def read_staged(root: Path) -> int | None:
-    """Give the staged LSN as the newest version of the log tells it; None before the first."""
-    folder = root / "staging" / "changes"
+    """Give the staged LSN as the newest commit of the log tells it; None before the first epoch.
+
+    Cheap, for it is asked at every poll and every status update: one file is read.
+    """
+    for path in sorted((root / "staging" / "changes" / "_delta_log").glob("*.json"), reverse=True):
+        for line in path.read_text().splitlines():
+            if "txn" in (action := json.loads(line)):
+                version: int = action["txn"]["version"]
+                return version
+    folder = root / "staging" / "epochs"
     if not (folder / "_delta_log").exists():
         return None
-    epochs = DeltaTable(root / "staging" / "epochs").to_pyarrow_table().to_pylist()
-    if not epochs:
-        return None
-    newest = max(epochs, key=lambda row: (row["epoch"], row["timeline"]))
-    application = f"walgate:{newest['system_id']}:{newest['epoch']}"
-    staged = DeltaTable(folder).transaction_version(application)
-    first: int = newest["first_lsn"]
-    return first if staged is None else staged
+    epochs = DeltaTable(folder).to_pyarrow_table(columns=["first_lsn"])
+    return min(epochs.column("first_lsn").to_pylist(), default=None)
+
+
+def read_reached(root: Path) -> set[int]:
+    """Give every staged LSN that there ever was."""
+    commits = _read_commits(root / "staging" / "changes")
+    return {action["txn"]["version"] for line in commits for action in line if "txn" in action}
 
 
 def _read_commits(folder: Path) -> Iterator[list[dict[str, Any]]]:

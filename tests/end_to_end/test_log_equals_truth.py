@@ -73,9 +73,8 @@ def test_log_equals_truth_after_a_kill_at_each_named_point(
             # The first shutdown is the only one; elsewhere the third arrival is in mid-stream.
             arrival = 1 if point == "during_shutdown" else 3
             child = pipeline.start_streaming(**sizes, WALGATE_CRASH_AT=f"{point}:{arrival}")
-            before = pipeline.staged()
             if point == "during_shutdown":
-                wait_for(lambda: pipeline.staged() > before, DEADLINE_S, "something to be staged")
+                pipeline.wait_until_staged(pipeline.staged() + 1)
                 child.send(signal.SIGTERM)
             assert child.wait(DEADLINE_S) == -signal.SIGKILL, child.output()
     pipeline.catch_up(**draw_sizes(rng))
