@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkRuntimeError
-from pyspark.logger import PySparkLogger
 
 from cdc_core.errors import ConfigurationError, Retry, WalgateError
 from spark_jobs.session import open_session
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 
     from cdc_core.settings import Settings
 
-# PySpark repeats every exception to these, text and all; they write to standard error themselves.
-_REPEATING_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 _CHECKOUT_STATE = Path(__file__).resolve().parent.parent / ".walgate"
 
 
@@ -59,10 +56,6 @@ def open_spark(settings: Settings) -> SparkSession:
             fix=f"see {log}; check JAVA_HOME (17 or 21) and [spark] in the configuration",
             retry=Retry.AFTER_FIX,
         ) from error
-    # What Spark logs of a failed task may hold row values; its exceptions reach us all the same.
-    session.sparkContext.setLogLevel("OFF")
-    for name in _REPEATING_LOGGERS:
-        PySparkLogger.getLogger(name).disabled = True
     return session
 
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from cdc_core.errors import ConfigurationError
 from cdc_core.settings import SparkSettings
 
+# PySpark repeats every exception to these, text and all; they write to standard error themselves.
+_REPEATING_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 _DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
 
 _CONF = {
@@ -55,8 +58,10 @@ def open_session(spark: SparkSettings, *, jars_folder: Path | None = None) -> Sp
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         os.environ.setdefault("SPARK_LOCAL_HOSTNAME", "localhost")
     session = builder.getOrCreate()
-    # A failed task's error would be printed with the row value that it is about; it is raised anyway.
+    # A failed task's error would be printed with the row value it is about; it is raised anyway.
     session.sparkContext.setLogLevel("OFF")
+    for name in _REPEATING_LOGGERS:
+        PySparkLogger.getLogger(name).disabled = True
     return session
 
 

@@ -8,7 +8,7 @@ rows says which transaction it belongs to. All of it becomes columns when the ba
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -121,10 +121,6 @@ class Batch:
         """When its last transaction was committed, by the server's clock."""
         return self.transactions.committed_at_us[-1]
 
-    def marks(self) -> list[str]:
-        """The details of its marks, in order."""
-        return [e.detail for e in self.entries if e.operation is Operation.MARK and e.detail]
-
     def to_table(self, epoch: int) -> pa.Table:
         """All entries in staging's columns, sorted by table, within one by position."""
         decoded = [block.decoded for block in self.blocks]
@@ -150,6 +146,24 @@ class Batch:
         table = pa.Table.from_pydict(columns, schema=CHANGES_SCHEMA)
         order = _sort_order(table.column("table"), transaction, seq)
         return table if order is None else table.take(order)
+
+
+def split_blocks(
+    blocks: list[Block], block: int, row: int, index: int
+) -> tuple[list[Block], list[Block]]:
+    """The blocks before transaction `index`, which begins at a block's row, and its own."""
+    before, after = blocks[:block], blocks[block:]
+    if after and row:
+        head, tail = after[0].split(row)
+        before = [*before, head]
+        after = [tail, *after[1:]]
+    own = [
+        replace(kept, runs=tuple(replace(run, transaction=0) for run in kept.runs))
+        for kept in after
+        if kept.decoded.num_rows
+    ]
+    assert all(run.transaction == index for kept in after for run in kept.runs)
+    return before, own
 
 
 def _expand(runs: Sequence[Run]) -> tuple[np.ndarray, np.ndarray]:

@@ -6,7 +6,6 @@ only between transactions: when it is full, or when the last one is staged and i
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
@@ -163,7 +162,11 @@ class CaptureLoop:
             return
         full = collector.rows >= settings.batch_rows or collector.size >= settings.batch_bytes
         age = time.monotonic() - (self._oldest_at or time.monotonic())
-        if full or (self._writer.is_idle and age >= settings.batch_seconds):
+        due = full or (self._writer.is_idle and age >= settings.batch_seconds)
+        if self._awaited is not None and collector.has_mark(self._awaited):
+            self._awaited = None
+            due = True
+        if due:
             self._stage()
 
     def _stage(self) -> None:
@@ -171,7 +174,6 @@ class CaptureLoop:
         self._oldest_at = None
         if batch is None:
             return
-        marks = batch.marks()
         self._writer.submit(
             Landing(
                 end_lsn=batch.end_lsn,
@@ -181,10 +183,3 @@ class CaptureLoop:
                 batch=batch,
             )
         )
-        if self._awaited is not None and any(_is_mark(mark, self._awaited) for mark in marks):
-            self._awaited = None
-
-
-def _is_mark(detail: str, wanted: str) -> bool:
-    content = json.loads(detail)
-    return isinstance(content, dict) and content.get("mark") == wanted

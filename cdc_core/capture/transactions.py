@@ -22,7 +22,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from cdc_core.capture.batches import Batch, Block, Entry, Run, Transactions
+from cdc_core.capture.batches import Batch, Block, Entry, Run, Transactions, split_blocks
+from cdc_core.capture.marks import mark_id, read_mark
 from cdc_core.errors import START_ANEW, Retry, UnexpectedMessage, WrongServer
 from cdc_core.layout import END_LSN_NOT_KNOWN
 from cdc_core.protocol.frames import HEADER_SIZE, message_kind
@@ -39,7 +40,7 @@ from cdc_core.protocol.messages import (
     parse_message,
 )
 from cdc_core.protocol.rows import RelationFrom, decode_rows
-from cdc_core.vocabulary import MARK_PREFIX, Lsn, Operation, Relation, TransactionId
+from cdc_core.vocabulary import Lsn, Operation, Relation, TransactionId
 
 Frame = bytes | memoryview
 
@@ -54,7 +55,8 @@ class _Open:
     """The transaction being received.
 
     `seq` is the next entry's where the current run began, at row `run_row` of the frames that wait;
-    `block` and `row` say where its first row is, `size` how many bytes it has so far.
+    `block` and `row` say where its first row is, `entry` its first entry; `size` is its bytes so
+    far.
     """
 
     begin: Begin
@@ -62,6 +64,7 @@ class _Open:
     replayed: bool
     block: int
     row: int
+    entry: int
     run_row: int
     seq: int = 0
     entries: int = 0
@@ -122,6 +125,11 @@ class Collector:
     def open_size(self) -> int:
         """Bytes of the open transaction, taken or not; 0 between transactions and in a replay."""
         return 0 if self._open is None else self._open.size
+
+    def has_mark(self, mark: str) -> bool:
+        """Whether a mark waits in a whole transaction."""
+        entries = self._entries if self._open is None else self._entries[: self._open.entry]
+        return any(mark_id(entry) == mark for entry in entries)
 
     def feed(self, frames: Sequence[Frame], start: int = 0) -> int:
         """Take in frames from `start` on; the index of the first that was left.
@@ -200,7 +208,8 @@ class Collector:
                 committed_at_us=begin.committed_at_us,
             )
         row = len(self._frames)
-        self._open = _Open(begin, index, replayed, len(self._blocks), row, row)
+        entry = len(self._entries)
+        self._open = _Open(begin, index, replayed, len(self._blocks), row, entry, row)
 
     def _commit(self, commit: Commit) -> None:
         transaction = self._require_open("commit")
@@ -251,7 +260,7 @@ class Collector:
     def _receive_message(self, message: LogicalMessage) -> None:
         if not message.transactional:
             return
-        detail = parse_mark(message) if message.prefix == MARK_PREFIX else None
+        detail = read_mark(message)
         if detail is not None:
             self._add_entry(Operation.MARK, detail)
             return
@@ -332,12 +341,12 @@ class Collector:
         transactions, kept = self._transactions, Transactions()
         size, kept_size = self._size, 0
         if (opened := self._open) is not None:
-            blocks, kept_blocks = _split_blocks(blocks, opened.block, opened.row, opened.index)
-            entries = [entry for entry in self._entries if entry.transaction < opened.index]
-            kept_entries = [replace(e, transaction=0) for e in self._entries[len(entries) :]]
+            blocks, kept_blocks = split_blocks(blocks, opened.block, opened.row, opened.index)
+            entries = self._entries[: opened.entry]
+            kept_entries = [replace(e, transaction=0) for e in self._entries[opened.entry :]]
             transactions, kept = transactions.split_last()
             size, kept_size = size - opened.size, opened.size
-            opened.index = opened.block = opened.row = 0
+            opened.index = opened.block = opened.row = opened.entry = 0
         batch = Batch(tuple(blocks), tuple(entries), transactions, self._take_relations(), size)
         self._blocks, self._entries, self._transactions = kept_blocks, kept_entries, kept
         self._size = kept_size
@@ -365,38 +374,10 @@ class Collector:
             self.spool_ended = None
         else:
             self._open.spooled = True
-            self._open.block = self._open.row = 0
+            self._open.block = self._open.row = self._open.entry = 0
         return batch
 
     def _take_relations(self) -> tuple[tuple[Relation, Lsn], ...]:
         taken = tuple(self._relations)
         self._relations.clear()
         return taken
-
-
-def parse_mark(message: LogicalMessage) -> str | None:
-    """A mark's content as text; None for what is not JSON: another used our prefix."""
-    try:
-        text = message.content.decode("utf-8")
-        json.loads(text)
-    except ValueError:
-        return None
-    return text
-
-
-def _split_blocks(
-    blocks: list[Block], block: int, row: int, index: int
-) -> tuple[list[Block], list[Block]]:
-    """The blocks before transaction `index`, which begins at a block's row, and its own."""
-    before, after = blocks[:block], blocks[block:]
-    if after and row:
-        head, tail = after[0].split(row)
-        before = [*before, head]
-        after = [tail, *after[1:]]
-    own = [
-        replace(kept, runs=tuple(replace(run, transaction=0) for run in kept.runs))
-        for kept in after
-        if kept.decoded.num_rows
-    ]
-    assert all(run.transaction == index for kept in after for run in kept.runs)
-    return before, own

@@ -145,7 +145,7 @@ def _run(server: PostgresServer, mode: str, number: int) -> tuple[float, float, 
         if mode == "recvlogical":
             end = server.query("bench", "select pg_current_wal_lsn()::text")[0][0]
             command = [
-                str(server.bin("pg_recvlogical")), "-d", (server.tcp_dsn if __import__("os").environ.get("TCP") else server.dsn)("bench"), "-S", slot, "--start",
+                str(server.bin("pg_recvlogical")), "-d", server.tcp_dsn("bench"), "-S", slot, "--start",
                 "-f", "/dev/null", "-n", "-E", end,
                 "-o", "proto_version=1", "-o", "publication_names=walgate", "-o", "messages=true",
             ]  # fmt: skip
@@ -155,7 +155,7 @@ def _run(server: PostgresServer, mode: str, number: int) -> tuple[float, float, 
         else:
             config = Path(folder) / "walgate.toml"
             config.write_text(
-                f'[source]\ndsn = "{(server.tcp_dsn if __import__("os").environ.get("TCP") else server.dsn)("bench")}"\nslot = "{slot}"\n[lake]\nroot = "lake"\n'
+                f'[source]\ndsn = "{server.tcp_dsn("bench")}"\nslot = "{slot}"\n[lake]\nroot = "lake"\n'
                 '[redis]\nurl = "redis://127.0.0.1:1/0"\n'
             )
             answer = multiprocessing.get_context("spawn").SimpleQueue()
