@@ -62,6 +62,10 @@ class SourceError(WalgateError):
     """The PostgreSQL server refused, failed or went away."""
 
 
+class SourceStopping(SourceError):
+    """The server is up but takes no connections: it is shutting down or starting."""
+
+
 class SlotLost(SourceError):
     """The slot is missing, invalidated, recreated, or ahead of staging."""
 

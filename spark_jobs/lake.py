@@ -79,7 +79,8 @@ class Lake:
         if epochs is None:
             return []
         rows = epochs.to_pyarrow_table(columns=["epoch", "system_id", "first_lsn"]).to_pylist()
-        found = [Epoch(row["epoch"], row["system_id"], Lsn(row["first_lsn"])) for row in rows]
+        # A promotion that was followed has a row of its own in the same epoch.
+        found = {Epoch(row["epoch"], row["system_id"], Lsn(row["first_lsn"])) for row in rows}
         return sorted(found, key=lambda epoch: epoch.number)
 
     def read_relations(self) -> dict[int, Relation]:

@@ -1,6 +1,7 @@
 """The marker: emits marks, so that an idle or filtered database still moves the slot and the log.
 
-It also looks where the server's WAL is, on a connection of its own.
+It also looks where the server's WAL is, on a connection of its own, and notices a server that is
+being shut down.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from cdc_core.capture.progress import Progress
-from cdc_core.errors import Retry, SourceError
+from cdc_core.errors import Retry, SourceError, SourceStopping
 from cdc_core.vocabulary import Lsn
 
 # WAL that a server writes on its own account (running transactions, checkpoints, our own marks): it
@@ -22,7 +23,7 @@ from cdc_core.vocabulary import Lsn
 _OWN_WAL_BYTES = 16 << 10
 _QUIET_INTERVAL_S = 60.0
 _LONGEST_LOOK_S = 1.0
-_RECONNECT_S = 2.0
+_RECONNECT_S = 0.5
 
 _logger = logging.getLogger("walgate.capture")
 
@@ -94,7 +95,9 @@ class Marker:
                     connection = self._connect()
                 self._look(connection)
             except SourceError as exc:
-                if exc.retry is Retry.AFTER_FIX:
+                # A server that shuts down waits for its walsenders to be confirmed past all WAL,
+                # which the staged LSN never is: to go is the only way not to keep it up.
+                if exc.retry is Retry.AFTER_FIX or isinstance(exc, SourceStopping):
                     self.failure = exc
                     stopping = True
                 if connection is not None:

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
+from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from cdc_core.errors import Retry, SlotInUse, SourceError
+from cdc_core.errors import Retry, SlotInUse, SourceError, SourceStopping
 from cdc_core.settings import SourceSettings
 
 OUTPUT_SETTINGS = {
@@ -44,7 +45,7 @@ def open_connection(
 ) -> psycopg.Connection:
     """Connect in autocommit with the output settings; `replication` makes it a walsender.
 
-    Raises: SourceError.
+    Raises: SourceStopping, SourceError.
     """
     options: dict[str, str] = {
         key: str(value) for key, value in conninfo_to_dict(source.dsn).items() if value is not None
@@ -61,7 +62,16 @@ def open_connection(
     if replication:
         options["replication"] = "database"
     with source_errors("connect to the source"):
-        return psycopg.connect("", autocommit=True, **options)  # type: ignore[arg-type]
+        try:
+            return psycopg.connect("", autocommit=True, **options)  # type: ignore[arg-type]
+        except psycopg.OperationalError as exc:
+            if pq.PGconn.ping(make_conninfo("", **options).encode()) == pq.Ping.REJECT:
+                raise SourceStopping(
+                    "the server takes no connections: it is shutting down or starting",
+                    fix="wait until it has started",
+                    retry=Retry.LATER,
+                ) from exc
+            raise
 
 
 @contextmanager
