@@ -113,7 +113,15 @@ class Pipeline:
 
     def wait_until_staged(self, lsn: int) -> None:
         """Wait until the log has come to an LSN."""
-        wait_for(lambda: self.staged() >= lsn, DEADLINE_S, f"staging to reach {lsn}")
+
+        def is_staged() -> bool:
+            if self.staged() >= lsn:
+                return True
+            ended = [child for child in self.children if not child.is_running]
+            assert len(ended) < len(self.children), ended[-1].output()
+            return False
+
+        wait_for(is_staged, DEADLINE_S, f"staging to reach {lsn}")
 
     def current_lsn(self) -> int:
         """Give where the server's WAL is written to."""
@@ -148,6 +156,7 @@ class Pipeline:
                 with contextlib.suppress(ProcessLookupError):
                     child.send(signal.SIGCONT)
                 child.kill()
+            child.wait()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -57,6 +57,7 @@ def run_capture(
     """Replicate until the bound is met. Raises: WalgateError."""
     lease = Lease(settings.redis, slot=settings.source.slot)
     pause = _FIRST_PAUSE_S
+    has_streamed = False
     try:
         while True:
             streamed = Progress(Lsn(0), Lsn(0), Lsn(0))
@@ -66,8 +67,9 @@ def run_capture(
                 _logger.warning("another writer committed, starting again", extra={"fields": {}})
             except WalgateError as exc:
                 # Before anything was streamed the caller decides; so it does for a taken slot.
+                has_streamed = has_streamed or streamed.state != "starting"
                 final = exc.retry is Retry.AFTER_FIX or isinstance(exc, SlotInUse)
-                if final or streamed.state == "starting" or bound.is_met():
+                if final or not has_streamed or bound.is_met():
                     raise
                 _logger.warning("session ended", extra={"fields": {"reason": exc.message}})
             else:
@@ -117,8 +119,20 @@ def _take_slot(settings: Settings, source: Source, log: ChangeLog, bound: Bound)
         )
         log.begin_epoch(epoch)
         _logger.info("slot adopted", extra={"fields": {"slot": slot.name}})
+    elif epoch.timeline != source.server.timeline:
+        # The switch point lies at or past the staged LSN now; once staging has passed it, only this
+        # row says that it was followed.
+        epoch = replace(
+            epoch,
+            timeline=source.server.timeline,
+            started_at=datetime.now(UTC),
+            reason="promoted",
+        )
+        log.begin_epoch(epoch)
+        _logger.info("promotion followed", extra={"fields": {"timeline": epoch.timeline}})
     staged = log.read_staged(epoch)
-    require_continuation(slot, staged=staged, current=source.server.current)
+    # Asked only now: what the server said when it was connected to is older than a slot waited for.
+    require_continuation(slot, staged=staged, current=source.read_current_lsn())
     return _Start(epoch, staged, slot)
 
 
@@ -139,7 +153,14 @@ def _require_server(settings: Settings, source: Source, epoch: Epoch, staged: Ls
             fix=f'set slot = "{epoch.slot}", or {START_ANEW}',
             retry=Retry.AFTER_FIX,
         )
-    if server.timeline != epoch.timeline:
+    if server.timeline < epoch.timeline:
+        raise WrongServer(
+            f"the server is on timeline {server.timeline}, staging was filled from timeline"
+            f" {epoch.timeline}",
+            fix=fix,
+            retry=Retry.AFTER_FIX,
+        )
+    if server.timeline > epoch.timeline:
         switched = source.stream.switch_point(epoch.timeline)
         if switched < staged:
             raise WrongServer(
@@ -181,7 +202,7 @@ def _stream(
         stream=source.stream,
         log=log,
         collector=collector,
-        writer=Writer(log, epoch=start.epoch, progress=progress),
+        writer=Writer(log, epoch=start.epoch, progress=progress, is_stopped=bound.is_met),
         status=StatusSender(
             source.stream, progress=progress, timeout_s=source.server.wal_sender_timeout_s
         ),

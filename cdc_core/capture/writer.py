@@ -10,6 +10,7 @@ import logging
 import queue
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from cdc_core.capture.batches import Batch
@@ -42,11 +43,19 @@ class Landing:
 class Writer:
     """The thread that stages landings in the order they are submitted."""
 
-    def __init__(self, log: ChangeLog, *, epoch: Epoch, progress: Progress) -> None:
-        """Start the thread."""
+    def __init__(
+        self,
+        log: ChangeLog,
+        *,
+        epoch: Epoch,
+        progress: Progress,
+        is_stopped: Callable[[], bool],
+    ) -> None:
+        """Start the thread; `is_stopped` tells whether the run is to end."""
         self._log = log
         self._epoch = epoch
         self._progress = progress
+        self._is_stopped = is_stopped
         self._waiting: queue.Queue[Landing | None] = queue.Queue(maxsize=1)
         # Each is counted by one thread: the loop submits, the writer finishes.
         self._submitted = 0
@@ -62,13 +71,19 @@ class Writer:
         return self._finished == self._submitted
 
     def submit(self, landing: Landing) -> None:
-        """Hand over a landing; waits while another waits. Raises: what ended the writer."""
+        """Hand over a landing; waits while another waits.
+
+        Raises: what ended the writer; StagingError where the storage refuses and the run is to end.
+        """
         self._submitted += 1
         while True:
             self.require_alive()
             try:
                 self._waiting.put(landing, timeout=_POLL_S)
             except queue.Full:
+                reason = self._progress.storage_error
+                if reason is not None and self._is_stopped():
+                    raise _storage_refused(reason, landing.end_lsn) from None
                 continue
             return
 

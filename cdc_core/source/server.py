@@ -84,6 +84,10 @@ class Source:
                 continue
             return self.read_slot()
 
+    def read_current_lsn(self) -> Lsn:
+        """How far the server's WAL is written. Raises: SourceError."""
+        return marks.read_current_lsn(self._connection)
+
     def require_held(self) -> None:
         """The slot is still ours. Raises: SlotInUse, SourceError."""
         name = self._settings.slot

@@ -76,7 +76,7 @@ class Log:
         rows = read_rows(self._epochs)
         if not rows:
             return None
-        row = max(rows, key=lambda row: row["epoch"])
+        row = max(rows, key=lambda row: (row["epoch"], row["timeline"]))
         return Epoch(**{**row, "first_lsn": Lsn(row["first_lsn"])})
 
     def begin_epoch(self, epoch: Epoch) -> None:

@@ -15,6 +15,7 @@ import os
 import shutil
 import struct
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -104,9 +105,11 @@ class PartWriter:
         return Part(path=self._path, rows=self._rows, bounds=self._bounds, sealed=sealed)
 
     def discard(self) -> None:
-        """Remove the unfinished file."""
-        self._file.close()
+        """Remove the unfinished file, on storage that takes no more bytes too."""
+        self._writer.is_open = False  # Else it writes the footer when it is collected.
         self._path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self._file.close()  # This writes what is buffered, and closes though it may fail.
 
 
 def write_part(folder: Path, changes: pa.Table) -> Part:
@@ -157,13 +160,25 @@ def move_part(part: Part, folder: Path) -> Part:
     except OSError as exc:
         if exc.errno != errno.EXDEV:
             raise
-        arriving = target.with_suffix(".arriving")
-        shutil.copyfile(part.path, arriving)
-        with arriving.open("rb") as file:
-            os.fsync(file.fileno())
-        arriving.rename(target)
+        _copy_privately(part.path, target)
         part.path.unlink()
     return replace(part, path=target)
+
+
+def _copy_privately(source: Path, target: Path) -> None:
+    """Copy a file durably under another name first. Raises: OSError, with nothing left behind."""
+    arriving = target.with_suffix(".arriving")
+    arriving.unlink(missing_ok=True)
+    try:
+        descriptor = os.open(arriving, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with os.fdopen(descriptor, "wb") as copy, source.open("rb") as original:
+            shutil.copyfileobj(original, copy)
+            copy.flush()
+            os.fsync(copy.fileno())
+        arriving.rename(target)
+    except OSError:
+        arriving.unlink(missing_ok=True)
+        raise
 
 
 def sync_folder(folder: Path) -> None:
