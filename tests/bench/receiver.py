@@ -1,8 +1,8 @@
 """How fast a backlog is drained: pg_recvlogical, capture with a null sink, capture to staging.
 
-`python -m tests.bench.receiver [--rows N] [--per-transaction N] [--rounds N]` prints rows per second
-and the ratio to pg_recvlogical of the same round, and CPU seconds of the client per row. Each run
-drains a fresh copy of one slot, in turn.
+`python -m tests.bench.receiver [--rows N] [--per-transaction N] [--rounds N]` prints rows a second,
+the ratio to pg_recvlogical of the same round, CPU time of the client a row with its start, and its
+peak memory. Each run drains a fresh copy of one slot over TCP, in turn.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 
 from cdc_core.capture.loop import Bound
 from cdc_core.capture.run import run_capture
-from cdc_core.capture.shores import ChangeLog
-from cdc_core.settings import LakeSettings, load_settings
+from cdc_core.settings import load_settings
 from cdc_core.staging.log import Epoch
 from cdc_core.staging.parts import Part, PartWriter
 from cdc_core.vocabulary import Lsn, Relation, TransactionId
@@ -35,7 +34,8 @@ create table bench (id bigint primary key, a int, b smallint, c text, d numeric(
 """
 ROW = """
 select n, (n * 7919) % 1000000, n % 30000, 'customer ' || md5(n::text), (n % 1000000) / 7.0,
-       n % 2 = 0, '2026-01-01'::timestamptz + n * interval '1 second', '2026-01-01'::date + n % 3000,
+       n % 2 = 0, '2026-01-01'::timestamptz + n * interval '1 second',
+       '2026-01-01'::date + n % 3000,
        case when n % 20 = 0 then null else n / 3.0 end,
        jsonb_build_object('k', n, 's', md5((n + 1)::text))
 """
@@ -44,8 +44,9 @@ select n, (n * 7919) % 1000000, n % 30000, 'customer ' || md5(n::text), (n % 100
 class NullLog:
     """A log that drops every finished batch."""
 
-    def __init__(self) -> None:
+    def __init__(self, spool: Path) -> None:
         """Hold nothing."""
+        self._spool = spool
         self._epoch: Epoch | None = None
         self.rows = 0
 
@@ -60,6 +61,7 @@ class NullLog:
     def latest_relation(self, oid: int) -> Relation | None:
         """None is stored."""
         del oid
+        return None
 
     def empty_spool(self) -> None:
         """There is none."""
@@ -82,8 +84,8 @@ class NullLog:
         return Part(Path("dropped"), changes.num_rows, {})
 
     def open_spool(self) -> PartWriter:
-        """A large transaction would spool to disk: not measured here."""
-        raise NotImplementedError
+        """A part that is never appended."""
+        return PartWriter(self._spool)
 
     def append(self, parts: Sequence[Part], *, epoch: Epoch, end_lsn: Lsn) -> None:
         """Nothing lands."""
@@ -109,7 +111,7 @@ def _fill(server: PostgresServer, rows: int, per_transaction: int) -> None:
               n_ins := (done % 10 < 7)::int; n_upd := (done % 10 in (7, 8))::int;
               n_del := (done % 10 = 9)::int;
             end if;
-            insert into bench {ROW.replace("select", "select", 1)}
+            insert into bench {ROW}
               from generate_series(first + 1, first + n_ins) n;
             update bench set a = a + 1, c = c || '!' where id in
               (select first + n_ins - k from generate_series(1, n_upd) k);
@@ -125,15 +127,45 @@ def _fill(server: PostgresServer, rows: int, per_transaction: int) -> None:
 
 def _capture(config: Path, sink: str, answer: multiprocessing.SimpleQueue[float]) -> None:
     settings = load_settings(config, {})
-    log = NullLog()
-    opened: Callable[[LakeSettings], ChangeLog] = lambda _: log  # noqa: E731
+    log = NullLog(config.parent)
+    bound = Bound(threading.Event(), until_current=True)
     started = time.perf_counter()
     if sink == "null":
-        run_capture(settings, Bound(threading.Event(), until_current=True), open_log=opened)
+        run_capture(settings, bound, open_log=lambda _: log)
     else:
-        run_capture(settings, Bound(threading.Event(), until_current=True))
+        run_capture(settings, bound)
     answer.put(time.perf_counter() - started)
     answer.put(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+def _drain_by_program(server: PostgresServer, slot: str) -> tuple[float, float]:
+    """Seconds and peak MB of pg_recvlogical."""
+    end = server.query("bench", "select pg_current_wal_lsn()::text")[0][0]
+    options = ("proto_version=1", "publication_names=walgate", "messages=true")
+    command = [str(server.bin("pg_recvlogical")), "-d", server.tcp_dsn("bench"), "-S", slot]
+    command += ["--start", "-f", "/dev/null", "-n", "-E", end]
+    for option in options:
+        command += ["-o", option]
+    started = time.perf_counter()
+    subprocess.run(command, check=True, capture_output=True)
+    return time.perf_counter() - started, 0.0
+
+
+def _drain_by_capture(server: PostgresServer, slot: str, sink: str) -> tuple[float, float]:
+    """Seconds and peak MB of a capture in a process of its own."""
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "walgate.toml"
+        config.write_text(
+            f'[source]\ndsn = "{server.tcp_dsn("bench")}"\nslot = "{slot}"\n'
+            '[lake]\nroot = "lake"\n[redis]\nurl = "redis://127.0.0.1:1/0"\n'
+        )
+        answer = context.SimpleQueue()
+        child = context.Process(target=_capture, args=(config, sink, answer))
+        child.start()
+        child.join()
+        assert child.exitcode == 0
+        return answer.get(), answer.get()
 
 
 def _run(server: PostgresServer, mode: str, number: int) -> tuple[float, float, float]:
@@ -141,31 +173,10 @@ def _run(server: PostgresServer, mode: str, number: int) -> tuple[float, float, 
     slot = f"copy_{mode}_{number}"
     server.execute("bench", f"select pg_copy_logical_replication_slot('origin', '{slot}')")
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    with tempfile.TemporaryDirectory() as folder:
-        if mode == "recvlogical":
-            end = server.query("bench", "select pg_current_wal_lsn()::text")[0][0]
-            command = [
-                str(server.bin("pg_recvlogical")), "-d", server.tcp_dsn("bench"), "-S", slot, "--start",
-                "-f", "/dev/null", "-n", "-E", end,
-                "-o", "proto_version=1", "-o", "publication_names=walgate", "-o", "messages=true",
-            ]  # fmt: skip
-            started = time.perf_counter()
-            subprocess.run(command, check=True, capture_output=True)
-            seconds, peak = time.perf_counter() - started, 0.0
-        else:
-            config = Path(folder) / "walgate.toml"
-            config.write_text(
-                f'[source]\ndsn = "{server.tcp_dsn("bench")}"\nslot = "{slot}"\n[lake]\nroot = "lake"\n'
-                '[redis]\nurl = "redis://127.0.0.1:1/0"\n'
-            )
-            answer = multiprocessing.get_context("spawn").SimpleQueue()
-            child = multiprocessing.get_context("spawn").Process(
-                target=_capture, args=(config, mode, answer)
-            )
-            child.start()
-            child.join()
-            assert child.exitcode == 0
-            seconds, peak = answer.get(), answer.get()
+    if mode == "recvlogical":
+        seconds, peak = _drain_by_program(server, slot)
+    else:
+        seconds, peak = _drain_by_capture(server, slot, mode)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     server.execute("bench", f"select pg_drop_replication_slot('{slot}')")

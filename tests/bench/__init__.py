@@ -1,1 +1,0 @@
-"""Measurements; nothing here asserts on time."""
