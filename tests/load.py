@@ -64,13 +64,13 @@ SCRIPTS = {
     """,
     "many_rows": """
         begin;
-        insert into side select nextval('ids'), i from generate_series(1, 3000) i;
+        insert into side select nextval('ids'), i from generate_series(1, 2000) i;
         delete from side where of between 1000 and 2500;
         commit;
     """,
 }
 WEIGHTS = {"truncated": 1, "many_rows": 1}
-OFTEN = 6
+OFTEN = 12
 
 
 def prepare(database: Database, folder: Path) -> list[Path]:
@@ -97,7 +97,7 @@ def with_pgbench(database: Database, *arguments: str) -> None:
 
 @contextmanager
 def running_load(
-    database: Database, scripts: Sequence[Path], *, seed: int, rate: int = 200, clients: int = 2
+    database: Database, scripts: Sequence[Path], *, seed: int, rate: int = 150, clients: int = 2
 ) -> Iterator[ChildProcess]:
     """Run pgbench until the block ends; it must not have failed."""
     server = database.server
