@@ -124,7 +124,9 @@ def identify(shape: Shape, texts: Expression) -> list[Expression]:
     """What identifies a row, from its texts: the typed key where it is exact, else its text."""
     keys = [texts[i] for i in shape.key]
     if has_exact_key(shape):
-        return [map_type(shape.columns[i]).parse(key) for i, key in zip(shape.key, keys, strict=True)]
+        return [
+            map_type(shape.columns[i]).parse(key) for i, key in zip(shape.key, keys, strict=True)
+        ]
     return [F.to_json(F.array(*keys))]
 
 
@@ -143,7 +145,9 @@ def take_steps(
         *POSITION,
         "committed_at",
         "op",
-        F.col("relation_version").isin(*full).alias("_full") if full else F.lit(False).alias("_full"),
+        F.col("relation_version").isin(*full).alias("_full")
+        if full
+        else F.lit(False).alias("_full"),
         _align_values("values", shape, relations).alias("values"),
         _align_unchanged(shape, relations).alias("unchanged"),
         _align_values("old_values", shape, relations).alias("old"),
@@ -252,9 +256,9 @@ def _resolve_from_old_row() -> dict[str, Expression]:
     sent_whole = F.col("_full") & F.col("old").isNotNull() & (F.size("unchanged") > 0)
     whole = F.transform(
         F.col("values"),
-        lambda value, i: F.when(
-            F.array_contains(F.col("unchanged"), i), F.col("old")[i]
-        ).otherwise(value),
+        lambda value, i: F.when(F.array_contains(F.col("unchanged"), i), F.col("old")[i]).otherwise(
+            value
+        ),
     )
     return {
         "values": F.when(sent_whole, whole).otherwise(F.col("values")),

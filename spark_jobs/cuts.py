@@ -124,9 +124,7 @@ def _find_end(lake: Lake, app: str) -> Lsn | None:
     return None if lsn is None else Lsn(lsn)
 
 
-def _read_version(
-    session: SparkSession, lake: Lake, table: TableName, version: int
-) -> DataFrame:
+def _read_version(session: SparkSession, lake: Lake, table: TableName, version: int) -> DataFrame:
     _open_version(lake, table, version)
     path = str(lake.locate(table))
     return session.read.format("delta").option("versionAsOf", str(version)).load(path)

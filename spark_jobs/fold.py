@@ -72,7 +72,9 @@ def _speaks(index: int) -> Expression:
 
 def _speak(index: int) -> Expression:
     what = F.when(F.col("kind") == DEPARTURE, GONE).when(_is_sent(index), SAID).otherwise(MOVED)
-    return F.struct(what.alias("what"), F.when(_is_sent(index), F.col("values")[index]).alias("text"))
+    return F.struct(
+        what.alias("what"), F.when(_is_sent(index), F.col("values")[index]).alias("text")
+    )
 
 
 def _fill(values: str, unsent: list[int], width: int) -> Expression:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -76,18 +77,23 @@ def find_cut(lake: Lake, at: Bound | None = None) -> Cut | None:
     cuts = open_table(lake.cuts)
     if cuts is None:
         return None
-    places = cuts.to_pyarrow_dataset().to_table(columns=["epoch", "cut_lsn"]).to_pylist()
-    bounds = [Bound(place["epoch"], Lsn(place["cut_lsn"])) for place in places]
-    readable = [bound for bound in bounds if at is None or bound <= at]
-    if not readable:
+    # Each file knows the least of its epochs and cuts: only those that may hold the newest are read.
+    files = pa.table(cuts.get_add_actions(flatten=True)).to_pylist()
+    starts = [Bound(file["min.epoch"], Lsn(file["min.cut_lsn"])) for file in files]
+    least = max((start for start in starts if at is None or start <= at), default=None)
+    if least is None:
         return None
-    bound = max(readable)
-    chosen = (ds.field("epoch") == bound.epoch) & (ds.field("cut_lsn") == int(bound.lsn))
-    rows = cuts.to_pyarrow_dataset().to_table(filter=chosen).to_pylist()
-    row = max(rows, key=lambda row: row["created_at"])
+    epoch, lsn = ds.field("epoch"), ds.field("cut_lsn")
+    above = (epoch > least.epoch) | ((epoch == least.epoch) & (lsn >= int(least.lsn)))
+    rows = [
+        row
+        for row in cuts.to_pyarrow_dataset().to_table(filter=above).to_pylist()
+        if at is None or _bound_of(row) <= at
+    ]
+    row = max(rows, key=lambda row: (_bound_of(row), row["created_at"]))
     epochs, lsns = dict(row["merged_epoch"]), dict(row["merged"])
     return Cut(
-        bound,
+        _bound_of(row),
         row["committed_at"],
         row["created_at"],
         row["run_id"],
@@ -146,3 +152,7 @@ def write_states(lake: Lake, states: list[TableState]) -> None:
         for state in states
     ]
     write_deltalake(lake.states, pa.Table.from_pylist(rows, STATES_SCHEMA), mode="append")
+
+
+def _bound_of(row: dict[str, Any]) -> Bound:
+    return Bound(row["epoch"], Lsn(row["cut_lsn"]))

@@ -225,7 +225,9 @@ def _link(segments: DataFrame, ids: list[str], unsent: frozenset[int]) -> DataFr
 def _trace(nodes: DataFrame, unsent: frozenset[int]) -> DataFrame:
     """Follow parents to the end, each pass twice as far as the last."""
     said = [f"_said{i}" for i in sorted(unsent)]
-    ids = [name for name in nodes.columns if name not in {*said, "segment", "up", "up_segment", "root"}]
+    ids = [
+        name for name in nodes.columns if name not in {*said, "segment", "up", "up_segment", "root"}
+    ]
     while not nodes.where(F.col("up").isNotNull()).isEmpty():
         parents = nodes.select(
             F.struct(*ids).alias("up"),
@@ -253,9 +255,7 @@ def _trace(nodes: DataFrame, unsent: frozenset[int]) -> DataFrame:
     return nodes.drop("up", "up_segment")
 
 
-def _fill(
-    named: DataFrame, ids: list[str], unsent: frozenset[int], shape: Shape
-) -> DataFrame:
+def _fill(named: DataFrame, ids: list[str], unsent: frozenset[int], shape: Shape) -> DataFrame:
     """Texts that the lineage gives, and where the others are: at home, elsewhere, nowhere."""
     own = F.struct(*ids)
     sent = {i: ~F.coalesce(F.array_contains("unchanged", i), F.lit(False)) for i in unsent}

@@ -9,7 +9,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -46,30 +46,32 @@ def merge_until(
     *,
     round_rows: int,
     tables: Collection[str] | None = None,
+    passed_over: Collection[str] = (),
     on_round: Callable[[Round], None] = lambda _: None,
 ) -> list[Round]:
     """Merge in rounds up to the staged LSN at the start; `tables` (quoted names) limits it.
 
-    Halted tables are tried again in the first round.
+    Halted tables are tried again in the first round, but for those `passed_over`.
     Raises: LakeError if nothing was ever staged; MergeError if another process merges.
     """
     epochs = require_epochs(lake)
     staged = lake.read_staged(epochs)
     rounds: list[Round] = []
-    halted: dict[str, Halt] = {}
     with lake.lock_table("rounds", jvm=find_jvm(session)):
         while staged is not None:
             starting = _Start(session, lake, epochs, lake.read_relations(), find_cut(lake))
-            done = _merge_round(starting, staged, round_rows, chosen=tables, passed_over=halted)
+            done = _merge_round(
+                starting, staged, round_rows, chosen=tables, passed_over=passed_over
+            )
             if done is None:
                 break
             rounds.append(done)
-            halted = done.halted
+            passed_over = done.halted
             on_round(done)
     return rounds
 
 
-def follow(  # noqa: PLR0913 - As merge_until, and how long.
+def follow(
     session: SparkSession,
     lake: Lake,
     *,
@@ -82,10 +84,19 @@ def follow(  # noqa: PLR0913 - As merge_until, and how long.
     """Merge while changes arrive, then linger; None lingers until `stop` is set."""
     idle_since = time.monotonic()
     merged: Bound | None = None
+    halted: Collection[str] = ()
     while not stop.is_set():
         staged = lake.read_staged(lake.read_epochs())
         if staged is not None and staged != merged:
-            merge_until(session, lake, round_rows=round_rows, tables=tables, on_round=on_round)
+            rounds = merge_until(
+                session,
+                lake,
+                round_rows=round_rows,
+                tables=tables,
+                passed_over=halted,
+                on_round=on_round,
+            )
+            halted = rounds[-1].halted if rounds else halted
             merged, idle_since = staged, time.monotonic()
         elif linger_seconds is not None and time.monotonic() - idle_since > linger_seconds:
             return
@@ -174,7 +185,7 @@ def _merge_round(
         return None
     halted = _write_states(start.lake, results)
     reach("before_cut")
-    _write_cut(start, cut, touched, results, halted, spans)
+    _write_cut(start, cut, touched, results, halted=halted, spans=spans)
     reach("after_cut")
     merged = {table: result.merged for table, result in results.items() if result.merged}
     entries = sum(span.entries for span in spans)
@@ -214,9 +225,7 @@ def _write_states(lake: Lake, results: dict[str, _Result]) -> dict[str, Halt]:
     states = {
         table: TableState(table, "streaming", None, None, None)
         if result.halt is None
-        else TableState(
-            table, "halted", result.halt.reason, result.halt.fix, result.bound.lsn
-        )
+        else TableState(table, "halted", result.halt.reason, result.halt.fix, result.bound.lsn)
         for table, result in results.items()
     }
     changed = [state for table, state in states.items() if known.get(table) != state]
@@ -230,16 +239,17 @@ def _write_states(lake: Lake, results: dict[str, _Result]) -> dict[str, Halt]:
     }
 
 
-def _write_cut(  # noqa: PLR0913 - All that a cut says.
+def _write_cut(
     start: _Start,
     cut: Bound,
     touched: set[str],
     results: dict[str, _Result],
+    *,
     halted: Collection[str],
     spans: list[Span],
 ) -> None:
     behind = start.find_behind()
-    merged = {table: cut for table in (start.cut.merged if start.cut else ())}
+    merged = dict.fromkeys(start.cut.merged if start.cut else (), cut)
     for table in touched | behind:
         # What was not merged in this round stays where it was.
         merged[table] = start.find_merged(table) or Bound(start.epochs[0].number, Lsn(0))

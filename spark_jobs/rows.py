@@ -152,7 +152,9 @@ def widen(target: DataFrame, shape: Shape) -> DataFrame:
         younger[name] = mapping.parse(text).cast(mapping.spark_type)
         if column.missing_value is not None and not mapping.is_total:
             raws.append(
-                F.when(younger[name].isNull(), F.struct(F.lit(name).alias("key"), text.alias("value")))
+                F.when(
+                    younger[name].isNull(), F.struct(F.lit(name).alias("key"), text.alias("value"))
+                )
             )
     widened = target.withColumns(younger) if younger else target
     if not raws:

@@ -119,32 +119,42 @@ def follow(shape: Shape, relation: Relation) -> Shape | Halt:
         return admitted
     if relation.oid != shape.oid:
         return _refuse("the table was dropped and made again")
-    announced = {column.name: column for column in relation.columns}
-    by_attnum = {column.attnum: column.name for column in relation.columns}
-    for known in shape.columns:
-        name = quote_identifier(known.name)
-        column = announced.get(known.name)
-        if column is None:
-            renamed = by_attnum.get(known.attnum) if known.attnum is not None else None
-            change = "dropped" if renamed is None else f"renamed to {quote_identifier(renamed)}"
-            return _refuse(f"column {name} was {change}")
-        if column.attnum is None or known.attnum is None:
-            return _refuse(f"column {name} was renamed or dropped since it was announced")
-        if column.attnum != known.attnum:
-            return _refuse(f"column {name} was dropped and added again")
-        if (column.type_oid, column.type_modifier) != (known.type_oid, known.type_modifier):
-            return _refuse(f"the type of column {name} changed to {column.type_name}")
+    known = {column.name for column in shape.columns}
+    added = [column for column in relation.columns if column.name not in known]
+    changes = [_compare(column, relation) for column in shape.columns]
     if admitted.key_names != shape.key_names:
-        return _refuse(f"the key changed to ({', '.join(admitted.key_names)})")
-    added = [column for column in relation.columns if column.name not in {c.name for c in shape.columns}]
-    for column in added:
-        if column.attnum is None:
-            name = quote_identifier(column.name)
-            return _refuse(f"new column {name} was renamed or dropped since it was announced")
-        if column.has_default and column.missing_value is None:
-            name = quote_identifier(column.name)
-            return _refuse(f"new column {name} has a default that older rows may differ in")
+        changes.append(f"the key changed to ({', '.join(admitted.key_names)})")
+    changes += [_doubt(column) for column in added]
+    for change in filter(None, changes):
+        return _refuse(change)
     return replace(shape, columns=(*shape.columns, *added))
+
+
+def _compare(known: Column, relation: Relation) -> str | None:
+    """What happened to a column, if anything that rows may not have followed."""
+    name = quote_identifier(known.name)
+    column = next((column for column in relation.columns if column.name == known.name), None)
+    heirs = [c.name for c in relation.columns if c.attnum == known.attnum is not None]
+    if column is None:
+        change = f"renamed to {quote_identifier(heirs[0])}" if heirs else "dropped"
+        return f"column {name} was {change}"
+    if column.attnum is None or known.attnum is None:
+        return f"column {name} was renamed or dropped since it was announced"
+    if column.attnum != known.attnum:
+        return f"column {name} was dropped and added again"
+    if (column.type_oid, column.type_modifier) != (known.type_oid, known.type_modifier):
+        return f"the type of column {name} changed to {column.type_name}"
+    return None
+
+
+def _doubt(added: Column) -> str | None:
+    """Why older rows may have another value in a new column than the one announced."""
+    name = quote_identifier(added.name)
+    if added.attnum is None:
+        return f"new column {name} was renamed or dropped since it was announced"
+    if added.has_default and added.missing_value is None:
+        return f"new column {name} has a default that older rows may differ in"
+    return None
 
 
 def _refuse(reason: str) -> Halt:

@@ -86,7 +86,7 @@ class Stretch:
         return take_steps(entries, self.shape, self.relations, has_moves=self.has_moves)
 
 
-def plot_stretch(  # noqa: PLR0913 - The parts of one question.
+def plot_stretch(
     log: DataFrame,
     table: TableName,
     spans: list[Span],
@@ -159,9 +159,7 @@ def _walk(
         shape = following
 
 
-def _find_relation(
-    relations: Mapping[int, Relation], table: TableName, version: int
-) -> Relation:
+def _find_relation(relations: Mapping[int, Relation], table: TableName, version: int) -> Relation:
     if version not in relations:
         raise LakeError(
             f"the log holds changes of {table} under relation version {version}, "

@@ -71,7 +71,9 @@ def _map_numeric(type_modifier: int) -> TypeMapping:
 def _decimal(decimal: T.DecimalType) -> TypeMapping:
     # Digits beyond the scale would be rounded: only zeros may stand there.
     form = rf"\A-?[0-9]+(\.[0-9]{{0,{decimal.scale}}}0*)?\z"
-    return TypeMapping(decimal, lambda text: _where(text.rlike(form), text.try_cast(decimal)), False)
+    return TypeMapping(
+        decimal, lambda text: _where(text.rlike(form), text.try_cast(decimal)), False
+    )
 
 
 def _integer(kind: T.DataType) -> TypeMapping:

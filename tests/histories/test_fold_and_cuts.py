@@ -79,7 +79,12 @@ def test_history_12_a_new_epoch_with_smaller_lsns_outranks_the_old(lake: SmallLa
 
 def test_history_16_rows_with_inexact_keys_do_not_multiply(lake: SmallLake) -> None:
     table = make_relation("t", "d date, n numeric, v text", key="d n")
-    keys = [("infinity", "NaN"), ("2024-01-01", "NaN"), ("0044-03-15 BC", "1.0"), ("infinity", "1.00")]
+    keys = [
+        ("infinity", "NaN"),
+        ("2024-01-01", "NaN"),
+        ("0044-03-15 BC", "1.0"),
+        ("infinity", "1.00"),
+    ]
     lake.merge([insert(table, *key, "first") for key in keys])
     lake.merge([update(table, *key, "second") for key in keys])
     lake.merge(
@@ -116,7 +121,9 @@ def test_history_21_a_shift_of_deferrable_keys_keeps_every_row(
     if identity == "d":
         return
     orders = list(itertools.permutations((1, 2, 3)))
-    tables = [make_relation(f"order{i}", "k int4, v text", identity="f") for i in range(len(orders))]
+    tables = [
+        make_relation(f"order{i}", "k int4, v text", identity="f") for i in range(len(orders))
+    ]
     ends = lake.commit(
         [entry for table in tables for entry in fill(table)],
         [e for table, order in zip(tables, orders, strict=True) for e in shift(table, order)],

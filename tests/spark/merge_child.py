@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from cdc_core.settings import SparkSettings
+from spark_jobs import merge
 from spark_jobs.lake import Lake
 from spark_jobs.rounds import merge_until
 from spark_jobs.session import open_session
@@ -16,4 +17,5 @@ if __name__ == "__main__":
     session = open_session(
         SparkSettings(delta_jars=str(STATE_FOLDER / "jars"), driver_memory="1g", conf=TEST_CONF)
     )
+    merge.SMALL_TABLE_BYTES = 0
     merge_until(session, Lake(folder / "lake", folder / "state"), round_rows=round_rows)

@@ -23,16 +23,16 @@ class Version:
     is_new: bool = True
 
 
-def fold(
-    transactions: Iterable[list[dict]], key: list[int], *, whole: bool, state: Rows
-) -> Rows:
+def fold(transactions: Iterable[list[dict]], key: list[int], *, whole: bool, state: Rows) -> Rows:
     """Apply whole transactions of one table to its rows by key; `whole` is replica identity full."""
     queues = {k: [Version(texts, is_new=False)] for k, texts in state.items()}
     for entries in transactions:
         for entry in entries:
             _apply(queues, entry, key, whole)
         # A transaction ends with one row a key; of more, which only gaps in the log leave, the last.
-        queues = {k: [Version(queue[-1].texts, is_new=False)] for k, queue in queues.items() if queue}
+        queues = {
+            k: [Version(queue[-1].texts, is_new=False)] for k, queue in queues.items() if queue
+        }
     return {k: queue[-1].texts for k, queue in queues.items()}
 
 

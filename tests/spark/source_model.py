@@ -135,7 +135,9 @@ def _run_statement(rng: random.Random, table: SourceTable, keys: int) -> list[En
     taken = {row.key for row in table.rows}
     number = rng.randrange(keys)
     key = table.make_key(number)
-    statement = rng.choice(("insert", "insert", "change", "change", "same", "move", "delete", "again", "shift", "swap"))
+    statement = rng.choice(
+        ("insert", "insert", "change", "change", "same", "move", "delete", "again", "shift", "swap")
+    )
     if statement == "insert" or not table.rows:
         if key in taken and not table.deferrable:
             return []
@@ -143,7 +145,9 @@ def _run_statement(rng: random.Random, table: SourceTable, keys: int) -> list[En
     row = rng.choice(table.rows)
     if statement == "change":
         chosen = rng.sample(sorted(row.values), rng.randint(1, len(row.values)))
-        return [table.update(row, {c: v for c, v in _values(rng, table).items() if c in chosen}, None)]
+        return [
+            table.update(row, {c: v for c, v in _values(rng, table).items() if c in chosen}, None)
+        ]
     if statement == "same":
         return [table.update(row, {}, None)]
     if statement == "move":
@@ -210,4 +214,8 @@ def _values(rng: random.Random, table: SourceTable) -> dict[str, str | None]:
 
 
 def _text(rng: random.Random) -> str | None:
-    return None if rng.random() < 0.1 else rng.choice(("", "a", "b", " c ", "dé")) + str(rng.randint(0, 9))
+    return (
+        None
+        if rng.random() < 0.1
+        else rng.choice(("", "a", "b", " c ", "dé")) + str(rng.randint(0, 9))
+    )

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.ledger import find_cut
 from spark_jobs.lake import Lake, open_table
+from spark_jobs.ledger import find_cut
 from spark_jobs.rounds import merge_until
 from tests.spark.log_writer import LogWriter
 from tests.spark.recorded_log import RecordedLog, read_texts
@@ -40,7 +40,6 @@ def test_a_merge_killed_at_any_point_is_finished_by_the_next(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     seed = 7
-    print(f"seed {seed}")
     lake = Lake(tmp_path / "lake", tmp_path / "state")
     writer = LogWriter(lake)
     writer.begin_epoch(16)

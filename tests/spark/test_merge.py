@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc_core.vocabulary import Lsn
+from spark_jobs import merge
 from spark_jobs.ledger import find_cut, read_states
 from tests.spark.relations import delete, insert, make_relation, truncate, update
 from tests.spark.small_lake import SmallLake
@@ -41,7 +42,12 @@ INDEXED = make_relation("indexed", "k int4, code text", key="code", identity="i"
 
 @pytest.fixture(scope="module")
 def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SmallLake:
-    small = SmallLake(spark, tmp_path_factory.mktemp("cases"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(merge, "SMALL_TABLE_BYTES", 0)
+        return merge_cases(SmallLake(spark, tmp_path_factory.mktemp("cases")))
+
+
+def merge_cases(small: SmallLake) -> SmallLake:
     small.merge(
         [insert(PLAIN, "1", "a"), insert(PLAIN, "2", "b"), insert(PLAIN, "3", "c")],
         [insert(CHAIN, "1", "x", LONG), insert(CHAIN, "5", "y", "short")],
@@ -169,8 +175,11 @@ def test_a_table_without_a_key_halts_and_the_others_go_on(lake: SmallLake) -> No
     assert cut.halted == ("public.gone", "public.keyless")
 
 
-def test_rows_known_by_another_index_than_the_primary_key_are_known_by_it(lake: SmallLake) -> None:
-    columns = (replace(INDEXED.columns[0], key_ordinal=1), replace(INDEXED.columns[1], key_ordinal=None))
+def test_rows_known_by_another_index_than_the_primary_key_are_known_by_it() -> None:
+    columns = (
+        replace(INDEXED.columns[0], key_ordinal=1),
+        replace(INDEXED.columns[1], key_ordinal=None),
+    )
     assert replace(INDEXED, columns=columns).key == (1,)
 
 
@@ -228,4 +237,3 @@ def test_a_limited_merge_leaves_other_tables_where_they_were(
     assert [list(done.tables) for done in small.merge()] == [["public.other"]]
     assert small.rows(other) == [(1,)]
     assert small.merge() == []
-

@@ -12,7 +12,15 @@ from spark_jobs.shapes import METADATA_KEY, Halt, Shape, admit, follow
 def make(name: str, attnum: int | None, **more: Any) -> Column:
     key = more.pop("key", None)
     return Column(
-        name, attnum, more.pop("oid", 23), more.pop("modifier", -1), "integer", False, key, key is not None, **more
+        name,
+        attnum,
+        more.pop("oid", 23),
+        more.pop("modifier", -1),
+        "integer",
+        False,
+        key,
+        key is not None,
+        **more,
     )
 
 
@@ -66,7 +74,11 @@ def test_a_table_without_a_key_is_not_admitted() -> None:
 
 
 def test_a_shape_is_read_back_from_the_metadata_of_its_columns() -> None:
-    columns = (make("b", 2, key=2), make("odd name", 3, oid=1700, modifier=655366), make("a", 1, key=1))
+    columns = (
+        make("b", 2, key=2),
+        make("odd name", 3, oid=1700, modifier=655366),
+        make("a", 1, key=1),
+    )
     shape = Shape.of(replace(TABLE, columns=columns))
     read = Shape.from_metadata(16384, [shape.describe_column(i) for i in range(3)] + [{}])
     assert read.key == shape.key == (2, 0)

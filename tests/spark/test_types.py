@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import random
 import struct
 from datetime import UTC, date, datetime
@@ -35,6 +36,8 @@ def make_column(kind: str) -> Column:
     return Column("c", 1, OIDS[name], modifier, kind, False, None, False)
 
 
+moment = datetime.fromisoformat
+
 EXACT: list[tuple[str, str, Any]] = [
     ("bool", "t", True),
     ("bool", "f", False),
@@ -62,10 +65,10 @@ EXACT: list[tuple[str, str, Any]] = [
     ("date", "0001-01-01", date(1, 1, 1)),
     ("date", "1582-10-10", date(1582, 10, 10)),
     ("date", "9999-12-31", date(9999, 12, 31)),
-    ("timestamp", "2024-02-29 23:59:59.999999", datetime(2024, 2, 29, 23, 59, 59, 999999)),
-    ("timestamp", "0001-01-01 00:00:00", datetime(1, 1, 1)),
-    ("timestamptz", "1900-01-01 00:00:00.1+00", datetime(1900, 1, 1, 0, 0, 0, 100000)),
-    ("timestamptz", "9999-12-31 23:59:59.999999+00", datetime(9999, 12, 31, 23, 59, 59, 999999)),
+    ("timestamp", "2024-02-29 23:59:59.999999", moment("2024-02-29T23:59:59.999999")),
+    ("timestamp", "0001-01-01 00:00:00", moment("0001-01-01T00:00:00")),
+    ("timestamptz", "1900-01-01 00:00:00.1+00", moment("1900-01-01T00:00:00.1")),
+    ("timestamptz", "9999-12-31 23:59:59.999999+00", moment("9999-12-31T23:59:59.999999")),
 ]  # fmt: skip
 
 UNFIT: list[tuple[str, str]] = [
@@ -110,7 +113,9 @@ UNFIT: list[tuple[str, str]] = [
 
 
 def parse_all(spark: SparkSession, cases: list[tuple[str, str]]) -> list[Any]:
-    rows = spark.createDataFrame([(i, text) for i, (_, text) in enumerate(cases)], "i int, t string")
+    rows = spark.createDataFrame(
+        [(i, text) for i, (_, text) in enumerate(cases)], "i int, t string"
+    )
     parsed = []
     for i, (kind, _) in enumerate(cases):
         mapping = map_type(make_column(kind))
@@ -122,7 +127,9 @@ def parse_all(spark: SparkSession, cases: list[tuple[str, str]]) -> list[Any]:
 def test_each_type_reads_its_text_exactly(spark: SparkSession) -> None:
     values = parse_all(spark, [(kind, text) for kind, text, _ in EXACT])
     expected = [
-        value.replace(tzinfo=UTC).astimezone().replace(tzinfo=None) if kind == "timestamptz" else value
+        value.replace(tzinfo=UTC).astimezone().replace(tzinfo=None)
+        if kind == "timestamptz"
+        else value
         for kind, _, value in EXACT
     ]
     assert list(zip(EXACT, values, strict=True)) == list(zip(EXACT, expected, strict=True))
@@ -136,25 +143,30 @@ def test_what_a_type_cannot_hold_is_never_bent_to_fit(spark: SparkSession) -> No
 def test_floats_are_read_bit_for_bit(spark: SparkSession) -> None:
     rng = random.Random(5)
     doubles = [struct.unpack("d", rng.randbytes(8))[0] for _ in range(500)]
-    doubles = [d for d in doubles if d == d] + [-0.0, 5e-324, 1.7976931348623157e308]
+    doubles = [d for d in doubles if not math.isnan(d)] + [-0.0, 5e-324, 1.7976931348623157e308]
     singles = [struct.unpack("f", rng.randbytes(4))[0] for _ in range(500)]
-    singles = [s for s in singles if s == s and abs(s) != float("inf")]
+    singles = [s for s in singles if math.isfinite(s)]
     texts = [("d", _postgres(d)) for d in doubles] + [("s", f"{s:.9g}") for s in singles]
     texts += [("d", "NaN"), ("d", "Infinity"), ("d", "-Infinity"), ("d", "-0")]
     rows = spark.createDataFrame(
         [(i, kind, text) for i, (kind, text) in enumerate(texts)], "i int, kind string, t string"
     )
     double, single = map_type(make_column("float8")), map_type(make_column("float4"))
-    found = rows.select(
-        "i", "kind", double.parse(F.col("t")).alias("d"), single.parse(F.col("t")).alias("s")
-    ).orderBy("i").collect()
+    found = (
+        rows.select(
+            "i", "kind", double.parse(F.col("t")).alias("d"), single.parse(F.col("t")).alias("s")
+        )
+        .orderBy("i")
+        .collect()
+    )
     expected = [*doubles, *singles]
     for row, value in zip(found, expected, strict=False):
         read = row["d"] if row["kind"] == "d" else row["s"]
         form = "d" if row["kind"] == "d" else "f"
         assert struct.pack(form, read) == struct.pack(form, value)
     nan, plus, minus, zero = (row["d"] for row in found[-4:])
-    assert nan != nan and (plus, minus) == (float("inf"), float("-inf"))
+    assert math.isnan(nan)
+    assert (plus, minus) == (float("inf"), float("-inf"))
     assert struct.pack("d", zero) == struct.pack("d", -0.0)
 
 
