@@ -163,6 +163,8 @@ class Collector:
         if not size:
             return
         if self._open is None:
+            # Every row of a transaction is in a run by now.
+            del self._frames[sum(run.rows for run in self._runs) :]
             raise UnexpectedMessage("between transactions", "row")
         self._waiting_size += size
         if not self._open.replayed:
@@ -178,12 +180,7 @@ class Collector:
             case Announcement() as announcement:
                 self._announce(announcement)
             case Truncate() as truncate:
-                for oid in truncate.oids:
-                    relation = self._known.get(oid)
-                    if relation is None:
-                        raise UnexpectedMessage("no relation was announced for it", "truncate")
-                    detail = {"cascade": truncate.cascade}
-                    self._add_entry(Operation.TRUNCATE, json.dumps(detail), relation)
+                self._truncate(truncate)
             case LogicalMessage() as message:
                 self._receive_message(message)
             case Origin() | TypeName() | StreamAbort():
@@ -256,6 +253,14 @@ class Collector:
         self._known[relation.oid] = relation
         self._announced.append(RelationFrom(len(self._frames), relation))
         self._relations.append((relation, transaction.begin.commit_lsn))
+
+    def _truncate(self, truncate: Truncate) -> None:
+        self._require_open("truncate")
+        if not self._known.keys() >= set(truncate.oids):
+            raise UnexpectedMessage("no relation was announced for it", "truncate")
+        detail = json.dumps({"cascade": truncate.cascade})
+        for oid in truncate.oids:
+            self._add_entry(Operation.TRUNCATE, detail, self._known[oid])
 
     def _receive_message(self, message: LogicalMessage) -> None:
         if not message.transactional:
