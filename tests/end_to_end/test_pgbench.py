@@ -113,7 +113,7 @@ def _count_balanced(session: SparkSession, lake: Lake, at: str) -> int:
 
 
 def _run_pgbench(database: Database, *arguments: str) -> None:
-    command = [database.server.bin("pgbench"), *arguments, database.dsn]
+    command: list[str | Path] = [database.server.bin("pgbench"), *arguments, database.dsn]
     subprocess.run(command, check=True, capture_output=True)
 
 
