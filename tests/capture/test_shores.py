@@ -1,0 +1,261 @@
+"""One suite for each shore, passed by the real part and by its twin in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from cdc_core.capture.shores import ChangeLog, Stream
+from cdc_core.coordination.lease import Lease
+from cdc_core.coordination.live import Figures
+from cdc_core.errors import SourceError, StagingError
+from cdc_core.layout import CHANGES_SCHEMA, END_LSN_NOT_KNOWN
+from cdc_core.settings import RedisSettings, SourceSettings
+from cdc_core.source.replication import ReplicationStream
+from cdc_core.staging.log import Epoch, Fenced, Log
+from cdc_core.staging.parts import seal_part
+from cdc_core.vocabulary import Column, Lsn, Relation, ReplicaIdentity, TableName, TransactionId
+from tests.deadline import wait_for
+from tests.fix_redis import RedisServer
+from tests.postgres_server import Database
+from tests.twins import MemoryCoordination, MemoryLog, MemoryStream, Storage
+
+OpenLog = Callable[[], ChangeLog]
+EPOCH = Epoch(1, "742", 1, "walgate", "walgate", Lsn(100), datetime(2026, 1, 1, tzinfo=UTC), "test")
+FIGURES = Figures(
+    term=1,
+    state="streaming",
+    epoch=1,
+    staged_lsn="0/10",
+    current_lsn="0/20",
+    lag_bytes=16,
+    lag_seconds=0.5,
+    rows_per_second=7.0,
+    rows=3,
+    at=1.0,
+)
+
+
+# The log.
+
+
+@pytest.fixture(params=["real", "twin"])
+def open_log(request: pytest.FixtureRequest, tmp_path: Path) -> OpenLog:
+    """Lend a way to open the same log several times, as several captures would."""
+    storage, spool = Storage(), tmp_path / "spool"
+
+    def open_one() -> ChangeLog:
+        if request.param == "twin":
+            return MemoryLog(storage, spool=spool)
+        return Log(tmp_path / "lake", spool=spool)
+
+    return open_one
+
+
+def make_changes(commit_lsn: int, *, end_lsn: int, xid: int = 7, count: int = 2) -> pa.Table:
+    """Make the changes of one transaction."""
+    rows = [
+        {
+            "epoch": 1,
+            "commit_lsn": commit_lsn,
+            "seq": seq,
+            "end_lsn": end_lsn,
+            "xid": xid,
+            "committed_at": 1000 + xid,
+            "table": "public.t",
+            "op": "insert",
+        }
+        for seq in range(count)
+    ]
+    return pa.Table.from_pylist(rows, schema=CHANGES_SCHEMA)
+
+
+def land(log: ChangeLog, commit_lsn: int, *, xid: int = 7) -> None:
+    """Stage one transaction of 48 bytes."""
+    part = log.write_part(make_changes(commit_lsn, end_lsn=commit_lsn + 48, xid=xid))
+    log.append([part], epoch=EPOCH, end_lsn=Lsn(commit_lsn + 48))
+
+
+def make_relation(*columns: str, oid: int = 5) -> Relation:
+    """Make a relation."""
+    made = tuple(Column(name, 1, 25, -1, "text", True, None, True) for name in columns)  # noqa: FBT003
+    return Relation(oid, TableName("public", "t"), ReplicaIdentity.DEFAULT, made)
+
+
+def test_the_staged_lsn_is_where_the_epoch_began_until_something_lands(open_log: OpenLog) -> None:
+    log = open_log()
+    assert log.read_epoch() is None
+    log.begin_epoch(EPOCH)
+    assert log.read_epoch() == open_log().read_epoch() == EPOCH
+    assert log.read_staged(EPOCH) == 100
+    land(log, 200)
+    assert log.read_staged(EPOCH) == open_log().read_staged(EPOCH) == 248
+    assert log.read_staged(replace(EPOCH, epoch=2)) == 100
+
+
+def test_the_newest_epoch_is_the_newest_timeline_of_the_highest(open_log: OpenLog) -> None:
+    log = open_log()
+    log.begin_epoch(EPOCH)
+    promoted = replace(EPOCH, timeline=2, reason="promoted")
+    log.begin_epoch(promoted)
+    assert log.read_epoch() == open_log().read_epoch() == promoted
+    log.begin_epoch(replace(EPOCH, epoch=2))
+    assert log.read_epoch() == replace(EPOCH, epoch=2)
+
+
+def test_a_commit_that_does_not_extend_the_newest_version_is_refused(open_log: OpenLog) -> None:
+    first, second = open_log(), open_log()
+    land(first, 200)
+    late = second.write_part(make_changes(200, end_lsn=248))
+    with pytest.raises((StagingError, Fenced)):
+        second.append([late], epoch=EPOCH, end_lsn=Lsn(248))
+    with pytest.raises(Fenced):
+        second.has_landed([late])
+    assert second.read_staged(EPOCH) == 248
+    assert len(list(second.read_transactions(EPOCH, since=Lsn(0)))) == 1
+    land(second, 300)
+    assert first.read_staged(EPOCH) == 348
+
+
+def test_an_append_that_did_not_land_is_known_and_may_be_tried_again(open_log: OpenLog) -> None:
+    log = open_log()
+    part = log.write_part(make_changes(200, end_lsn=248))
+    assert not log.has_landed([part])
+    log.append([part], epoch=EPOCH, end_lsn=Lsn(248))
+    assert open_log().read_staged(EPOCH) == 248
+    land(log, 300)
+    assert log.read_staged(EPOCH) == 348
+
+
+def test_transactions_are_told_from_a_commit_lsn_on_in_commit_order(open_log: OpenLog) -> None:
+    log = open_log()
+    for commit_lsn, xid in ((200, 9), (248, 7), (400, 8)):
+        land(log, commit_lsn, xid=xid)
+    assert list(log.read_transactions(EPOCH, since=Lsn(248))) == [
+        TransactionId(Lsn(248), 7, 1007),
+        TransactionId(Lsn(400), 8, 1008),
+    ]
+    assert list(log.read_transactions(EPOCH, since=Lsn(401))) == []
+    assert list(log.read_transactions(replace(EPOCH, epoch=2), since=Lsn(0))) == []
+
+
+def test_several_spooled_parts_land_in_one_commit(open_log: OpenLog) -> None:
+    log = open_log()
+    log.empty_spool()
+    parts = []
+    for _ in range(2):
+        writer = log.open_spool()
+        writer.write(make_changes(200, end_lsn=END_LSN_NOT_KNOWN))
+        parts.append(seal_part(writer.finish(), Lsn(248)))
+    log.append(parts, epoch=EPOCH, end_lsn=Lsn(248))
+    other = open_log()
+    assert other.read_staged(EPOCH) == 248
+    assert list(other.read_transactions(EPOCH, since=Lsn(0))) == [TransactionId(Lsn(200), 7, 1007)]
+
+
+def test_the_spool_is_emptied_and_private(open_log: OpenLog, tmp_path: Path) -> None:
+    log = open_log()
+    log.empty_spool()
+    left = log.open_spool()
+    left.write(make_changes(200, end_lsn=END_LSN_NOT_KNOWN))
+    left.finish()
+    open_log().empty_spool()
+    assert list((tmp_path / "spool").iterdir()) == []
+    assert (tmp_path / "spool").stat().st_mode & 0o777 == 0o700
+
+
+def test_relations_are_stored_once_and_the_newest_is_known(open_log: OpenLog) -> None:
+    log = open_log()
+    old, new = make_relation("a"), make_relation("a", "b")
+    log.store_relations([(old, Lsn(5)), (old, Lsn(6)), (new, Lsn(7))], epoch=1)
+    log.store_relations([(new, Lsn(9))], epoch=1)
+    for opened in (log, open_log()):
+        assert opened.latest_relation(5) == new
+        assert opened.latest_relation(6) is None
+
+
+# The stream.
+
+
+@pytest.fixture(params=["real", "twin"])
+def stream(request: pytest.FixtureRequest) -> Iterator[Stream]:
+    """Lend a started stream with a few frames in it."""
+    if request.param == "twin":
+        yield MemoryStream([b"w" + bytes(30)] * 5)
+        return
+    database: Database = request.getfixturevalue("database18")
+    slot = f"s_{database.name}"
+    database.execute("create table t (id bigint primary key)")
+    database.execute("create publication walgate for all tables")
+    database.query("select pg_create_logical_replication_slot(%s, 'pgoutput')", [slot])
+    database.execute("insert into t values (1), (2)")
+    real = ReplicationStream(SourceSettings(dsn=database.dsn, slot=slot))
+    real.start(slot=slot, publications=("walgate",), origin="any")
+    yield real
+    real.close()
+
+
+def test_frames_come_no_more_than_asked_for_and_then_none(stream: Stream) -> None:
+    first = wait_for(lambda: stream.read_frames(most=1, wait_s=0.05), 30.0, "a frame")
+    assert len(first) == 1
+    read: list[bytes | memoryview] = []
+    # Begin, Relation, two rows, Commit; a real server may mix in keepalives.
+
+    def has_all() -> bool:
+        read.extend(stream.read_frames(most=100, wait_s=0.05))
+        return len(read) >= 4
+
+    wait_for(has_all, 30.0, "the other frames")
+    assert all(bytes(frame[:1]) in {b"w", b"k"} for frame in [*first, *read])
+    stream.send_status(Lsn(1))
+
+
+def test_a_closed_stream_says_so(stream: Stream) -> None:
+    with closing(stream):  # type: ignore[type-var]
+        stream.send_status(Lsn(1))
+    with pytest.raises(SourceError):
+        stream.send_status(Lsn(1))
+
+
+# Coordination.
+
+
+@pytest.fixture(params=["real", "twin"])
+def coordination(request: pytest.FixtureRequest) -> Iterator[Lease | MemoryCoordination]:
+    """Lend coordination that is up."""
+    if request.param == "twin":
+        yield MemoryCoordination()
+        return
+    server: RedisServer = request.getfixturevalue("redis_server")
+    lease = Lease(RedisSettings(url=server.url), slot="walgate")
+    yield lease
+    lease.close()
+
+
+def test_each_term_is_greater_and_figures_are_shown(
+    coordination: Lease | MemoryCoordination,
+) -> None:
+    first, second = coordination.take_term(), coordination.take_term()
+    assert first is not None
+    assert second is not None
+    assert second > first
+    assert coordination.publish(FIGURES)
+    assert coordination.read_figures() == FIGURES
+
+
+def test_coordination_that_is_down_answers_nothing_and_raises_nothing(
+    coordination: Lease | MemoryCoordination, request: pytest.FixtureRequest
+) -> None:
+    if isinstance(coordination, MemoryCoordination):
+        coordination.is_down = True
+    else:
+        request.getfixturevalue("redis_server").stop()
+    assert coordination.take_term() is None
+    assert not coordination.publish(FIGURES)
+    assert coordination.read_figures() is None

@@ -1,0 +1,128 @@
+"""The writer over a log in memory: what did not land is tried again, and nothing lands twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from cdc_core.capture.progress import Progress
+from cdc_core.capture.transactions import Collector
+from cdc_core.capture.writer import Landing, Writer
+from cdc_core.errors import StagingError
+from cdc_core.layout import CHANGES_SCHEMA
+from cdc_core.staging.log import Epoch, Fenced
+from cdc_core.vocabulary import Lsn
+from tests.capture.stream import Sent, Step, complete
+from tests.deadline import wait_for
+from tests.twins import MemoryLog, Storage
+
+DEADLINE_S = 30.0
+EPOCH = Epoch(1, "742", 1, "walgate", "walgate", Lsn(0), datetime(2026, 1, 1, tzinfo=UTC), "test")
+
+
+class Bench:
+    """A writer, its log and its progress."""
+
+    def __init__(self, folder: Path) -> None:
+        self.storage = Storage()
+        self.log = MemoryLog(self.storage, spool=folder)
+        self.progress = Progress(Lsn(0), Lsn(0), Lsn(0))
+        self.is_stopped = False
+        self.writer = Writer(
+            self.log,
+            epoch=EPOCH,
+            progress=self.progress,
+            is_stopped=lambda: self.is_stopped,
+        )
+        self._at = 1000
+
+    def submit(self) -> int:
+        """Hand over a transaction of one row; its end LSN."""
+        collector = Collector(staged=Lsn(0), expected=[], complete=complete)
+        end_lsn = self._at + 48
+        steps = (Step("announce"), Step("insert"))
+        collector.feed(Sent(self._at, end_lsn, 7, steps).frames())
+        self._at = end_lsn
+        batch = collector.take()
+        assert batch is not None
+        self.writer.submit(
+            Landing(
+                end_lsn=batch.end_lsn,
+                committed_at_us=batch.committed_at_us,
+                rows=batch.rows,
+                relations=batch.relations,
+                batch=batch,
+            )
+        )
+        return end_lsn
+
+    def commits(self) -> list[int]:
+        """Give the end LSNs that were committed, in order."""
+        return [end for _, _, end in self.storage.commits]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    yield made
+    made.storage.refusals.clear()
+    if made.writer.failure is None:
+        made.writer.finish()
+
+
+def test_landings_are_staged_in_order_and_then_confirmable(bench: Bench) -> None:
+    ends = [bench.submit() for _ in range(5)]
+    bench.writer.finish()
+    assert bench.commits() == ends
+    assert bench.progress.confirmable == bench.progress.staged == ends[-1]
+    assert (bench.progress.rows, bench.progress.batches) == (5, 5)
+    assert bench.writer.is_idle
+
+
+@pytest.mark.parametrize("refusals", [["before"], ["after"], ["before", "after"]])
+def test_a_refused_append_lands_once(bench: Bench, refusals: list[str]) -> None:
+    bench.storage.refusals += refusals
+    ends = [bench.submit(), bench.submit()]
+    wait_for(lambda: bench.progress.staged == ends[-1], DEADLINE_S, "both to be staged")
+    assert bench.commits() == ends
+    assert bench.progress.storage_error is None
+
+
+def test_nothing_is_confirmable_before_its_commit_has_returned(bench: Bench) -> None:
+    bench.storage.refusals += ["before"] * 2
+    end_lsn = bench.submit()
+    wait_for(lambda: bench.progress.storage_error, DEADLINE_S, "the refusal")
+    assert bench.progress.confirmable == bench.progress.staged == 0
+    assert not bench.writer.is_idle
+    wait_for(lambda: bench.progress.confirmable == end_lsn, DEADLINE_S, "it to be staged")
+
+
+def test_another_writers_commit_ends_the_writer(bench: Bench) -> None:
+    other = MemoryLog(bench.storage, spool=Path())
+    part = other.write_part(CHANGES_SCHEMA.empty_table())
+    other.append([part], epoch=EPOCH, end_lsn=Lsn(9000))
+    bench.submit()
+    wait_for(lambda: bench.writer.failure, DEADLINE_S, "the writer to end")
+    with pytest.raises(Fenced):
+        bench.writer.require_alive()
+    with pytest.raises(Fenced):
+        bench.submit()
+    assert bench.commits() == [9000]
+    assert bench.progress.confirmable == 0
+
+
+def test_a_stopped_run_does_not_wait_for_storage_that_refuses(bench: Bench) -> None:
+    bench.storage.refusals += ["before"] * 50
+    bench.submit()
+    wait_for(lambda: bench.progress.storage_error, DEADLINE_S, "the refusal")
+    bench.is_stopped = True
+    bench.submit()  # One may wait.
+    with pytest.raises(StagingError, match="not staged and not confirmed"):
+        bench.submit()
+    with pytest.raises(StagingError, match="not staged and not confirmed"):
+        bench.writer.finish()
+    assert bench.commits() == []
+    assert bench.progress.confirmable == 0

@@ -1,0 +1,183 @@
+"""The three shores in memory: what capture's tests use where no service is needed.
+
+`tests/capture/test_shores.py` holds each twin and its real part to the same behaviour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cdc_core.coordination.live import Figures
+from cdc_core.errors import Retry, SourceError, StagingError
+from cdc_core.staging.log import Epoch, Fenced
+from cdc_core.staging.parts import Part, PartWriter
+from cdc_core.vocabulary import Lsn, Relation, TransactionId
+
+Frame = bytes | memoryview
+
+
+@dataclass
+class Storage:
+    """What several logs share: commits as (names of parts, application, end LSN), and epochs."""
+
+    commits: list[tuple[set[str], str, int]] = field(default_factory=list)
+    changes: dict[str, pa.Table] = field(default_factory=dict)
+    epochs: list[Epoch] = field(default_factory=list)
+    relations: dict[int, tuple[Relation, Lsn]] = field(default_factory=dict)
+    refusals: list[str] = field(default_factory=list)
+
+
+class MemoryLog:
+    """A log in memory; `storage.refusals` makes the next appends fail before or after they land."""
+
+    def __init__(self, storage: Storage, *, spool: Path) -> None:
+        """Open at the newest version."""
+        self._storage = storage
+        self._spool = spool
+        self._version = len(storage.commits)
+
+    def read_epoch(self) -> Epoch | None:
+        """Give the newest incarnation of the slot."""
+        epochs = self._storage.epochs
+        return max(epochs, key=lambda epoch: (epoch.epoch, epoch.timeline)) if epochs else None
+
+    def begin_epoch(self, epoch: Epoch) -> None:
+        """Record a new incarnation."""
+        self._storage.epochs.append(epoch)
+
+    def latest_relation(self, oid: int) -> Relation | None:
+        """Give the newest stored relation of a table."""
+        known = [pair for pair in self._storage.relations.values() if pair[0].oid == oid]
+        return max(known, key=lambda pair: pair[1])[0] if known else None
+
+    def empty_spool(self) -> None:
+        """Remove what an earlier run left."""
+        self._spool.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for left in self._spool.glob("part-*.parquet"):
+            left.unlink()
+
+    def read_staged(self, epoch: Epoch) -> Lsn:
+        """Give the staged LSN; the handle then stands at the newest version."""
+        self._version = len(self._storage.commits)
+        ends = [end for _, name, end in self._storage.commits if name == epoch.application]
+        return Lsn(ends[-1]) if ends else epoch.first_lsn
+
+    def read_transactions(self, epoch: Epoch, *, since: Lsn) -> Iterator[TransactionId]:
+        """Give the transactions held from a commit LSN on."""
+        found = set()
+        for parts, _, _ in self._storage.commits[: self._version]:
+            for part in parts:
+                table = self._storage.changes[part]
+                times = table.column("committed_at").cast(pa.int64()).to_pylist()
+                for row, at in zip(table.to_pylist(), times, strict=True):
+                    if row["epoch"] == epoch.epoch and row["commit_lsn"] >= since:
+                        found.add(TransactionId(Lsn(row["commit_lsn"]), row["xid"], at))
+        yield from sorted(found, key=lambda known: known.commit_lsn)
+
+    def store_relations(self, relations: Iterable[tuple[Relation, Lsn]], *, epoch: int) -> None:
+        """Write the relations not stored yet."""
+        del epoch
+        for relation, lsn in relations:
+            self._storage.relations.setdefault(relation.version, (relation, lsn))
+
+    def write_part(self, changes: pa.Table) -> Part:
+        """Write changes to a part that no reader sees yet."""
+        name = f"part-{len(self._storage.changes)}.parquet"
+        self._storage.changes[name] = changes
+        return Part(path=Path(name), rows=changes.num_rows, bounds={})
+
+    def open_spool(self) -> PartWriter:
+        """Open a part in the spool."""
+        return PartWriter(self._spool)
+
+    def append(self, parts: Sequence[Part], *, epoch: Epoch, end_lsn: Lsn) -> None:
+        """Commit parts, all or none."""
+        refusal = self._storage.refusals.pop(0) if self._storage.refusals else None
+        if refusal == "before":
+            raise _refused()
+        if len(self._storage.commits) != self._version:
+            raise _refused()
+        for part in parts:
+            if part.path.exists():
+                self._storage.changes[part.path.name] = pq.read_table(part.path)
+                part.path.unlink()
+        names = {part.path.name for part in parts}
+        self._storage.commits.append((names, epoch.application, int(end_lsn)))
+        if refusal == "after":
+            raise _refused()
+        self._version += 1
+
+    def has_landed(self, parts: Sequence[Part]) -> bool:
+        """Tell whether an append that failed has landed all the same."""
+        if len(self._storage.commits) == self._version:
+            return False
+        if parts[0].path.name not in self._storage.commits[self._version][0]:
+            raise Fenced
+        self._version += 1
+        return True
+
+
+class MemoryStream:
+    """A stream of given frames; keeps what was confirmed."""
+
+    def __init__(self, frames: Iterable[Frame]) -> None:
+        """Hold the frames."""
+        self._frames = list(frames)
+        self._is_closed = False
+        self.confirmed: list[Lsn] = []
+
+    def read_frames(self, *, most: int, wait_s: float) -> list[Frame]:
+        """Give frames that have arrived, at most `most`."""
+        del wait_s
+        self._require_open()
+        read, self._frames = self._frames[:most], self._frames[most:]
+        return read
+
+    def send_status(self, flushed: Lsn) -> None:
+        """Keep what was confirmed."""
+        self._require_open()
+        self.confirmed.append(flushed)
+
+    def close(self) -> None:
+        """End the stream."""
+        self._is_closed = True
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise SourceError("the stream has ended", fix="start again", retry=Retry.LATER)
+
+
+class MemoryCoordination:
+    """Terms and figures; down when told so."""
+
+    def __init__(self) -> None:
+        """Hold nothing."""
+        self._term = 0
+        self._figures: Figures | None = None
+        self.is_down = False
+
+    def take_term(self) -> int | None:
+        """Give a new term; None where coordination is down."""
+        if self.is_down:
+            return None
+        self._term += 1
+        return self._term
+
+    def publish(self, figures: Figures) -> bool:
+        """Show figures."""
+        if not self.is_down:
+            self._figures = figures
+        return not self.is_down
+
+    def read_figures(self) -> Figures | None:
+        """Give what was shown last."""
+        return None if self.is_down else self._figures
+
+
+def _refused() -> StagingError:
+    return StagingError("cannot commit to the log: refused", fix="wait", retry=Retry.LATER)
