@@ -149,7 +149,7 @@ def take_steps(
         if full
         else F.lit(False).alias("_full"),
         _align_values("values", shape, relations).alias("values"),
-        _align_unchanged(shape, relations).alias("unchanged"),
+        "unchanged",
         _align_values("old_values", shape, relations).alias("old"),
     )
     if full:
@@ -220,34 +220,15 @@ def _pack(ids: list[Expression], names: list[str]) -> Expression:
 
 def _align_values(name: str, shape: Shape, relations: Mapping[int, Relation]) -> Expression:
     """Texts in the order of the shape; a younger column has the value of rows older than it."""
-    texts = F.col(name)
-    in_order = tuple(range(len(shape.columns)))
-    aligned = texts
+    aligned = F.col(name)
     for version, relation in relations.items():
-        places = shape.align(relation)
-        if places == in_order:
-            continue
-        row = F.array(
-            *(
-                F.lit(column.missing_value).cast("string") if place is None else texts[place]
-                for column, place in zip(shape.columns, places, strict=True)
-            )
-        )
-        chosen = (F.col("relation_version") == version) & texts.isNotNull()
-        aligned = F.when(chosen, row).otherwise(aligned)
-    return aligned
-
-
-def _align_unchanged(shape: Shape, relations: Mapping[int, Relation]) -> Expression:
-    """Indexes of unchanged values in the order of the shape."""
-    aligned = F.col("unchanged")
-    for version, relation in relations.items():
-        places = {place: i for i, place in enumerate(shape.align(relation)) if place is not None}
-        if all(place == i for place, i in places.items()):
-            continue
-        order = F.array(*(F.lit(places.get(i, -1)) for i in range(len(relation.columns))))
-        moved = F.transform(F.col("unchanged"), lambda i, order=order: order[i])
-        aligned = F.when(F.col("relation_version") == version, moved).otherwise(aligned)
+        known = len(relation.columns)
+        # Columns come by attnum, and only columns of a higher one are new.
+        assert shape.names[:known] == Shape.of(relation).names
+        younger = [F.lit(column.missing_value).cast("string") for column in shape.columns[known:]]
+        if younger:
+            padded = F.concat(F.col(name), F.array(*younger))
+            aligned = F.when(F.col("relation_version") == version, padded).otherwise(aligned)
     return aligned
 
 

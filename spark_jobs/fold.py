@@ -13,7 +13,7 @@ is that of the target's row.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame
@@ -85,7 +85,7 @@ def _fill(values: str, unsent: list[int], width: int) -> Expression:
     return F.when(F.col(values).isNotNull(), F.array(*texts))
 
 
-def _list(indexes: list[int], chosen: object) -> Expression:
+def _list(indexes: list[int], chosen: Callable[[int], Expression]) -> Expression:
     """The indexes for which a condition holds."""
     if not indexes:
         return F.array().cast("array<int>")

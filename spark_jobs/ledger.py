@@ -77,7 +77,7 @@ def find_cut(lake: Lake, at: Bound | None = None) -> Cut | None:
     cuts = open_table(lake.cuts)
     if cuts is None:
         return None
-    # Each file knows the least of its epochs and cuts: only those that may hold the newest are read.
+    # Each file knows its least cut: only those that may hold the newest are read.
     files = pa.table(cuts.get_add_actions(flatten=True)).to_pylist()
     starts = [Bound(file["min.epoch"], Lsn(file["min.cut_lsn"])) for file in files]
     least = max((start for start in starts if at is None or start <= at), default=None)

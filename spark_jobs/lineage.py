@@ -146,7 +146,7 @@ def _settled() -> dict[str, Expression]:
 def _cut_segments(
     steps: DataFrame, verdicts: DataFrame, held: DataFrame, ids: list[str]
 ) -> DataFrame:
-    """Give each step its `segment`, a departure also the one that `departs`; mark `blurred` ones."""
+    """Give each step its `segment`, a departure the one that `departs`; mark `blurred` ones."""
     by_key = Window.partitionBy(*ids).orderBy(*_TRANSACTION)
     before = by_key.rowsBetween(Window.unboundedPreceding, -1)
     starts = verdicts.join(held, ids).select(

@@ -9,13 +9,14 @@ of the changes.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 from delta.tables import DeltaTable
+from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -75,7 +76,8 @@ def _is_small(path: Path) -> bool:
     """Whether writing the table anew is cheaper than a MERGE."""
     table = open_table(path)
     assert table is not None
-    return sum(pa.table(table.get_add_actions())["size_bytes"].to_pylist()) < SMALL_TABLE_BYTES
+    size: int = sum(pa.table(table.get_add_actions())["size_bytes"].to_pylist())
+    return size < SMALL_TABLE_BYTES
 
 
 def _create(session: SparkSession, lake: Lake, table: TableName, shape: Shape) -> None:
@@ -159,5 +161,5 @@ def _bound_keys(outcome: Outcome, first_id: str) -> list[tuple[object, object]]:
     return sorted((row[1], row[2]) for row in rows)
 
 
-def _quote(values: dict[str, object]) -> dict[str, object]:
+def _quote(values: Mapping[str, Expression]) -> dict[str, Expression | str]:
     return {f"`{name}`": value for name, value in values.items()}

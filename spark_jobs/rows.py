@@ -7,6 +7,8 @@ was never sent; null if none), and `_key` where the typed key is not exact.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -177,7 +179,7 @@ def _select(values: dict[str, Expression], shape: Shape) -> list[Expression]:
     ]
 
 
-def _qualify(alias: str):  # noqa: ANN202 - A function from a name to an expression.
+def _qualify(alias: str) -> Callable[[str], Expression]:
     return lambda name: F.col(f"{alias}.`{name}`")
 
 

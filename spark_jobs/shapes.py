@@ -47,11 +47,6 @@ class Shape:
         """The source's names of the key columns, in key order."""
         return tuple(self.columns[i].name for i in self.key)
 
-    def align(self, relation: Relation) -> tuple[int | None, ...]:
-        """For each column of this shape its index in a relation; None where it is younger."""
-        places = {column.name: i for i, column in enumerate(relation.columns)}
-        return tuple(places.get(column.name) for column in self.columns)
-
     def describe_column(self, index: int) -> dict[str, str]:
         """The Delta metadata of a column."""
         column = self.columns[index]
@@ -124,7 +119,8 @@ def follow(shape: Shape, relation: Relation) -> Shape | Halt:
     changes = [_compare(column, relation) for column in shape.columns]
     if admitted.key_names != shape.key_names:
         changes.append(f"the key changed to ({', '.join(admitted.key_names)})")
-    changes += [_doubt(column) for column in added]
+    newest = max(column.attnum or 0 for column in shape.columns)
+    changes += [_doubt(column, newest) for column in added]
     for change in filter(None, changes):
         return _refuse(change)
     return replace(shape, columns=(*shape.columns, *added))
@@ -147,11 +143,13 @@ def _compare(known: Column, relation: Relation) -> str | None:
     return None
 
 
-def _doubt(added: Column) -> str | None:
+def _doubt(added: Column, newest: int) -> str | None:
     """Why older rows may have another value in a new column than the one announced."""
     name = quote_identifier(added.name)
     if added.attnum is None:
         return f"new column {name} was renamed or dropped since it was announced"
+    if added.attnum <= newest:
+        return f"column {name} was not published before: its older values are not in the log"
     if added.has_default and added.missing_value is None:
         return f"new column {name} has a default that older rows may differ in"
     return None

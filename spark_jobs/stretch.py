@@ -65,8 +65,7 @@ class Stretch:
             relation = self.relations.get(span.relation_version or 0)
             if relation is None or relation.identity is ReplicaIdentity.FULL:
                 continue
-            places = self.shape.align(relation)
-            found |= {i for i, place in enumerate(places) if place in span.unchanged}
+            found |= span.unchanged
         return frozenset(found)
 
     @property

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc_core.errors import LakeError
+from cdc_core.vocabulary import Lsn, Relation
 from spark_jobs.cuts import find_bound_at
 from spark_jobs.lake import Bound
 from spark_jobs.ledger import find_cut, read_states
@@ -39,7 +40,7 @@ def test_history_06_a_halted_table_is_never_passed_off_as_whole(lake: SmallLake)
     cut = find_cut(lake.lake)
     assert cut is not None
     assert cut.halted == ("public.t",)
-    assert cut.merged["public.t"] == Bound(1, halting[1] - 8), "just before the transaction"
+    assert cut.merged["public.t"] == Bound(1, Lsn(halting[1] - 8)), "just before the transaction"
     for lsn in (halting[1], halting[2]):
         reading = lake.at(before, lsn)
         assert reading.halt is not None
@@ -72,7 +73,7 @@ def test_history_12_a_new_epoch_with_smaller_lsns_outranks_the_old(lake: SmallLa
     assert lake.rows(table) == both[:2]
     cut = find_cut(lake.lake)
     assert cut is not None
-    assert cut.bound == find_bound_at(lake.lake, "live") == Bound(2, ends[1] + 16)
+    assert cut.bound == find_bound_at(lake.lake, "live") == Bound(2, Lsn(ends[1] + 16))
     with pytest.raises(LakeError, match="0/10 to 0/418"):
         find_bound_at(lake.lake, "0/1")
 
@@ -107,11 +108,11 @@ def test_history_21_a_shift_of_deferrable_keys_keeps_every_row(
     merged = make_relation("merged", "k int4, v text", identity=identity)
     fresh = make_relation("fresh", "k int4, v text", identity=identity)
 
-    def shift(table: object, order: tuple[int, ...]) -> list[Entry]:
+    def shift(table: Relation, order: tuple[int, ...]) -> list[Entry]:
         old = {k: [str(k), f"row {k}" if identity == "f" else None] for k in order}
         return [update(table, str(k + 1), f"row {k}", old=old[k]) for k in order]
 
-    def fill(table: object) -> list[Entry]:
+    def fill(table: Relation) -> list[Entry]:
         return [insert(table, str(k), f"row {k}") for k in (1, 2, 3)]
 
     shifted = [(2, "row 1"), (3, "row 2"), (4, "row 3")]

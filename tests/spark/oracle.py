@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 HOLE = "<hole>"
 
 Key = tuple[str, ...]
 Texts = list[str | None]
 Rows = dict[Key, Texts]
+Entry = dict[str, Any]
 
 
 @dataclass
@@ -23,20 +25,20 @@ class Version:
     is_new: bool = True
 
 
-def fold(transactions: Iterable[list[dict]], key: list[int], *, whole: bool, state: Rows) -> Rows:
-    """Apply whole transactions of one table to its rows by key; `whole` is replica identity full."""
+def fold(transactions: Iterable[list[Entry]], key: list[int], *, whole: bool, state: Rows) -> Rows:
+    """Apply whole transactions to a table's rows by key; `whole` is replica identity full."""
     queues = {k: [Version(texts, is_new=False)] for k, texts in state.items()}
     for entries in transactions:
         for entry in entries:
-            _apply(queues, entry, key, whole)
-        # A transaction ends with one row a key; of more, which only gaps in the log leave, the last.
+            _apply(queues, entry, key, whole=whole)
+        # A transaction ends with one row a key; gaps in the log may leave more: the last counts.
         queues = {
             k: [Version(queue[-1].texts, is_new=False)] for k, queue in queues.items() if queue
         }
     return {k: queue[-1].texts for k, queue in queues.items()}
 
 
-def _apply(queues: dict[Key, list[Version]], entry: dict, key: list[int], whole: bool) -> None:
+def _apply(queues: dict[Key, list[Version]], entry: Entry, key: list[int], *, whole: bool) -> None:
     if entry["op"] == "truncate":
         queues.clear()
         return
@@ -58,7 +60,7 @@ def _depart(queue: list[Version], image: Texts | None) -> Version | None:
     if image is not None:
         same = [v for v in queue if v.is_new and v.texts == image]
         before = [v for v in queue if not v.is_new]
-        chosen = (same or before or [None])[0]
+        chosen = next(iter(same or before), None)
     if chosen is not None:
         queue.remove(chosen)
     return chosen

@@ -131,37 +131,33 @@ def run_transaction(
     return entries
 
 
-def _run_statement(rng: random.Random, table: SourceTable, keys: int) -> list[Entry]:
-    taken = {row.key for row in table.rows}
-    number = rng.randrange(keys)
-    key = table.make_key(number)
+def _run_statement(  # noqa: PLR0911 - One statement, one answer.
+    rng: random.Random, table: SourceTable, keys: int
+) -> list[Entry]:
+    key = table.make_key(rng.randrange(keys))
+    is_free = table.deferrable or key not in {row.key for row in table.rows}
+    row = rng.choice(table.rows) if table.rows else None
     statement = rng.choice(
         ("insert", "insert", "change", "change", "same", "move", "delete", "again", "shift", "swap")
     )
-    if statement == "insert" or not table.rows:
-        if key in taken and not table.deferrable:
-            return []
-        return [table.insert(key, _values(rng, table))]
-    row = rng.choice(table.rows)
-    if statement == "change":
-        chosen = rng.sample(sorted(row.values), rng.randint(1, len(row.values)))
-        return [
-            table.update(row, {c: v for c, v in _values(rng, table).items() if c in chosen}, None)
-        ]
-    if statement == "same":
-        return [table.update(row, {}, None)]
-    if statement == "move":
-        if key in taken and not table.deferrable:
-            return []
-        values: dict[str, str | None] = {} if rng.random() < 0.7 else {"v": _text(rng)}
-        return [table.update(row, values, key)]
-    if statement == "delete":
-        return [table.delete(row)]
-    if statement == "again":
-        gone = table.delete(row)
-        return [gone, table.insert(row.key, _values(rng, table))]
-    if statement == "shift":
-        return _shift(rng, table, keys)
+    if statement == "insert" or row is None:
+        return [table.insert(key, _values(rng, table))] if is_free else []
+    match statement:
+        case "change":
+            chosen = rng.sample(sorted(row.values), rng.randint(1, len(row.values)))
+            values = {c: v for c, v in _values(rng, table).items() if c in chosen}
+            return [table.update(row, values, None)]
+        case "same":
+            return [table.update(row, {}, None)]
+        case "move":
+            values = {} if rng.random() < 0.7 else {"v": _text(rng)}
+            return [table.update(row, values, key)] if is_free else []
+        case "delete":
+            return [table.delete(row)]
+        case "again":
+            return [table.delete(row), table.insert(row.key, _values(rng, table))]
+        case "shift":
+            return _shift(rng, table, keys)
     return _swap(rng, table, row, keys)
 
 

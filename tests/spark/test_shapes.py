@@ -29,6 +29,10 @@ TABLE = Relation(16384, TableName("public", "t"), ReplicaIdentity.DEFAULT, (KEY,
 SHAPE = Shape.of(TABLE)
 
 
+def extend(column: Column) -> Relation:
+    return replace(TABLE, columns=(KEY, PLAIN, column))
+
+
 def test_the_same_columns_leave_the_shape_as_it_is() -> None:
     renumbered = replace(TABLE, columns=(KEY, replace(PLAIN, not_null=True, has_default=True)))
     assert follow(SHAPE, renumbered) == SHAPE
@@ -55,8 +59,9 @@ def test_a_plain_new_column_follows(column: Column) -> None:
         (replace(TABLE, columns=(KEY, make("n", 2, modifier=9))), "type of column n changed"),
         (replace(TABLE, columns=(KEY, make("n", 2, key=2))), "the key changed to (id, n)"),
         (replace(TABLE, columns=(make("id", 1), PLAIN)), "has no key"),
-        (replace(TABLE, columns=(KEY, PLAIN, make("m", 3, has_default=True))), "new column m has a default"),
-        (replace(TABLE, columns=(KEY, PLAIN, make("m", None))), "new column m was renamed or dropped"),
+        (extend(make("m", 3, has_default=True)), "new column m has a default"),
+        (extend(make("m", 0)), "column m was not published before"),
+        (extend(make("m", None)), "new column m was renamed or dropped"),
         (replace(TABLE, columns=(KEY, PLAIN, make("_raw", 3))), "column _raw begins with _"),
         (replace(TABLE, columns=(KEY, PLAIN, make("N", 3))), 'n and "N" differ in case only'),
     ],
