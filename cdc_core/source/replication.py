@@ -56,7 +56,6 @@ class ReplicationStream:
         self._connection = open_connection(
             source, application_name="walgate capture", replication=True
         )
-        self._accept_raw_bytes()
         self._pgconn = self._connection.pgconn
         self._lock = threading.Lock()
         self._gather_s = _SHORTEST_GATHER_S
@@ -82,7 +81,8 @@ class ReplicationStream:
         """Take the bytes of an SQL_ASCII database as they are.
 
         Asked for UTF8, its walsender ends the stream at the first value that is not; asked for
-        nothing, it sends the bytes, and only that row is undecoded.
+        nothing, it sends the bytes, and only that row is undecoded. The driver then gives text as
+        bytes, so this comes after every other answer was read.
         """
         if self._connection.info.parameter_status("server_encoding") == "SQL_ASCII":
             with source_errors("set the client encoding"):
@@ -111,6 +111,7 @@ class ReplicationStream:
         The position asked for is 0/0, so that the server sends again what it holds unconfirmed: a
         later one would make it skip what the replay check must see.
         """
+        self._accept_raw_bytes()
         names = ",".join('"' + name.replace('"', '""') + '"' for name in publications)
         options = [
             "proto_version '1'",

@@ -1,0 +1,183 @@
+"""What the stream does not say of a relation, on both servers, and while the catalog moves on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import psycopg
+import pytest
+
+from cdc_core.protocol.messages import AnnouncedColumn, Announcement
+from cdc_core.settings import SourceSettings
+from cdc_core.source.catalog import complete_relation
+from cdc_core.source.connection import open_connection
+from cdc_core.vocabulary import Column, Relation, ReplicaIdentity, TableName
+from tests.postgres_server import Database
+
+Announce = Callable[[], Announcement]
+
+
+@pytest.fixture
+def connection(database: Database) -> Iterator[psycopg.Connection]:
+    """Lend a connection as capture makes it."""
+    with closing(open_connection(SourceSettings(dsn=database.dsn))) as connection:
+        yield connection
+
+
+@pytest.fixture
+def announce(database: Database) -> Announce:
+    """Lend what the server would announce of table t as it is now."""
+
+    def make() -> Announcement:
+        ((oid, identity),) = database.query(
+            "select oid::bigint, relreplident::text from pg_class where relname = 't'"
+        )
+        columns = database.query(
+            "select attname::text, atttypid::bigint, atttypmod, exists (select from pg_index"
+            " where indrelid = attrelid and attnum = any(indkey)"
+            " and case when %s = 'i' then indisreplident else indisprimary end) or %s = 'f'"
+            " from pg_attribute where attrelid = %s and attnum > 0 and not attisdropped"
+            " order by attnum",
+            [identity, identity, oid],
+        )
+        return Announcement(
+            oid=oid,
+            table=TableName("public", "t"),
+            identity=ReplicaIdentity(identity),
+            columns=tuple(AnnouncedColumn(*column) for column in columns),
+        )
+
+    return make
+
+
+def column(relation: Relation, name: str) -> Column:
+    """Give one column by its name."""
+    (found,) = [column for column in relation.columns if column.name == name]
+    return found
+
+
+def key_names(relation: Relation) -> list[str]:
+    """Give the columns of the key, in key order."""
+    return [relation.columns[index].name for index in relation.key]
+
+
+def test_the_catalog_adds_numbers_names_nullness_and_the_order_of_the_key(
+    database: Database, announce: Announce, connection: psycopg.Connection
+) -> None:
+    database.execute(
+        "create table t (gone int, a int, n numeric(18,4), b text, primary key (b, a))"
+    )
+    database.execute("alter table t drop column gone")
+    relation = complete_relation(connection, announce(), previous=None)
+    shown = [(c.name, c.attnum, c.type_name, c.not_null, c.key_ordinal) for c in relation.columns]
+    assert shown == [
+        ("a", 2, "integer", True, 2),
+        ("n", 3, "numeric(18,4)", False, None),
+        ("b", 4, "text", True, 1),
+    ]
+    assert key_names(relation) == ["b", "a"]
+    assert not any(c.has_default or c.missing_value for c in relation.columns)
+
+
+@pytest.mark.parametrize(
+    ("definition", "value"),
+    [
+        ("int default 7", "7"),
+        ("text default 'it''s, {\"x\"} \\ NULL'", 'it\'s, {"x"} \\ NULL'),
+        ("text default 'NULL'", "NULL"),
+        ("text default ''", ""),
+        ("int[] default '{1,NULL,3}'", "{1,NULL,3}"),
+        ("jsonb default '{\"a\": [1, 2]}'", '{"a": [1, 2]}'),
+        ("timestamptz default '2026-01-02 03:04:05+02'", "2026-01-02 01:04:05+00"),
+        ("double precision default 0.1", "0.1"),
+        ("bytea default '\\x00ff'", "\\x00ff"),
+    ],
+)
+def test_a_default_that_older_rows_have_is_taken_as_text(
+    database: Database,
+    announce: Announce,
+    connection: psycopg.Connection,
+    definition: str,
+    value: str,
+) -> None:
+    database.execute("create table t (id int primary key)")
+    database.execute("insert into t values (1)")
+    database.execute(f"alter table t add column c {definition}")
+    found = column(complete_relation(connection, announce(), previous=None), "c")
+    assert (found.missing_value, found.has_default) == (value, True)
+
+
+def test_a_default_that_rewrote_older_rows_is_told_apart(
+    database: Database, announce: Announce, connection: psycopg.Connection
+) -> None:
+    database.execute("create table t (id int primary key)")
+    database.execute("alter table t add column c float8 default random()")
+    found = column(complete_relation(connection, announce(), previous=None), "c")
+    assert (found.missing_value, found.has_default) == (None, True)
+
+
+def test_a_table_that_is_gone_keeps_what_the_wire_says_or_what_was_known(
+    database: Database, announce: Announce, connection: psycopg.Connection
+) -> None:
+    database.execute("create table t (id bigint primary key, n varchar(5) default 'x')")
+    announced = announce()
+    known = complete_relation(connection, announced, previous=None)
+    database.execute("drop table t")
+    assert complete_relation(connection, announced, previous=known) == known
+    bare = complete_relation(connection, announced, previous=None)
+    shown = [(c.name, c.attnum, c.type_name, c.in_identity) for c in bare.columns]
+    assert shown == [("id", None, "bigint", True), ("n", None, "character varying(5)", False)]
+    assert key_names(bare) == ["id"]
+
+
+def test_a_column_renamed_since_has_no_number_unless_it_was_known(
+    database: Database, announce: Announce, connection: psycopg.Connection
+) -> None:
+    database.execute("create table t (id bigint primary key, old text)")
+    announced = announce()
+    known = complete_relation(connection, announced, previous=None)
+    database.execute("alter table t rename column old to new")
+    assert column(complete_relation(connection, announced, previous=None), "old").attnum is None
+    assert complete_relation(connection, announced, previous=known) == known
+    renamed = complete_relation(connection, announce(), previous=known)
+    assert column(renamed, "new").attnum == 2
+
+
+def test_a_type_that_the_catalog_has_changed_since_is_the_announced_one(
+    database: Database, announce: Announce, connection: psycopg.Connection
+) -> None:
+    database.execute("create table t (id bigint primary key, n int)")
+    announced = announce()
+    database.execute("alter table t alter column n type text")
+    found = column(complete_relation(connection, announced, previous=None), "n")
+    assert (found.type_name, found.attnum) == ("integer", None)
+
+
+def test_the_key_under_each_identity(
+    database: Database, announce: Announce, connection: psycopg.Connection
+) -> None:
+    database.execute("create table t (a int, b int not null, c int not null, primary key (a))")
+    database.execute("create unique index t_cb on t (c, b)")
+    default = complete_relation(connection, announce(), previous=None)
+    assert key_names(default) == ["a"]
+    database.execute("alter table t replica identity using index t_cb")
+    index = complete_relation(connection, announce(), previous=default)
+    assert sorted(key_names(index)) == ["b", "c"]
+    database.execute("alter table t replica identity full")
+    full = complete_relation(connection, announce(), previous=index)
+    assert key_names(full) == ["a"]
+    assert all(c.in_identity for c in full.columns)
+    database.execute("alter table t drop constraint t_pkey")
+    assert key_names(complete_relation(connection, announce(), previous=None)) == []
+
+
+def test_the_same_announcement_completed_again_is_the_same_version(
+    database: Database, announce: Announce, connection: psycopg.Connection
+) -> None:
+    database.execute("create table t (id bigint primary key, n int)")
+    first = complete_relation(connection, announce(), previous=None)
+    again = complete_relation(connection, announce(), previous=first)
+    assert again.version == first.version
+    database.execute("alter table t add column more text")
+    assert complete_relation(connection, announce(), previous=first).version != first.version
