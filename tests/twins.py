@@ -129,13 +129,16 @@ class MemoryStream:
         """Hold the frames."""
         self._frames = list(frames)
         self._is_closed = False
+        self._ends = False
         self.confirmed: list[Lsn] = []
 
     def read_frames(self, *, most: int, wait_s: float) -> list[Frame]:
         """Give frames that have arrived, at most `most`."""
         del wait_s
         self._require_open()
-        read, self._frames = self._frames[:most], self._frames[most:]
+        read = self._frames[:most]
+        del self._frames[: len(read)]
+        self._is_closed = self._ends
         return read
 
     def send_status(self, flushed: Lsn) -> None:
@@ -143,9 +146,17 @@ class MemoryStream:
         self._require_open()
         self.confirmed.append(flushed)
 
+    def arrive(self, frames: Iterable[Frame]) -> None:
+        """Have more frames to read."""
+        self._frames += frames
+
     def close(self) -> None:
         """End the stream."""
         self._is_closed = True
+
+    def close_when_read(self) -> None:
+        """End the stream behind its frames; what arrives later is lost."""
+        self._ends = True
 
     def _require_open(self) -> None:
         if self._is_closed:

@@ -108,6 +108,8 @@ class CaptureLoop:
         self._marker.finish()
         with suppress(WalgateError, Fenced):
             self._writer.finish()
+        with suppress(WalgateError):
+            self._status.finish()
         self._discard_spool()
 
     def _discard_spool(self) -> None:

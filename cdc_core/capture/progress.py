@@ -16,13 +16,13 @@ from cdc_core.vocabulary import Lsn
 class Progress:
     """What was staged, what may be confirmed, where the server is.
 
-    `confirmable` stays at the slot's own position until the replay check has passed; from then on
-    it is the staged LSN, and nothing else is ever confirmed. Times are of the monotonic clock.
+    `confirmed` is where the slot was at the start. Times are of the monotonic clock.
     """
 
     staged: Lsn
-    confirmable: Lsn
+    confirmed: Lsn
     current: Lsn
+    is_replay_checked: bool = False
     committed_at_us: int = 0
     rows: int = 0
     batches: int = 0
@@ -31,9 +31,14 @@ class Progress:
     storage_error: str | None = None
     confirm: threading.Event = field(default_factory=threading.Event)
 
+    @property
+    def confirmable(self) -> Lsn:
+        """The slot's own position until the replay check has passed, then the staged LSN."""
+        return self.staged if self.is_replay_checked else self.confirmed
+
     def record_staged(self, end_lsn: Lsn, *, rows: int, committed_at_us: int) -> None:
         """A commit has returned: the staged LSN moves, and with it what may be confirmed."""
-        self.staged = self.confirmable = end_lsn
+        self.staged = end_lsn
         self.committed_at_us = committed_at_us
         self.rows += rows
         self.batches += 1
@@ -43,5 +48,5 @@ class Progress:
 
     def record_replay_checked(self) -> None:
         """The slot's history is the staged one: all of it may be confirmed."""
-        self.confirmable = self.staged
+        self.is_replay_checked = True
         self.confirm.set()

@@ -195,7 +195,8 @@ def _stream(
         complete=complete,
     )
     progress.staged = start.staged
-    progress.confirmable = start.staged if collector.is_replay_checked else confirmed
+    progress.confirmed = confirmed
+    progress.is_replay_checked = collector.is_replay_checked
     progress.current = source.server.current
     term = lease.take_term()
     loop = CaptureLoop(

@@ -29,7 +29,7 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self.storage = Storage()
         self.log = MemoryLog(self.storage, spool=folder)
-        self.progress = Progress(Lsn(0), Lsn(0), Lsn(0))
+        self.progress = Progress(Lsn(0), Lsn(0), Lsn(0), is_replay_checked=True)
         self.is_stopped = False
         self.writer = Writer(
             self.log,

@@ -1,0 +1,152 @@
+"""The loop over the shores in memory: what it stages, what it confirms, and how it ends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from cdc_core.capture.loop import Bound, CaptureLoop
+from cdc_core.capture.marker import Marker
+from cdc_core.capture.progress import Progress
+from cdc_core.capture.status import StatusSender
+from cdc_core.capture.transactions import Collector
+from cdc_core.capture.writer import Writer
+from cdc_core.errors import SourceError
+from cdc_core.settings import CaptureSettings
+from cdc_core.staging.log import Epoch
+from cdc_core.vocabulary import Lsn, TransactionId
+from tests.capture.stream import Sent, Step, complete
+from tests.protocol import encoding
+from tests.twins import MemoryLog, MemoryStream, Storage
+
+EPOCH = Epoch(1, "742", 1, "walgate", "walgate", Lsn(0), datetime(2026, 1, 1, tzinfo=UTC), "test")
+MARKS_FROM = 1 << 20
+SENT = [
+    Sent(1000, 1048, 7, (Step("announce"), *[Step("insert", value="x")] * 5)),
+    Sent(1048, 1096, 8, (Step("update", value="y"),)),
+    Sent(1096, 1144, 9, ()),
+]
+
+
+class MemoryMarks:
+    """A server to which marks are written; they come back in its stream."""
+
+    def __init__(self, stream: MemoryStream) -> None:
+        """Write to the end of a stream."""
+        self._stream = stream
+        self._at = MARKS_FROM
+
+    def emit_mark(self, detail: str) -> None:
+        """Write a mark."""
+        mark = encoding.logical_message(1, 5, b"walgate", detail.encode())
+        end = self._at + 48
+        self._stream.arrive(
+            [encoding.begin(self._at, 1, 50), mark, encoding.commit(self._at, end, 1)]
+        )
+        self._at = end
+
+    def read_current_lsn(self) -> Lsn:
+        """Give where the server is."""
+        return Lsn(self._at)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class Run:
+    """A loop, its shores in memory, and its threads."""
+
+    def __init__(
+        self,
+        frames: Iterable[bytes],
+        spool: Path,
+        *,
+        staged: int = 0,
+        expected: Iterable[TransactionId] = (),
+        settings: Mapping[str, float] | None = None,
+    ) -> None:
+        self.storage = Storage()
+        self.stream = MemoryStream(frames)
+        log = MemoryLog(self.storage, spool=spool)
+        log.empty_spool()
+        collector = Collector(staged=Lsn(staged), expected=expected, complete=complete)
+        self.bound = Bound(threading.Event(), until_current=True)
+        self.progress = Progress(Lsn(staged), Lsn(0), Lsn(0), collector.is_replay_checked)
+        self.loop = CaptureLoop(
+            stream=self.stream,
+            log=log,
+            collector=collector,
+            writer=Writer(log, epoch=EPOCH, progress=self.progress, is_stopped=self.bound.is_met),
+            status=StatusSender(self.stream, progress=self.progress, timeout_s=0.2),
+            marker=Marker(
+                lambda: MemoryMarks(self.stream),
+                progress=self.progress,
+                heartbeat_s=60.0,
+                term=None,
+            ),
+            progress=self.progress,
+            settings=CaptureSettings.model_validate(settings or {}),
+            epoch=1,
+        )
+
+    def ends(self) -> list[int]:
+        """Give the end LSNs of the commits."""
+        return [end for _, _, end in self.storage.commits]
+
+
+def frames_of(sent: Iterable[Sent]) -> list[bytes]:
+    return [frame for transaction in sent for frame in transaction.frames()]
+
+
+@pytest.mark.parametrize("settings", [{}, {"batch_rows": 1}, {"spool_bytes": 1, "batch_bytes": 4}])
+def test_until_current_stages_all_that_was_there_and_confirms_what_was_staged(
+    tmp_path: Path, settings: dict[str, float]
+) -> None:
+    run = Run(frames_of(SENT), tmp_path / "spool", settings=settings)
+    run.loop.run(run.bound)
+    assert run.ends()[-1] == MARKS_FROM + 48
+    assert set(run.stream.confirmed) <= {0, *run.ends()}
+    assert run.stream.confirmed == sorted(run.stream.confirmed)
+    assert run.stream.confirmed[-1] == run.progress.staged == run.ends()[-1]
+    assert run.progress.rows == 6
+    assert not live_threads()
+
+
+def test_nothing_is_confirmed_past_the_slot_before_the_replay_is_checked(tmp_path: Path) -> None:
+    # The server never sends what staging holds, so the run ends with the first mark.
+    missing = [TransactionId(Lsn(1000), 7, 1)]
+    run = Run([], tmp_path / "spool", staged=1048, expected=missing)
+    with pytest.raises(SourceError, match="lacks the transaction"):
+        run.loop.run(run.bound)
+    run.loop.abandon()
+    assert set(run.stream.confirmed) <= {0}
+    assert run.ends() == []
+
+
+def test_a_replay_that_was_checked_is_confirmed_at_once(tmp_path: Path) -> None:
+    held = [transaction.identity for transaction in SENT[:2]]
+    run = Run(frames_of(SENT), tmp_path / "spool", staged=1096, expected=held)
+    run.loop.run(run.bound)
+    assert run.stream.confirmed[-1] == MARKS_FROM + 48
+    assert run.progress.rows == 0
+
+
+def test_a_run_that_is_abandoned_leaves_no_thread_and_no_file(tmp_path: Path) -> None:
+    half = frames_of(SENT)[:5]
+    run = Run(half, tmp_path / "spool", settings={"spool_bytes": 1, "batch_bytes": 4})
+    run.stream.close_when_read()
+    with pytest.raises(SourceError):
+        run.loop.run(run.bound)
+    run.loop.abandon()
+    assert not live_threads()
+    assert list((tmp_path / "spool").iterdir()) == []
+    assert run.ends() == []
+
+
+def live_threads() -> list[str]:
+    """Give the names of capture's threads that run."""
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("walgate")]
