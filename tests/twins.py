@@ -130,6 +130,7 @@ class MemoryStream:
         self._frames = list(frames)
         self._is_closed = False
         self._ends = False
+        self._followers: list[Frame] = []
         self.confirmed: list[Lsn] = []
 
     def read_frames(self, *, most: int, wait_s: float) -> list[Frame]:
@@ -148,7 +149,12 @@ class MemoryStream:
 
     def arrive(self, frames: Iterable[Frame]) -> None:
         """Have more frames to read."""
-        self._frames += frames
+        self._frames += [*frames, *self._followers]
+        self._followers = []
+
+    def follow_first_arrival(self, frames: Iterable[Frame]) -> None:
+        """Have these frames come together with what arrives next."""
+        self._followers = list(frames)
 
     def close(self) -> None:
         """End the stream."""

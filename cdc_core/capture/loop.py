@@ -125,6 +125,9 @@ class CaptureLoop:
         position = 0
         while position < len(frames):
             position = self._collector.feed(frames, position)
+            # Before anything is taken; the drain stages what was awaited.
+            if self._awaited is not None and self._collector.has_mark(self._awaited):
+                self._awaited = None
             self._spool_if_large()
         if self._oldest_at is None and self._collector.closed_transactions:
             self._oldest_at = time.monotonic()
@@ -164,11 +167,7 @@ class CaptureLoop:
             return
         full = collector.rows >= settings.batch_rows or collector.size >= settings.batch_bytes
         age = time.monotonic() - (self._oldest_at or time.monotonic())
-        due = full or (self._writer.is_idle and age >= settings.batch_seconds)
-        if self._awaited is not None and collector.has_mark(self._awaited):
-            self._awaited = None
-            due = True
-        if due:
+        if full or (self._writer.is_idle and age >= settings.batch_seconds):
             self._stage()
 
     def _stage(self) -> None:

@@ -147,6 +147,19 @@ def test_a_run_that_is_abandoned_leaves_no_thread_and_no_file(tmp_path: Path) ->
     assert run.ends() == []
 
 
+@pytest.mark.timeout(30)
+def test_the_awaited_mark_is_seen_right_before_a_transaction_that_needs_the_spool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = Sent(MARKS_FROM + 48, MARKS_FROM + 96, 60, SENT[0].steps).frames()
+    # One read brings the mark, three frames, and all of the large transaction but its end.
+    monkeypatch.setattr("cdc_core.capture.loop._FRAMES_AT_ONCE", 3 + len(large) - 1)
+    run = Run([], tmp_path / "spool", settings={"spool_bytes": 1})
+    run.stream.follow_first_arrival(large)
+    run.loop.run(run.bound)
+    assert run.ends()[0] == MARKS_FROM + 48
+
+
 def live_threads() -> list[str]:
     """Give the names of capture's threads that run."""
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("walgate")]
