@@ -110,7 +110,15 @@ def _count_balanced(session: SparkSession, lake: Lake, at: str) -> int:
 
 
 def _start_load(database: Database, seconds: int) -> subprocess.Popen[bytes]:
-    command = [database.server.bin("pgbench"), "-n", "-c", "8", "-T", str(seconds), database.dsn]
+    command: list[str | Path] = [
+        database.server.bin("pgbench"),
+        "-n",
+        "-c",
+        "8",
+        "-T",
+        str(seconds),
+        database.dsn,
+    ]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
