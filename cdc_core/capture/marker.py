@@ -64,7 +64,7 @@ class Marker:
         self._wake = threading.Event()
         self._stopping = False
         self._marked_at = float("-inf")
-        self.failure: SourceError | None = None
+        self.failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="walgate-marker", daemon=True)
         self._thread.start()
 
@@ -87,6 +87,12 @@ class Marker:
         self._thread.join()
 
     def _run(self) -> None:
+        try:
+            self._emit_until_finished()
+        except BaseException as exc:  # noqa: BLE001 - shown to the loop, which raises it.
+            self.failure = exc
+
+    def _emit_until_finished(self) -> None:
         connection: MarkConnection | None = None
         while True:
             stopping = self._stopping
