@@ -71,8 +71,9 @@ def insert_rows(pipeline: Pipeline, rows: int, *, per_transaction: int = 1000) -
 
 
 def watch(seconds: float, child: ChildProcess, pipeline: Pipeline) -> list[int]:
-    """Watch for some seconds: same walsender, nothing confirmed; the memory seen."""
+    """Watch for some seconds: same walsender, nothing unstaged confirmed; the memory seen."""
     before, memory = pipeline.slot_facts(), []
+    assert before["confirmed"] <= pipeline.staged(), "confirmed before it was staged"
     end = time.monotonic() + seconds
 
     def has_changed() -> bool:
