@@ -133,6 +133,29 @@ def test_history_21_a_shift_of_deferrable_keys_keeps_every_row(
         assert lake.plain(lake.at(table, ends[1]).rows, table) == shifted
 
 
+def test_history_21_a_departure_removes_the_version_that_it_names(lake: SmallLake) -> None:
+    merged, fresh = (
+        make_relation(name, "k int4, v text", identity="f") for name in ("merged", "fresh")
+    )
+    lake.merge([insert(merged, "2", "stays")])
+    # A deferrable key lets a second row of it come, and go, inside one transaction.
+    lake.merge(
+        [insert(fresh, "2", "stays")],
+        [
+            change
+            for table in (merged, fresh)
+            for change in (
+                insert(table, "2", "goes"),
+                delete(table, "2", "goes"),
+                insert(table, "3", "stays too"),
+                insert(table, "3", "goes too"),
+                delete(table, "3", "goes too"),
+            )
+        ],
+    )
+    assert lake.rows(merged) == lake.rows(fresh) == [(2, "stays"), (3, "stays too")]
+
+
 def test_history_24_a_table_without_changes_is_merged_through_the_newest_cut(
     lake: SmallLake,
 ) -> None:
