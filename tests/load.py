@@ -97,7 +97,7 @@ def with_pgbench(database: Database, *arguments: str) -> None:
 
 @contextmanager
 def running_load(
-    database: Database, scripts: Sequence[Path], *, seed: int, rate: int = 150, clients: int = 2
+    database: Database, scripts: Sequence[Path], *, seed: int, rate: int = 80, clients: int = 2
 ) -> Iterator[ChildProcess]:
     """Run pgbench until the block ends; it must not have failed."""
     server = database.server

@@ -88,8 +88,10 @@ class Log:
     def read_staged(self, epoch: Epoch) -> Lsn:
         """The staged LSN of an epoch, read from the newest version on disk.
 
-        The handle then stands at that version: what another writer committed is known.
+        The handle then stands at that version: what another writer committed is known, relations
+        too.
         """
+        self._relations.reload()
         with staging_errors("read the staged LSN"):
             self._changes = open_table(self.changes_folder, CHANGES_SCHEMA)
             version = self._changes.transaction_version(epoch.application)

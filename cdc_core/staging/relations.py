@@ -21,9 +21,9 @@ class RelationStore:
         self._folder = folder
         self._versions: set[int] = set()
         self._latest: dict[int, Relation] = {}
-        self._reload()
+        self.reload()
 
-    def _reload(self) -> None:
+    def reload(self) -> None:
         """Open the table at its newest version and read it. Raises: StagingError."""
         self._table = open_table(self._folder, RELATIONS_SCHEMA)
         rows = sorted(read_rows(self._table), key=lambda row: (row["epoch"], row["first_lsn"]))
@@ -71,7 +71,7 @@ class RelationStore:
                 self._table, self._folder, pa.Table.from_pylist(rows, schema=RELATIONS_SCHEMA)
             )
         except StagingError:
-            self._reload()
+            self.reload()
             raise
         self._versions.update(new)
         self._latest.update({relation.oid: relation for relation, _ in new.values()})

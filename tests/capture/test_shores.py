@@ -76,10 +76,10 @@ def make_changes(commit_lsn: int, *, end_lsn: int, xid: int = 7, count: int = 2)
     return pa.Table.from_pylist(rows, schema=CHANGES_SCHEMA)
 
 
-def land(log: ChangeLog, commit_lsn: int, *, xid: int = 7) -> None:
+def land(log: ChangeLog, commit_lsn: int, *, xid: int = 7, epoch: Epoch = EPOCH) -> None:
     """Stage one transaction of 48 bytes."""
     part = log.write_part(make_changes(commit_lsn, end_lsn=commit_lsn + 48, xid=xid))
-    log.append([part], epoch=EPOCH, end_lsn=Lsn(commit_lsn + 48))
+    log.append([part], epoch=epoch, end_lsn=Lsn(commit_lsn + 48))
 
 
 def make_relation(*columns: str, oid: int = 5) -> Relation:
@@ -109,18 +109,21 @@ def test_the_newest_epoch_is_the_newest_timeline_of_the_highest(open_log: OpenLo
     assert log.read_epoch() == replace(EPOCH, epoch=2)
 
 
-def test_a_commit_that_does_not_extend_the_newest_version_is_refused(open_log: OpenLog) -> None:
+@pytest.mark.parametrize("successor", [EPOCH, replace(EPOCH, epoch=2)], ids=["same", "next"])
+def test_a_commit_that_does_not_extend_the_newest_version_is_refused(
+    open_log: OpenLog, successor: Epoch
+) -> None:
     first, second = open_log(), open_log()
-    land(first, 200)
+    land(first, 200, epoch=successor)
     late = second.write_part(make_changes(200, end_lsn=248))
     with pytest.raises((StagingError, Fenced)):
         second.append([late], epoch=EPOCH, end_lsn=Lsn(248))
     with pytest.raises(Fenced):
         second.has_landed([late])
-    assert second.read_staged(EPOCH) == 248
+    assert second.read_staged(successor) == 248
     assert len(list(second.read_transactions(EPOCH, since=Lsn(0)))) == 1
-    land(second, 300)
-    assert first.read_staged(EPOCH) == 348
+    land(second, 300, epoch=successor)
+    assert first.read_staged(successor) == 348
 
 
 def test_an_append_that_did_not_land_is_known_and_may_be_tried_again(open_log: OpenLog) -> None:
@@ -178,6 +181,18 @@ def test_relations_are_stored_once_and_the_newest_is_known(open_log: OpenLog) ->
     for opened in (log, open_log()):
         assert opened.latest_relation(5) == new
         assert opened.latest_relation(6) is None
+
+
+def test_relations_that_another_capture_stored_are_known_once_the_staged_lsn_is_read(
+    open_log: OpenLog,
+) -> None:
+    log, other = open_log(), open_log()
+    relation = make_relation("a")
+    other.store_relations([(relation, Lsn(5))], epoch=1)
+    log.read_staged(EPOCH)
+    assert log.latest_relation(5) == relation
+    log.store_relations([(relation, Lsn(5)), (make_relation("b", oid=6), Lsn(7))], epoch=1)
+    assert open_log().latest_relation(6) == make_relation("b", oid=6)
 
 
 # The stream.

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.deadline import wait_for
 from tests.fix_pipeline import DEADLINE_S, Pipeline
-from tests.load import prepare, running_load
 from tests.postgres_server import PostgresServer
 from tests.walgate_command import run_walgate
 
@@ -33,28 +31,29 @@ def insert_rows(pipeline: Pipeline, count: int) -> None:
 
 
 def test_a_capture_that_waited_for_the_slot_goes_on_where_the_other_ended(
-    pipeline: Pipeline, tmp_path: Path
+    pipeline: Pipeline,
 ) -> None:
-    scripts = prepare(pipeline.database, tmp_path)
-    with running_load(pipeline.database, scripts, seed=1):
-        first = pipeline.start_streaming()
-        waiting = pipeline.start()
-        connected = "select count(*) from pg_stat_activity where application_name = %s and datname"
-        wait_for(
-            lambda: (
-                pipeline.database.query(f"{connected} = current_database()", ["walgate catalog"])
-                == [(2,)]
-            ),
-            DEADLINE_S,
-            "the second to be connected",
-        )
-        # What is staged from here on lies past all that the second knew of the server.
-        pipeline.wait_until_staged(pipeline.current_lsn())
-        pipeline.finish(first)
-        pipeline.wait_for_line(waiting, "capture started")
+    pipeline.database.execute("create table orders (id bigserial primary key, note text)")
+    first = pipeline.start_streaming()
+    waiting = pipeline.start()
+    asked = (
+        "select count(*) from pg_stat_activity where datname = current_database()"
+        " and backend_type = 'walsender' and query like 'START_REPLICATION%'"
+    )
+    wait_for(
+        lambda: pipeline.database.query(asked) == [(2,)],
+        DEADLINE_S,
+        "the second to ask for the slot",
+    )
+    # What is staged from here on lies past all that the second was told when it connected.
+    insert_rows(pipeline, 5)
+    pipeline.wait_until_staged(pipeline.current_lsn())
+    pipeline.finish(first)
+    pipeline.wait_for_line(waiting, "capture started")
+    insert_rows(pipeline, 5)
     pipeline.finish(waiting)
     pipeline.catch_up()
-    pipeline.require_truth()
+    assert pipeline.require_truth() == 10
 
 
 def test_a_server_that_restarts_is_waited_for(own_pipeline: Pipeline) -> None:
