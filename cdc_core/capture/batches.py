@@ -7,7 +7,7 @@ rows says which transaction it belongs to. All of it becomes columns when the ba
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -120,6 +120,17 @@ class Batch:
     def committed_at_us(self) -> int:
         """When its last transaction was committed, by the server's clock."""
         return self.transactions.committed_at_us[-1]
+
+    def pieces(self, rows: int) -> Iterator[Batch]:
+        """Itself a few blocks at a time, of about so many rows; the entries come with the first."""
+        entries, taken = self.entries, 0
+        while taken < len(self.blocks) or entries:
+            start, counted = taken, 0
+            while taken < len(self.blocks) and counted < rows:
+                counted += self.blocks[taken].decoded.num_rows
+                taken += 1
+            yield replace(self, blocks=self.blocks[start:taken], entries=entries)
+            entries = ()
 
     def to_table(self, epoch: int) -> pa.Table:
         """All entries in staging's columns, sorted by table, within one by position."""

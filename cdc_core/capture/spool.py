@@ -10,6 +10,8 @@ from cdc_core.vocabulary import Lsn, Relation
 
 # Readers split files by row group anyway; one part stays easy to copy and to skip.
 _PART_BYTES = 256 << 20
+# What is written is copied into columns first, so a little at a time.
+_GROUP_ROWS = 50_000
 
 
 class Spool:
@@ -29,15 +31,13 @@ class Spool:
         """Write what has arrived since the last call. Raises: OSError."""
         self._relations += batch.relations
         self._committed_at_us = batch.committed_at_us
-        changes = batch.to_table(self._epoch)
-        if not changes.num_rows:
-            return
         self._rows += batch.rows
-        if self._writer is None:
-            self._writer = self._log.open_spool()
-        self._writer.write(changes)
-        if self._writer.bytes_written >= _PART_BYTES:
-            self._end_part()
+        for piece in batch.pieces(_GROUP_ROWS):
+            if self._writer is None:
+                self._writer = self._log.open_spool()
+            self._writer.write(piece.to_table(self._epoch))
+            if self._writer.bytes_written >= _PART_BYTES:
+                self._end_part()
 
     def seal(self, end_lsn: Lsn) -> Landing:
         """The whole transaction, with its end LSN filled in, ready to land."""
