@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 
+import pyarrow as pa
+
 from cdc_core.capture.loop import Bound, CaptureLoop
 from cdc_core.capture.marker import Marker
 from cdc_core.capture.progress import Progress
@@ -55,6 +57,8 @@ def run_capture(
     settings: Settings, bound: Bound, *, open_log: Callable[[LakeSettings], ChangeLog] = open_log
 ) -> None:
     """Replicate until the bound is met. Raises: WalgateError."""
+    # Arrow's own allocator keeps what a large transaction gave back: 460 instead of 375 MB.
+    pa.set_memory_pool(pa.system_memory_pool())
     lease = Lease(settings.redis, slot=settings.source.slot)
     pause = _FIRST_PAUSE_S
     has_streamed = False
