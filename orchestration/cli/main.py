@@ -5,8 +5,11 @@ Each command imports what it needs when it runs, so that `--help` costs no drive
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
@@ -53,8 +56,17 @@ def _remember_options(
 
 
 def main() -> None:
-    """Run one command and exit with its code."""
-    sys.exit(run_command(sys.argv[1:]))
+    """Run one command and end the process with its code.
+
+    Arrow's threads outlive a scan by a moment and abort an interpreter that is torn down meanwhile
+    (apache/arrow#39862): a good answer then ended with SIGABRT. So it is not torn down.
+    """
+    code = run_command(sys.argv[1:])
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # Closed by its reader, or by us for that.
+            stream.flush()
+    os._exit(code)
 
 
 def run_command(arguments: list[str]) -> int:
