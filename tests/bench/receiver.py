@@ -33,7 +33,7 @@ create table bench (id bigint primary key, a int, b smallint, c text, d numeric(
                     f timestamptz, g date, h double precision, i jsonb)
 """
 ROW = """
-select n, (n * 7919) % 1000000, n % 30000, 'customer ' || md5(n::text), (n % 1000000) / 7.0,
+select n, (n * 7919::bigint) % 1000000, n % 30000, 'customer ' || md5(n::text), (n % 1000000) / 7.0,
        n % 2 = 0, '2026-01-01'::timestamptz + n * interval '1 second',
        '2026-01-01'::date + n % 3000,
        case when n % 20 = 0 then null else n / 3.0 end,
