@@ -35,6 +35,7 @@ _EXAMPLES: dict[_Key, str] = {
     ("capture", "batch_bytes"): '"64MB"',
     ("capture", "spool_bytes"): '"128MB"',
 }
+# It tells where a password goes and holds none.
 _PASSWORD_FIX = "set WALGATE_SOURCE__PASSWORD, or password_file, or use libpq's PGPASSFILE"  # noqa: S105
 _LAKE_FOLDERS = ("staging", "tables", "history", "quarantine", "reports", "ledger")
 _HEADER = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?\Z")
@@ -252,6 +253,7 @@ def _default_of(key: _Key, model: type[BaseModel]) -> str | None:
 
 
 def _number(value: object) -> str | None:
+    # Larger defaults are sizes, which the template shows with their unit.
     return f"{value:g}" if isinstance(value, (int, float)) and value < 1e6 else None  # noqa: PLR2004
 
 

@@ -57,6 +57,7 @@ def _split_list(value: object) -> object:
     names = (value,) if isinstance(value, str) else value
     if not isinstance(names, (list, tuple)) or not names:
         raise ValueError("expected a name or a list of names")
+    # PostgreSQL cuts identifiers at 63 bytes.
     if not all(isinstance(name, str) and 0 < len(name.encode()) <= 63 for name in names):  # noqa: PLR2004
         raise ValueError("expected names of 1 to 63 bytes")
     if len(set(names)) < len(names):
@@ -72,6 +73,7 @@ def _flatten_conf(value: object) -> object:
     for key, entry in value.items():
         if isinstance(entry, dict):
             nested = _flatten_conf(entry)
+            # A nested table always comes back as one; the return type is that of a validator.
             flat.update({f"{key}.{k}": v for k, v in dict(nested).items()})  # type: ignore[call-overload]
         else:
             flat[key] = str(entry).lower() if isinstance(entry, bool) else str(entry)

@@ -65,6 +65,7 @@ class Lease:
     def read_figures(self) -> Figures | None:
         """What the running capture shows; None where there is none or Redis is down."""
         try:
+            # The client's stubs also allow for its asynchronous form.
             stored: dict[str, str] = self._redis.hgetall(f"{self._prefix}:live")  # type: ignore[assignment]
         except redis.RedisError:
             return None
