@@ -4,7 +4,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 compile=(.venv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes
-    --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --upgrade)
+    --no-emit-index-url --no-emit-find-links
+    --no-strip-extras --custom-compile-command "make lock" --upgrade)
 "${compile[@]}" tooling/bootstrap.in --output-file tooling/bootstrap.lock
 "${compile[@]}" pyproject.toml --all-extras --constraints tooling/bootstrap.lock \
     --output-file requirements.lock
