@@ -30,6 +30,8 @@ from cdc_core.quantities import parse_duration, parse_size
 
 CONFIG_NAME = "walgate.toml"
 _PREFIX = "WALGATE_"
+# Two runs that follow one another leave a gap of seconds; a slow start is no outage either.
+_STAGING_FRESHNESS_S = 300.0
 
 
 def _resolve_path(value: object, info: ValidationInfo) -> object:
@@ -168,6 +170,18 @@ class MergeSettings(_Section):
 
     round_rows: Count = 2_000_000
     linger_seconds: Pause = 60.0
+    run_minutes: float = Field(default=30.0, gt=0)
+
+
+class DagsterSettings(_Section):
+    """`[dagster]`: where its history is kept, the page's port, what runs by itself."""
+
+    home: LocalPath = Field(default=Path(".walgate/dagster"), validate_default=True)
+    port: int = Field(default=3000, ge=1, le=65535)
+    autostart: bool = True
+    freshness: dict[str, Duration] = Field(
+        default_factory=lambda: {"staging/changes": _STAGING_FRESHNESS_S}
+    )
 
 
 class Settings(_Section):
@@ -179,6 +193,7 @@ class Settings(_Section):
     capture: CaptureSettings = CaptureSettings()
     spark: SparkSettings = SparkSettings()
     merge: MergeSettings = MergeSettings()
+    dagster: DagsterSettings
     state_folder: Path
 
 
@@ -247,7 +262,7 @@ def _override(
         section: dict(keys) if isinstance(keys, dict) else keys for section, keys in written.items()
     }
     mistakes = []
-    for section in ("source", "lake"):
+    for section in ("source", "lake", "dagster"):
         values.setdefault(section, {})
     for name, value in sorted(environ.items()):
         section, separator, key = name.removeprefix(_PREFIX).lower().partition("__")

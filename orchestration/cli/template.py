@@ -38,7 +38,7 @@ root = {root}
 # batch_bytes = "64MB"
 # spool_bytes = "128MB"        # a larger transaction goes through the spool
 # heartbeat_seconds = 10       # an idle source still advances this often
-# run_minutes = 30
+# run_minutes = 30             # a run under Dagster ends after this; the next one goes on
 
 # [spark]
 # master = "local[2]"
@@ -48,7 +48,14 @@ root = {root}
 
 # [merge]
 # round_rows = 2000000
-# linger_seconds = 60
+# linger_seconds = 60          # a run under Dagster waits this long for more
+# run_minutes = 30             # and ends after this at the latest
+
+# [dagster]
+# home = ".walgate/dagster"    # runs, ticks and events
+# port = 3000                  # of its page, on loopback
+# autostart = true             # sensors run from the start
+# freshness = {{ "staging/changes" = "5min" }}
 """
 
 
