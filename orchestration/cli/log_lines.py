@@ -14,7 +14,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Literal
 
-from orchestration.cli.failures import trace_failure
+from orchestration.failures import trace_failure
 
 LogForm = Literal["logfmt", "json"]
 

@@ -19,7 +19,7 @@ import typer
 
 from orchestration.cli import pipeline, query, set_up, state
 from orchestration.cli.context import Context
-from orchestration.cli.failures import explain_failure, trace_failure
+from orchestration.failures import explain_failure, trace_failure
 from orchestration.cli.log_lines import start_logging
 
 app = typer.Typer(

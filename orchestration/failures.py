@@ -1,4 +1,4 @@
-"""What a failed command says, and the code it exits with.
+"""What a failed command or run says, and the code it exits with.
 
 One line: what happened, where, expected and found, the fix. A text that is not ours may hold a row
 value or a secret and is never repeated, not in the traceback of `--debug` either.
