@@ -19,8 +19,8 @@ import typer
 
 from orchestration.cli import pipeline, query, set_up, state
 from orchestration.cli.context import Context
-from orchestration.cli.log_lines import start_logging
 from orchestration.failures import explain_failure, trace_failure
+from orchestration.log_lines import start_logging
 
 app = typer.Typer(
     name="walgate",

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from orchestration.cli.log_lines import LogForm, LogLines
 from orchestration.cli.main import hoist_options
+from orchestration.log_lines import LogForm, LogLines
 
 
 def write(

@@ -11,6 +11,8 @@ import json
 import logging
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -54,6 +56,23 @@ class LogLines(logging.Formatter):
         if self._is_debug and record.exc_info and record.exc_info[1]:
             line = f"{line}\n{trace_failure(record.exc_info[1])}"
         return line
+
+
+@contextmanager
+def logging_to_standard_error() -> Iterator[None]:
+    """Send our own log lines to standard error, beside whatever logging the host has set up.
+
+    Dagster keeps a run's standard error and shows it on the run's page.
+    """
+    ours = logging.getLogger("walgate")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LogLines("logfmt", is_debug=False))
+    ours.addHandler(handler)
+    ours.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        ours.removeHandler(handler)
 
 
 def start_logging(form: LogForm, *, is_debug: bool) -> None:

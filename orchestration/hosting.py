@@ -1,0 +1,100 @@
+"""How a run hosts a loop: on a thread of its own, signed with its process, drained when cancelled.
+
+Dagster interrupts the main thread at any bytecode; so the main thread only waits. What stops the
+loop by itself loses nothing, whatever the moment.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+
+import dagster as dg
+import psutil
+
+from cdc_core.errors import Retry, WalgateError
+from orchestration.failures import explain_failure
+from orchestration.log_lines import logging_to_standard_error
+
+WORKER_TAG = "walgate/worker"
+RETRY_TAG = "walgate/retry"
+MAX_RUNTIME_TAG = "dagster/max_runtime"
+# No second relauncher beside the sensors.
+RUN_TAGS = {"dagster/max_retries": "0"}
+# Longer than a commit or a round takes, shorter than the instance waits for a cancelled run.
+DRAIN_S = 90.0
+_POLL_S = 0.25
+
+
+def host_loop(
+    context: dg.OpExecutionContext,
+    work: Callable[[threading.Event], None],
+    *,
+    most_s: float | None,
+) -> None:
+    """Run a loop to its end; an interrupt sets its event, waits for its drain and goes on.
+
+    `most_s` is how long the loop means to run; a worker that outlives it by far is ended by the
+    instance. Raises: Failure, of which nothing but our own text is told.
+    """
+    tags = {WORKER_TAG: format_worker(psutil.Process())}
+    if most_s is not None:
+        tags[MAX_RUNTIME_TAG] = str(round(most_s + 3 * DRAIN_S))
+    context.instance.add_run_tags(context.run_id, tags)
+    stop = threading.Event()
+    running: Future[None] = Future()
+    # A daemon: a loop that cannot drain does not keep its process, and with it the slot, for ever.
+    loop = threading.Thread(
+        target=_run, args=(work, stop, running), name="walgate-loop", daemon=True
+    )
+    try:
+        loop.start()
+        # Not Thread.join: once interrupted, it takes the thread for ended (python/cpython#90882).
+        while not wait([running], timeout=_POLL_S).done:
+            pass
+    except dg.DagsterExecutionInterruptedError:
+        stop.set()
+        wait([running], timeout=DRAIN_S)
+        raise
+    error = running.exception()
+    if error is not None:
+        raise _explain(context, error) from None
+
+
+def format_worker(process: psutil.Process) -> str:
+    """Name a process so that no other is ever taken for it: host, id and start."""
+    return f"{socket.gethostname()} {process.pid} {process.create_time():.2f}"
+
+
+def is_worker_gone(worker: str) -> bool:
+    """Whether the process that signed a run has ended; one of another host is taken to live."""
+    host, number, _ = worker.rsplit(" ", 2)
+    if host != socket.gethostname():
+        return False
+    try:
+        process = psutil.Process(int(number))
+        return process.status() == psutil.STATUS_ZOMBIE or format_worker(process) != worker
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _run(
+    work: Callable[[threading.Event], None], stop: threading.Event, running: Future[None]
+) -> None:
+    try:
+        with logging_to_standard_error():
+            work(stop)
+    except BaseException as error:  # noqa: BLE001 - the main thread raises it.
+        running.set_exception(error)
+    else:
+        running.set_result(None)
+
+
+def _explain(context: dg.OpExecutionContext, error: BaseException) -> dg.Failure:
+    """Say what happened as the command line would; leave on the run when to try again."""
+    retry = error.retry if isinstance(error, WalgateError) else Retry.LATER
+    context.instance.add_run_tags(context.run_id, {RETRY_TAG: retry.name})
+    lines = explain_failure(error).lines
+    return dg.Failure("\n".join(lines), metadata={"retry": retry.name.lower()}, allow_retries=False)

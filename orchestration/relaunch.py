@@ -1,0 +1,189 @@
+"""When a sensor launches a run: the rules, apart from where the facts come from.
+
+A run's status proves nothing by itself: after `kill -9` of the worker and its server together it is
+STARTED for ever, and a terminated one may still be writing. So the process that signed the run is
+asked, and, for capture, the slot. Whatever is decided here, slot and locks admit one writer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import dagster as dg
+
+from cdc_core.errors import Retry
+from orchestration.hosting import RETRY_TAG, WORKER_TAG, is_worker_gone
+
+# SUSPENDED is written by nothing yet.
+ACTIVE = (
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+)
+_RECENT = 10
+# A worker signs its run as soon as its op begins; importing takes up to a minute on a busy machine.
+_UNSIGNED_S = 180.0
+_FIRST_PAUSE_S = 5.0
+_LONGEST_PAUSE_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One run as its record tells it. Units: Unix seconds."""
+
+    run_id: str
+    status: dg.DagsterRunStatus
+    worker: str | None
+    retry: str | None
+    started_at: float | None
+    ended_at: float | None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether Dagster takes it to be under way."""
+        return self.status in ACTIVE
+
+    @property
+    def short_id(self) -> str:
+        """As Dagster's pages show it."""
+        return self.run_id[:8]
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Nothing to do, and why."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reap:
+    """A run that nobody works on any more, to be recorded as failed."""
+
+    run_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A run to launch, once for its key."""
+
+    run_key: str
+
+
+Decision = Skip | Reap | Launch
+
+
+def read_runs(instance: dg.DagsterInstance, job_name: str) -> list[Seen]:
+    """The newest runs of a job, newest first, every active one among them."""
+    of_job = dg.RunsFilter(job_name=job_name)
+    active = dg.RunsFilter(job_name=job_name, statuses=list(ACTIVE))
+    records = [
+        *instance.get_run_records(active),
+        *instance.get_run_records(of_job, limit=_RECENT),
+    ]
+    newest = sorted(records, key=lambda record: record.storage_id, reverse=True)
+    seen: dict[str, Seen] = {}
+    for record in newest:
+        run = record.dagster_run
+        seen.setdefault(
+            run.run_id,
+            Seen(
+                run.run_id,
+                run.status,
+                run.tags.get(WORKER_TAG),
+                run.tags.get(RETRY_TAG),
+                record.start_time,
+                record.end_time,
+            ),
+        )
+    return list(seen.values())
+
+
+def decide_on_active(runs: Sequence[Seen], *, doing: str, now: float) -> Skip | Reap | None:
+    """What an active run means: wait for it, or give it up; None where there is none.
+
+    `doing` says what the run does, for a person.
+    """
+    under_way = [run for run in runs if run.is_active]
+    if not under_way:
+        return None
+    # One that is gone may be what another waits for in the queue.
+    for run in under_way:
+        if _is_abandoned(run, now):
+            return Reap(run.run_id, f"the worker of run {run.short_id} is gone")
+    active = under_way[0]
+    if active.status is dg.DagsterRunStatus.CANCELING:
+        return Skip(f"run {active.short_id} is draining")
+    if active.worker is None:
+        return Skip(f"run {active.short_id} is starting")
+    return Skip(f"run {active.short_id} {doing}")
+
+
+def decide_on_launch(runs: Sequence[Seen], *, now: float) -> Skip | Launch:
+    """Launch the one run that follows the last, unless failures ask for a pause."""
+    failures = _count_failures(runs)
+    if failures:
+        last = runs[0]
+        pause = _choose_pause(failures, last.retry)
+        due = (last.ended_at or now) + pause
+        if now < due:
+            person = last.retry == Retry.AFTER_FIX.name
+            then = "needs a person, see its page" if person else "failed"
+            return Skip(
+                f"run {last.short_id} {then}: failure {failures} in a row,"
+                f" next try in {due - now:.0f} s"
+            )
+    # One follower for each run: a daemon that dies between launch and record launches no second.
+    return Launch(f"after:{runs[0].run_id}" if runs else "first")
+
+
+def apply_decision(
+    context: dg.SensorEvaluationContext,
+    decision: Decision,
+    request: Callable[[str], dg.RunRequest],
+) -> dg.SensorResult:
+    """Carry a decision out, through the sensor's result."""
+    match decision:
+        case Skip(reason):
+            return dg.SensorResult(skip_reason=reason)
+        case Reap(run_id, reason):
+            run = context.instance.get_run_by_id(run_id)
+            if run is not None and not run.is_finished:
+                context.instance.report_run_failed(run, reason)
+            return dg.SensorResult(skip_reason=f"{reason}; it is recorded as failed")
+        case Launch(run_key):
+            return dg.SensorResult(run_requests=[request(run_key)])
+
+
+def read_clock() -> float:
+    """Now, in Unix seconds, as run records count."""
+    return time.time()
+
+
+def _is_abandoned(run: Seen, now: float) -> bool:
+    if run.worker is not None:
+        return is_worker_gone(run.worker)
+    is_started = run.status is dg.DagsterRunStatus.STARTED and run.started_at is not None
+    return is_started and now - (run.started_at or now) > _UNSIGNED_S
+
+
+def _count_failures(runs: Sequence[Seen]) -> int:
+    """How many of the newest runs failed in a row."""
+    for number, run in enumerate(runs):
+        if run.status is not dg.DagsterRunStatus.FAILURE:
+            return number
+    return len(runs)
+
+
+def _choose_pause(failures: int, retry: str | None) -> float:
+    if retry == Retry.AFTER_FIX.name:
+        return _LONGEST_PAUSE_S
+    if failures == 1:
+        return 0.0
+    pause: float = _FIRST_PAUSE_S * 2.0 ** (failures - 2)
+    return min(pause, _LONGEST_PAUSE_S)
