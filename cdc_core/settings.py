@@ -199,8 +199,23 @@ class Settings(_Section):
 
 def load_settings(path: Path | None, environ: Mapping[str, str]) -> Settings:
     """Read the configuration. Raises: ConfigurationError with every mistake in it."""
-    file = _find_file(path, environ)
+    file = find_file(path, environ)
     return parse_settings(_read_text(file), file=file, environ=environ)
+
+
+def find_file(path: Path | None, environ: Mapping[str, str]) -> Path:
+    """Choose the file by the search order; relative to the working folder.
+
+    Raises: ConfigurationError if it is not there.
+    """
+    named = path or (Path(environ["WALGATE_CONFIG"]) if environ.get("WALGATE_CONFIG") else None)
+    file = (named or Path(CONFIG_NAME)).resolve()
+    if not file.is_file():
+        raise ConfigurationError(
+            [f"no configuration: {named or CONFIG_NAME} does not exist"],
+            fix="write one with `walgate init --dsn …`, or name it with --config",
+        )
+    return file
 
 
 def parse_settings(text: str, *, file: Path, environ: Mapping[str, str]) -> Settings:
@@ -230,18 +245,6 @@ def parse_settings(text: str, *, file: Path, environ: Mapping[str, str]) -> Sett
             fix=f"correct {file.name}, then run `walgate check`",
         )
     return _with_password(settings)
-
-
-def _find_file(path: Path | None, environ: Mapping[str, str]) -> Path:
-    """Choose the file by the search order; relative to the working folder."""
-    named = path or (Path(environ["WALGATE_CONFIG"]) if environ.get("WALGATE_CONFIG") else None)
-    file = (named or Path(CONFIG_NAME)).resolve()
-    if not file.is_file():
-        raise ConfigurationError(
-            [f"no configuration: {named or CONFIG_NAME} does not exist"],
-            fix="write one with `walgate init --dsn …`, or name it with --config",
-        )
-    return file
 
 
 def _read_text(file: Path) -> str:

@@ -22,3 +22,9 @@ class Context:
         from cdc_core.settings import load_settings  # noqa: PLC0415 - not for --help.
 
         return load_settings(self.config, os.environ)
+
+    def find_config(self) -> Path:
+        """Say where the configuration is, for other processes. Raises: ConfigurationError."""
+        from cdc_core.settings import find_file  # noqa: PLC0415 - not for --help.
+
+        return find_file(self.config, os.environ)

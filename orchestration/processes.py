@@ -1,0 +1,166 @@
+"""The processes of a stack: started with a mark, found by it, ended by it.
+
+A stack is a folder of state. Its processes and all that these start inherit its path in their
+environment; so what a killed supervisor left is proved to be ours, and nothing else is ended. A
+program that writes its title over its environment hides the mark (Redis does, unless it is started
+with `--set-proc-title no`).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from cdc_core.errors import Retry, WalgateError
+
+STACK_VARIABLE = "WALGATE_STACK"
+_LOCK_NAME = "up.lock"
+# Writers that are left over drain at SIGTERM; they lose nothing where they are killed.
+_LEFTOVERS_GRACE_S = 20.0
+_KILL_ROUNDS = 3
+
+
+class StackInUse(WalgateError):
+    """Another process holds the stack."""
+
+
+@contextmanager
+def hold_stack(stack: Path) -> Iterator[None]:
+    """Hold a stack for this process alone; what an earlier holder left running is ended first.
+
+    Raises: StackInUse; WalgateError where the folder cannot be written.
+    """
+    try:
+        stack.mkdir(parents=True, exist_ok=True)
+        lock = (stack / _LOCK_NAME).open("a+", encoding="ascii")
+    except OSError as error:
+        raise WalgateError(
+            f"{stack} cannot be written: {error.strerror}",
+            fix="let this user write there",
+            retry=Retry.AFTER_FIX,
+        ) from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise _describe_holder(stack) from None
+        os.ftruncate(lock.fileno(), 0)
+        os.pwrite(lock.fileno(), str(os.getpid()).encode("ascii"), 0)
+        # Whoever started them would hold the lock.
+        end_processes(stack, grace_s=_LEFTOVERS_GRACE_S)
+        yield
+
+
+def start_process(
+    arguments: Sequence[str | Path],
+    *,
+    stack: Path,
+    log: Path,
+    environment: Mapping[str, str],
+    folder: Path,
+    user: str | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a process of a stack; its output is added to a log.
+
+    It leads a session of its own, so that a terminal's Ctrl-C reaches the supervisor alone. The
+    caller handles SIGINT: where that is ignored, the process and all it starts would ignore it too.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            [str(argument) for argument in arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env={**environment, STACK_VARIABLE: _format_mark(stack)},
+            start_new_session=True,
+            user=user,
+            extra_groups=None if user is None else [],
+        )
+
+
+def find_processes(stack: Path) -> list[psutil.Process]:
+    """Every live process that bears the mark of a stack, and what these started.
+
+    Never this process, nor one that it came from.
+    """
+    mark = _format_mark(stack)
+    marked = [process for process in psutil.process_iter() if _read_mark(process) == mark]
+    found = {process.pid: process for process in marked}
+    for process in marked:
+        # A child may hide its mark, a server's backends for instance.
+        found.update({child.pid: child for child in _list_children(process)})
+    ours = psutil.Process()
+    for kin in (ours, *ours.parents()):
+        found.pop(kin.pid, None)
+    return [process for process in found.values() if _is_alive(process)]
+
+
+def end_processes(stack: Path, *, grace_s: float) -> int:
+    """End every process of a stack: SIGTERM, then SIGKILL to what is left; give their number."""
+    ended = set()
+    for process in (found := find_processes(stack)):
+        ended.add(process.pid)
+        _signal(process, is_last=False)
+    psutil.wait_procs(found, timeout=grace_s)
+    # One that is killed may have started another meanwhile.
+    for _ in range(_KILL_ROUNDS):
+        found = find_processes(stack)
+        for process in found:
+            ended.add(process.pid)
+            _signal(process, is_last=True)
+        psutil.wait_procs(found, timeout=grace_s)
+    return len(ended)
+
+
+def _describe_holder(stack: Path) -> StackInUse:
+    holder = (stack / _LOCK_NAME).read_text(encoding="ascii") or "another"
+    return StackInUse(
+        f"process {holder} runs the stack of {stack} already",
+        fix="stop it by Ctrl-C or SIGTERM, or use it as it is",
+        retry=Retry.LATER,
+    )
+
+
+def _format_mark(stack: Path) -> str:
+    return str(stack.resolve())
+
+
+def _read_mark(process: psutil.Process) -> str | None:
+    try:
+        mark: str | None = process.environ().get(STACK_VARIABLE)
+    # Of another user, ended meanwhile, or a kernel's.
+    except (psutil.Error, OSError):
+        return None
+    return mark
+
+
+def _list_children(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return list(process.children(recursive=True))
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _signal(process: psutil.Process, *, is_last: bool) -> None:
+    try:
+        if is_last:
+            process.kill()
+        else:
+            process.terminate()
+    except psutil.NoSuchProcess:
+        pass
