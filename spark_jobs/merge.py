@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from delta.tables import DeltaTable
+from deltalake import DeltaTable as LogReader
 from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -24,7 +25,7 @@ from pyspark.sql import types as T
 from cdc_core.crash_points import reach
 from cdc_core.vocabulary import TableName
 from spark_jobs.changes import id_names
-from spark_jobs.lake import Epoch, Lake, open_table
+from spark_jobs.lake import Epoch, Lake, count_rows, open_table
 from spark_jobs.outcome import Outcome, work_out
 from spark_jobs.rows import apply_rows, carry, insert, match_names, table_fields, widen
 from spark_jobs.shapes import Shape
@@ -40,11 +41,16 @@ SMALL_TABLE_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What a merge did to a table: its Delta version, keys with a new row, keys that went."""
+    """A table's Delta version after a merge, its rows there, and how many rows the merge touched.
+
+    Rows are told apart by key: one that came again, or moved its position alone, is updated.
+    """
 
     version: int
-    arrived: int
-    departed: int
+    rows: int
+    inserted: int
+    updated: int
+    deleted: int
     seconds: float
 
 
@@ -59,25 +65,67 @@ def merge_stretch(session: SparkSession, lake: Lake, epoch: Epoch, stretch: Stre
     counts_for_nothing = stretch.before is None or stretch.truncated_at is not None
     base = None if counts_for_nothing else widen(target, stretch.shape)
     outcome = work_out(stretch, base)
+    before = _require_table(path)
+    is_replaced = counts_for_nothing or stretch.has_younger_values or _is_small(before)
+    known = _count_known(target, before, outcome, stretch) if is_replaced else None
     reach("before_merge_commit")
-    if counts_for_nothing or stretch.has_younger_values or _is_small(path):
+    if is_replaced:
         _replace(base, outcome, path, epoch, stretch)
     else:
         with _carry_bound(session, epoch, stretch):
             _merge(DeltaTable.forPath(session, str(path)), outcome, stretch)
     reach("after_merge_commit")
-    committed = open_table(path)
-    assert committed is not None
-    seconds = time.monotonic() - began
-    return Merged(committed.version(), outcome.arrived, outcome.departed, seconds)
+    after = _require_table(path)
+    rows = count_rows(after)
+    if is_replaced:
+        touched = _compare(outcome, known=known, before=count_rows(before), after=rows)
+    else:
+        touched = _read_metrics(after)
+    return Merged(after.version(), rows, *touched, time.monotonic() - began)
 
 
-def _is_small(path: Path) -> bool:
-    """Whether writing the table anew is cheaper than a MERGE."""
+def _require_table(path: Path) -> LogReader:
     table = open_table(path)
     assert table is not None
+    return table
+
+
+def _is_small(table: LogReader) -> bool:
+    """Whether writing the table anew is cheaper than a MERGE."""
     size: int = sum(pa.table(table.get_add_actions())["size_bytes"].to_pylist())
     return size < SMALL_TABLE_BYTES
+
+
+def _count_known(
+    target: DataFrame, before: LogReader, outcome: Outcome, stretch: Stretch
+) -> int | None:
+    """How many of the keys that have a row now had one before; None where nothing can go."""
+    assert stretch.shape is not None
+    if not outcome.departed and stretch.truncated_at is None:
+        return None
+    if not outcome.arrived or not count_rows(before):
+        return 0
+    ids = id_names(stretch.shape)
+    names = zip(match_names(stretch.shape), ids, strict=True)
+    keys = target.select(*(F.col(f"`{name}`").alias(id_name) for name, id_name in names))
+    return outcome.rows.where("_present").join(keys, ids, "left_semi").count()
+
+
+def _compare(
+    outcome: Outcome, *, known: int | None, before: int, after: int
+) -> tuple[int, int, int]:
+    """Rows inserted, updated, deleted where the table was written anew, from what it holds."""
+    inserted = after - before if known is None else outcome.arrived - known
+    return inserted, outcome.arrived - inserted, before + inserted - after
+
+
+def _read_metrics(table: LogReader) -> tuple[int, int, int]:
+    """Rows inserted, updated, deleted, as the newest commit, a MERGE, says."""
+    metrics = table.history(1)[0]["operationMetrics"]
+    inserted, updated, deleted = (
+        int(metrics[f"numTargetRows{what}"]) for what in ("Inserted", "Updated", "Deleted")
+    )
+    return inserted, updated, deleted
 
 
 def _create(session: SparkSession, lake: Lake, table: TableName, shape: Shape) -> None:
