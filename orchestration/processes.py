@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+import pwd
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -79,20 +81,19 @@ def start_process(
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=folder,
-            env={**environment, STACK_VARIABLE: _format_mark(stack)},
+            env={**environment, STACK_VARIABLE: str(stack.resolve())},
             start_new_session=True,
-            user=user,
-            extra_groups=None if user is None else [],
+            **_identify(user),
         )
 
 
 def find_processes(stack: Path) -> list[psutil.Process]:
-    """Every live process that bears the mark of a stack, and what these started.
+    """Every live process that bears the mark of a stack, or of one below, and what these started.
 
     Never this process, nor one that it came from.
     """
-    mark = _format_mark(stack)
-    marked = [process for process in psutil.process_iter() if _read_mark(process) == mark]
+    root = stack.resolve()
+    marked = [process for process in psutil.process_iter() if _is_marked(process, root)]
     found = {process.pid: process for process in marked}
     for process in marked:
         # A child may hide its mark, a server's backends for instance.
@@ -120,6 +121,13 @@ def end_processes(stack: Path, *, grace_s: float) -> int:
     return len(ended)
 
 
+def _identify(user: str | None) -> dict[str, Any]:
+    """Arguments of Popen that make a process this user's, with none of our groups."""
+    if user is None:
+        return {}
+    return {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []}
+
+
 def _describe_holder(stack: Path) -> StackInUse:
     holder = (stack / _LOCK_NAME).read_text(encoding="ascii") or "another"
     return StackInUse(
@@ -129,17 +137,13 @@ def _describe_holder(stack: Path) -> StackInUse:
     )
 
 
-def _format_mark(stack: Path) -> str:
-    return str(stack.resolve())
-
-
-def _read_mark(process: psutil.Process) -> str | None:
+def _is_marked(process: psutil.Process, root: Path) -> bool:
     try:
-        mark: str | None = process.environ().get(STACK_VARIABLE)
+        mark = process.environ().get(STACK_VARIABLE)
     # Of another user, ended meanwhile, or a kernel's.
     except (psutil.Error, OSError):
-        return None
-    return mark
+        return False
+    return mark is not None and Path(mark).is_relative_to(root)
 
 
 def _list_children(process: psutil.Process) -> list[psutil.Process]:
