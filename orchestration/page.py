@@ -16,6 +16,8 @@ LOCATION = "walgate"
 _TIMEOUT_S = 10.0
 # The whole of our code is imported anew, on a machine that may be busy.
 _RELOAD_TIMEOUT_S = 300.0
+# The code server is starting, or is being started again.
+_UNREACHABLE = "DagsterUserCodeUnreachableError"
 _LOCATION_FIELDS = """
     name
     loadStatus
@@ -96,6 +98,8 @@ class Page:
 
 def _read_entry(entry: dict[str, Any]) -> Location:
     loaded = entry.get("locationOrLoadError") or {}
+    if loaded.get("className") == _UNREACHABLE:
+        return Location(is_loaded=False)
     if loaded.get("__typename") == "PythonError":
         return Location(is_loaded=False, problem=_explain(loaded))
     return Location(is_loaded=entry.get("loadStatus") == "LOADED" and bool(loaded))

@@ -1,0 +1,260 @@
+"""Dagster's three processes over one pipeline: code server, page and daemon, started and ended.
+
+The code server listens on a socket that outlives it, so that page and daemon find the next one by
+themselves. Whichever of the three dies is started again. The end is in order: no new runs, then the
+runs drain, then the servers, then whatever is left.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+import logging
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import dagster as dg
+from deltalake.exceptions import DeltaError
+
+import orchestration
+from cdc_core.errors import Retry, WalgateError
+from cdc_core.settings import Settings
+from orchestration.draining import drain_runs, record_ended
+from orchestration.keeper import Keeper, Program
+from orchestration.page import HOST, LOCATION, Page
+from orchestration.processes import end_processes, hold_stack, start_process
+from orchestration.table_reports import table_key
+from spark_jobs.lake import Lake
+
+MODULE = "orchestration.definitions"
+_logger = logging.getLogger("walgate.up")
+# Imports of all three at once, on a machine that has other work.
+_START_DEADLINE_S = 300.0
+_POLL_S = 0.25
+_WATCH_S = 10.0
+# Longer than `hosting.DRAIN_S`, within which a run gives up by itself.
+_DRAIN_S = 110.0
+_GRACE_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class DagsterStack:
+    """A running Dagster."""
+
+    url: str
+    instance: dg.DagsterInstance
+    logs: Path
+    _keeper: Keeper
+
+    @property
+    def pids(self) -> dict[Program, int]:
+        """The processes of code server, page and daemon."""
+        return self._keeper.pids
+
+
+@contextmanager
+def run_dagster(
+    settings: Settings,
+    *,
+    config: Path,
+    stop: threading.Event | None = None,
+    hurry: threading.Event | None = None,
+    module: str = MODULE,
+) -> Iterator[DagsterStack]:
+    """Run Dagster until the block ends; ready at its start, nothing left at its end.
+
+    Holds `[state_folder]/up.lock` meanwhile and ends what an earlier holder left. `stop`, set while
+    it starts, lets the block begin at once, ready or not; `hurry` cuts the drain short. The caller
+    handles SIGINT, or the processes would inherit that it is ignored.
+    Raises: StackInUse; WalgateError where a folder or the port is not to be had, or where the code
+    does not load.
+    """
+    stack = settings.state_folder
+    stop, hurry = stop or threading.Event(), hurry or threading.Event()
+    with hold_stack(stack):
+        _prepare_home(settings.dagster.home)
+        _require_port(settings.dagster.port)
+        # A socket's path must be short, and that of a home need not be.
+        private = Path(tempfile.mkdtemp(prefix="walgate-"))
+        instance = dg.DagsterInstance.from_config(str(settings.dagster.home))
+        try:
+            with _running(settings, config, private, module, stop) as (keeper, page):
+                logs = _log_folder(settings)
+                try:
+                    yield DagsterStack(page.url, instance, logs, keeper)
+                finally:
+                    _logger.info("stack stopping")
+                    keeper.end("daemon", grace_s=_GRACE_S)
+                    drain_runs(instance, stack, most_s=_DRAIN_S, hurry=hurry)
+        finally:
+            if end_processes(stack, grace_s=0 if hurry.is_set() else _GRACE_S):
+                _logger.warning("processes ended that had not by themselves")
+            record_ended(instance)
+            instance.dispose()
+            shutil.rmtree(private, ignore_errors=True)
+
+
+@contextmanager
+def _running(
+    settings: Settings, config: Path, private: Path, module: str, stop: threading.Event
+) -> Iterator[tuple[Keeper, Page]]:
+    """The three processes, ready and kept alive, until the block ends."""
+    page = Page(settings.dagster.port)
+    finished = threading.Event()
+    watcher = threading.Thread(
+        target=_watch_tables, args=(settings, page, finished), name="walgate-tables", daemon=True
+    )
+    keeper = Keeper(_plan_programs(settings, config, private, module))
+    try:
+        _wait_until_ready(keeper, page, _log_folder(settings), stop)
+        keeper.keep()
+        watcher.start()
+        yield keeper, page
+    finally:
+        finished.set()
+        keeper.close()
+        names: tuple[Program, ...] = ("daemon", "web", "code-server")
+        for name in names:
+            keeper.end(name, grace_s=_GRACE_S)
+        if watcher.is_alive():
+            watcher.join()
+
+
+def _prepare_home(home: Path) -> None:
+    """Make Dagster's home, with our configuration of the instance unless there is another."""
+    target = home / "dagster.yaml"
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        if not target.exists():
+            packaged = importlib.resources.files(orchestration) / "dagster.yaml"
+            target.write_text(packaged.read_text(encoding="utf-8"), encoding="utf-8")
+        with tempfile.TemporaryFile(dir=home):
+            pass
+    except OSError as error:
+        raise WalgateError(
+            f"[dagster] home {home} cannot be written: {error.strerror}",
+            fix="let this user write there, or choose another [dagster] home",
+            retry=Retry.AFTER_FIX,
+        ) from error
+
+
+def _require_port(port: int) -> None:
+    with socket.socket() as probe:
+        # As the page itself listens: connections of an earlier one may linger.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise WalgateError(
+                f"port {port} of {HOST} cannot be had: {error.strerror}",
+                fix="end what listens there, or set [dagster] port (WALGATE_DAGSTER__PORT)",
+                retry=Retry.LATER,
+            ) from error
+
+
+def _plan_programs(
+    settings: Settings, config: Path, private: Path, module: str
+) -> dict[Program, Callable[[], subprocess.Popen[bytes]]]:
+    """How each of the three is started, as often as need be."""
+    place, workspace = private / "code.sock", private / "workspace.yaml"
+    server = {"grpc_server": {"socket": str(place), "location_name": LOCATION}}
+    workspace.write_text(json.dumps({"load_from": [server]}), encoding="utf-8")
+    root = Path(str(importlib.resources.files(orchestration))).parent
+    quiet = ("--log-level", "warning")
+    commands: dict[Program, tuple[str | Path, ...]] = {
+        "code-server": (
+            *("dagster", "code-server", "start", *quiet, "--location-name", LOCATION),
+            *("--socket", place, "-m", module, "-d", root),
+        ),
+        "web": (
+            *("dagster_webserver", "-h", HOST, "-p", str(settings.dagster.port)),
+            *("--dagster-log-level", "warning", "-w", workspace),
+        ),
+        "daemon": ("dagster._daemon", "run", *quiet, "-w", workspace),
+    }
+    environment = {
+        **os.environ,
+        "DAGSTER_HOME": str(settings.dagster.home),
+        "WALGATE_CONFIG": str(config.resolve()),
+    }
+    logs, folder = _log_folder(settings), Path.cwd()
+
+    def plan(name: Program) -> Callable[[], subprocess.Popen[bytes]]:
+        log = logs / f"{name}.log"
+        log.unlink(missing_ok=True)
+        return lambda: start_process(
+            [sys.executable, "-m", *commands[name]],
+            stack=settings.state_folder,
+            log=log,
+            environment=environment,
+            folder=folder,
+        )
+
+    return {name: plan(name) for name in commands}
+
+
+def _wait_until_ready(keeper: Keeper, page: Page, logs: Path, stop: threading.Event) -> None:
+    """Wait until the page answers and shows our code loaded, or until `stop`."""
+    deadline = time.monotonic() + _START_DEADLINE_S
+    while not stop.wait(_POLL_S):
+        location = page.read_location()
+        if location is not None and location.is_loaded:
+            return
+        if location is not None and location.problem is not None:
+            raise WalgateError(
+                f"the pipeline did not load: {location.problem}",
+                fix=f"correct it; {logs / 'code-server.log'} says more",
+                retry=Retry.AFTER_FIX,
+            )
+        ended = keeper.find_ended()
+        if ended is not None:
+            name, code = ended
+            raise WalgateError(
+                f"Dagster's {name} ended at its start, exit {code}",
+                fix=f"see {logs / name}.log",
+                retry=Retry.LATER,
+            )
+        if time.monotonic() > deadline:
+            raise WalgateError(
+                f"Dagster was not ready after {_START_DEADLINE_S:.0f} s",
+                fix=f"see the logs in {logs}; try again when the machine is less busy",
+                retry=Retry.LATER,
+            )
+
+
+def _watch_tables(settings: Settings, page: Page, finished: threading.Event) -> None:
+    """Load the code again when the log announces a table that has no asset yet."""
+    lake = Lake(settings.lake.root, settings.state_folder)
+    known: set[dg.AssetKey] = set()
+    while not finished.wait(_WATCH_S):
+        try:
+            announced = {table_key(r.table) for r in lake.read_relations().values()}
+        except (OSError, DeltaError):
+            # A commit is under way, or the disk is: the next look will tell.
+            continue
+        if announced <= known:
+            continue
+        assets = page.read_assets()
+        if assets is None:
+            continue
+        if missing := announced - assets:
+            fields = {"new": len(missing)}
+            _logger.info("tables found", extra={"fields": fields})
+            if page.reload_location() is None:
+                continue
+        # One that has no asset even then is not tried for again and again.
+        known |= announced
+
+
+def _log_folder(settings: Settings) -> Path:
+    return settings.state_folder / "dagster-logs"
