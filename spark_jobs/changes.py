@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, SparkSession
@@ -25,6 +25,7 @@ DEPARTURE, ARRIVAL, RENEWAL = 0, 1, 2
 
 ROW_OPERATIONS = frozenset({Operation.INSERT, Operation.UPDATE, Operation.DELETE, Operation.READ})
 POSITION = ("epoch", "commit_lsn", "seq")
+_UNIX_START = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,8 @@ def survey(log: DataFrame) -> list[Span]:
             F.count(F.lit(1)).alias("entries"),
             F.min(position).alias("first"),
             F.max(position).alias("last"),
-            F.max("committed_at").alias("committed_at"),
+            # As a number: a time would come in the time zone of this process, without a name.
+            F.max(F.unix_micros("committed_at")).alias("committed_at"),
             F.array_distinct(F.flatten(F.collect_set("unchanged"))).alias("unchanged"),
             F.max(F.col("old_values").isNotNull()).alias("has_old_values"),
         )
@@ -80,7 +82,7 @@ def survey(log: DataFrame) -> list[Span]:
             row["entries"],
             Position(row["first"][0], Lsn(row["first"][1]), row["first"][2]),
             Position(row["last"][0], Lsn(row["last"][1]), row["last"][2]),
-            row["committed_at"],
+            _UNIX_START + timedelta(microseconds=row["committed_at"]),
             frozenset(row["unchanged"]),
             row["has_old_values"],
         )

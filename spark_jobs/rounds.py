@@ -12,12 +12,12 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from cdc_core.crash_points import reach
 from cdc_core.vocabulary import Lsn, Relation, TableName
+from spark_jobs.backlog import choose_cut
 from spark_jobs.changes import Span, read_log, survey
 from spark_jobs.lake import Bound, Epoch, Lake, find_bound, open_table, require_epochs
 from spark_jobs.ledger import Cut, TableState, find_cut, read_states, write_cut, write_states
@@ -26,14 +26,22 @@ from spark_jobs.session import find_jvm
 from spark_jobs.shapes import Halt
 from spark_jobs.stretch import plot_stretch, read_shape
 
-_FOLLOW_POLL_S = 0.5
+# Whoever waits is woken by what is staged; where nothing can wake it, it looks this often.
+_FOLLOW_WAIT_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One merge of all tables up to a cut: what it did to each, and which are halted."""
+    """One merge of all tables up to a cut: what it did to each, and which are halted.
+
+    `staged` is how far the log reached when the merge began; `committed_at` is when the newest
+    transaction of the cut was committed, `created_at` when the cut was written.
+    """
 
     cut: Bound
+    staged: Bound
+    committed_at: datetime | None
+    created_at: datetime
     tables: dict[str, Merged]
     halted: dict[str, Halt]
     entries: int
@@ -45,20 +53,23 @@ def merge_until(
     lake: Lake,
     *,
     round_rows: int,
+    stop: threading.Event | None = None,
+    deadline: float | None = None,
     tables: Collection[str] | None = None,
     passed_over: Collection[str] = (),
     on_round: Callable[[Round], None] = lambda _: None,
 ) -> list[Round]:
     """Merge in rounds up to the staged LSN at the start; `tables` (quoted names) limits it.
 
-    Halted tables are tried again in the first round, but for those `passed_over`.
+    Once `stop` is set or the deadline (of the monotonic clock) has passed, no round begins. Halted
+    tables are tried again in the first round, but for those `passed_over`.
     Raises: LakeError if nothing was ever staged; MergeError if another process merges.
     """
     epochs = require_epochs(lake)
     staged = lake.read_staged(epochs)
     rounds: list[Round] = []
     with lake.lock_table("rounds", jvm=find_jvm(session)):
-        while staged is not None:
+        while staged is not None and not _is_over(stop, deadline):
             starting = _Start(session, lake, epochs, lake.read_relations(), find_cut(lake))
             done = _merge_round(
                 starting, staged, round_rows, chosen=tables, passed_over=passed_over
@@ -78,47 +89,48 @@ def follow(
     round_rows: int,
     linger_seconds: float | None,
     stop: threading.Event,
+    deadline: float | None = None,
     tables: Collection[str] | None = None,
     on_round: Callable[[Round], None] = lambda _: None,
+    wait: Callable[[float], object] | None = None,
 ) -> None:
-    """Merge while changes arrive, then linger; None lingers until `stop` is set."""
+    """Merge while changes arrive, then linger; None lingers until `stop` or the deadline.
+
+    With no time to linger, what is staged at the start is merged and no more. `wait` waits for so
+    many seconds, or less where it learns that more is staged; without it `stop` is waited for.
+    """
     idle_since = time.monotonic()
     merged: Bound | None = None
     halted: Collection[str] = ()
-    while not stop.is_set():
+    while not _is_over(stop, deadline):
         staged = lake.read_staged(lake.read_epochs())
         if staged is not None and staged != merged:
             rounds = merge_until(
                 session,
                 lake,
                 round_rows=round_rows,
+                stop=stop,
+                deadline=deadline,
                 tables=tables,
                 passed_over=halted,
                 on_round=on_round,
             )
             halted = rounds[-1].halted if rounds else halted
-            merged, idle_since = staged, time.monotonic()
-        elif linger_seconds is not None and time.monotonic() - idle_since > linger_seconds:
+            merged = staged
+            if linger_seconds == 0:
+                return
+            # A mark moves the cut, but is no reason to stay.
+            if any(done.tables for done in rounds):
+                idle_since = time.monotonic()
+        elif linger_seconds is not None and time.monotonic() - idle_since >= linger_seconds:
             return
         else:
-            stop.wait(_FOLLOW_POLL_S)
+            (wait or stop.wait)(_FOLLOW_WAIT_S)
 
 
-def choose_cut(lake: Lake, low: Bound | None, staged: Bound, round_rows: int) -> Bound:
-    """The end of a transaction by which about `round_rows` entries above `low` have come.
-
-    Each file of the log knows its last end LSN and its entries; none is opened.
-    """
-    log = open_table(lake.changes)
-    assert log is not None
-    files = pa.table(log.get_add_actions(flatten=True)).to_pylist()
-    entries = 0
-    for file in sorted(files, key=lambda file: (file["max.epoch"], file["max.end_lsn"])):
-        end = Bound(file["max.epoch"], Lsn(file["max.end_lsn"]))
-        entries += file["num_records"] if low is None or end > low else 0
-        if entries >= round_rows:
-            return min(end, staged)
-    return staged
+def _is_over(stop: threading.Event | None, deadline: float | None) -> bool:
+    late = deadline is not None and time.monotonic() >= deadline
+    return late or (stop is not None and stop.is_set())
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,11 +197,18 @@ def _merge_round(
         return None
     halted = _write_states(start.lake, results)
     reach("before_cut")
-    _write_cut(start, cut, touched, results, halted=halted, spans=spans)
+    written = _write_cut(start, cut, touched, results, halted=halted, spans=spans)
     reach("after_cut")
-    merged = {table: result.merged for table, result in results.items() if result.merged}
-    entries = sum(span.entries for span in spans)
-    return Round(cut, merged, halted, entries, time.monotonic() - began)
+    return Round(
+        cut,
+        staged,
+        written.committed_at,
+        written.created_at,
+        {table: result.merged for table, result in results.items() if result.merged},
+        halted,
+        sum(span.entries for span in spans),
+        time.monotonic() - began,
+    )
 
 
 def _merge_table(start: _Start, table: str, spans: list[Span], cut: Bound) -> _Result:
@@ -247,7 +266,7 @@ def _write_cut(
     *,
     halted: Collection[str],
     spans: list[Span],
-) -> None:
+) -> Cut:
     behind = start.find_behind()
     merged = dict.fromkeys(start.cut.merged if start.cut else (), cut)
     for table in touched | behind:
@@ -259,15 +278,14 @@ def _write_cut(
     committed = max((span.committed_at for span in spans), default=None)
     if committed is None and start.cut is not None:
         committed = start.cut.committed_at
-    write_cut(
-        start.lake,
-        Cut(
-            cut,
-            committed,
-            datetime.now(UTC),
-            uuid.uuid4().hex,
-            versions,
-            merged,
-            tuple(sorted(halted)),
-        ),
+    written = Cut(
+        cut,
+        committed,
+        datetime.now(UTC),
+        uuid.uuid4().hex,
+        versions,
+        merged,
+        tuple(sorted(halted)),
     )
+    write_cut(start.lake, written)
+    return written

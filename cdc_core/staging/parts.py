@@ -51,6 +51,7 @@ class Part:
     rows: int
     bounds: dict[str, tuple[int | str | None, int | str | None]]
     sealed: bool = True
+    marks: int = 0  # Rows without a table.
 
     def statistics(self) -> str:
         """The file's statistics as the Delta protocol writes them (section Per-file Statistics)."""
@@ -60,6 +61,8 @@ class Part:
                 "numRecords": self.rows,
                 "minValues": {name: low for name, (low, _) in known.items()},
                 "maxValues": {name: high for name, (_, high) in known.items()},
+                # How much of the log is left to merge is told from it.
+                "nullCount": {"table": self.marks},
             }
         )
 
@@ -73,6 +76,7 @@ class PartWriter:
         descriptor = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
         self._file = os.fdopen(descriptor, "wb")
         self._rows = 0
+        self._marks = 0
         self._bounds: dict[str, tuple[int | str | None, int | str | None]] = {}
         self._writer = pq.ParquetWriter(
             self._file,
@@ -91,6 +95,7 @@ class PartWriter:
         """Add a row group. Raises: OSError where the storage refuses."""
         self._writer.write_table(changes, row_group_size=max(1, changes.num_rows))
         self._rows += changes.num_rows
+        self._marks += changes.column("table").null_count
         for name in STATISTICS_COLUMNS:
             bound = pc.min_max(changes.column(name)).as_py()
             self._bounds[name] = _widen(self._bounds.get(name), (bound["min"], bound["max"]))
@@ -102,7 +107,7 @@ class PartWriter:
         os.fsync(self._file.fileno())
         self._file.close()
         sealed = self._bounds["end_lsn"][0] != END_LSN_NOT_KNOWN
-        return Part(path=self._path, rows=self._rows, bounds=self._bounds, sealed=sealed)
+        return Part(self._path, self._rows, self._bounds, sealed=sealed, marks=self._marks)
 
     def discard(self) -> None:
         """Remove the unfinished file, on storage that takes no more bytes too."""

@@ -59,3 +59,8 @@ def delete(relation: Relation, *old: str | None) -> Entry:
 
 def truncate(relation: Relation) -> Entry:
     return relation, {"op": "truncate"}
+
+
+def mark(relation: Relation) -> Entry:
+    """A mark beside the changes of some relation."""
+    return relation, {"table": None, "relation_version": None, "op": "mark"}

@@ -91,6 +91,13 @@ def test_a_sealed_part_tells_delta_the_bounds_its_rows_have(tmp_path: Path) -> N
     assert "values" not in told["minValues"]
 
 
+def test_a_part_tells_delta_how_many_of_its_rows_are_marks(tmp_path: Path) -> None:
+    writer = PartWriter(tmp_path)
+    writer.write(make_changes(0, 3, end_lsn=900))
+    writer.write(make_changes(3, 2, end_lsn=900, table=None))
+    assert json.loads(writer.finish().statistics())["nullCount"] == {"table": 2}
+
+
 def test_the_file_itself_holds_no_bound_of_the_end_lsn_or_of_values(tmp_path: Path) -> None:
     sealed = seal_part(write_spooled(tmp_path, groups=2), Lsn(900))
     group = pq.read_metadata(sealed.path).row_group(0)

@@ -1,0 +1,114 @@
+"""When rounds begin and end: how a merge is stopped, and how it lingers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_jobs.ledger import find_cut
+from spark_jobs.rounds import Round, follow
+from tests.spark.relations import insert, make_relation, mark
+from tests.spark.small_lake import ALL, SmallLake
+
+TABLE = make_relation("t", "k int4")
+
+
+@pytest.fixture
+def small(spark: SparkSession, tmp_path: Path) -> SmallLake:
+    return SmallLake(spark, tmp_path)
+
+
+def test_a_stop_takes_effect_between_rounds_and_the_next_merge_goes_on(small: SmallLake) -> None:
+    stop = threading.Event()
+    ends = [small.commit([insert(TABLE, str(k))])[0] for k in range(3)]
+    rounds = small.merge(round_rows=1, stop=stop, on_round=lambda _: stop.set())
+    assert [done.cut.lsn for done in rounds] == ends[:1]
+    assert rounds[0].staged.lsn == ends[-1]
+    cut = find_cut(small.lake)
+    assert cut is not None
+    assert (rounds[0].committed_at, rounds[0].created_at) == (cut.committed_at, cut.created_at)
+    assert small.merge(stop=stop) == []
+    assert small.merge(deadline=time.monotonic()) == []
+    assert small.rows(TABLE) == [(0,)]
+    assert [done.cut.lsn for done in small.merge()] == ends[-1:]
+    assert small.rows(TABLE) == [(0,), (1,), (2,)]
+
+
+def test_a_merge_that_follows_waits_as_it_is_told_and_goes_on_with_what_came(
+    small: SmallLake,
+) -> None:
+    stop, rounds = threading.Event(), list[Round]()
+    steps: list[Callable[[], object]] = [
+        stop.set,
+        lambda: small.commit([insert(TABLE, "2")]),
+        lambda: small.commit([insert(TABLE, "1")]),
+    ]
+    follow(
+        small.spark,
+        small.lake,
+        round_rows=ALL,
+        linger_seconds=None,
+        stop=stop,
+        on_round=rounds.append,
+        wait=lambda _: steps.pop()(),
+    )
+    assert not steps
+    assert [done.tables["public.t"].inserted for done in rounds] == [1, 1]
+
+
+def test_a_merge_that_follows_ends_at_its_deadline(small: SmallLake) -> None:
+    small.commit([insert(TABLE, "1")])
+    rounds: list[Round] = []
+    for seconds in (-1.0, 1.0):
+        follow(
+            small.spark,
+            small.lake,
+            round_rows=ALL,
+            linger_seconds=None,
+            stop=threading.Event(),
+            deadline=time.monotonic() + seconds,
+            on_round=rounds.append,
+        )
+        assert len(rounds) == (seconds > 0)
+
+
+def test_marks_move_the_cut_but_a_lingering_merge_ends_all_the_same(small: SmallLake) -> None:
+    small.commit([insert(TABLE, "1")])
+    rounds: list[Round] = []
+    follow(
+        small.spark,
+        small.lake,
+        round_rows=ALL,
+        linger_seconds=0.01,
+        stop=threading.Event(),
+        on_round=rounds.append,
+        wait=lambda _: small.commit([mark(TABLE)]),
+    )
+    assert [list(done.tables) for done in rounds] in ([["public.t"]], [["public.t"], []])
+    assert small.rows(TABLE) == [(1,)]
+
+
+def test_a_merge_with_no_time_to_linger_takes_what_was_staged_and_no_more(
+    small: SmallLake,
+) -> None:
+    small.commit([insert(TABLE, "1")])
+    rounds: list[Round] = []
+
+    def add(done: Round) -> None:
+        rounds.append(done)
+        small.commit([insert(TABLE, str(len(rounds) + 1))])
+
+    follow(
+        small.spark,
+        small.lake,
+        round_rows=ALL,
+        linger_seconds=0,
+        stop=threading.Event(),
+        on_round=add,
+    )
+    assert len(rounds) == 1
