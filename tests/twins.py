@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -176,6 +177,7 @@ class MemoryCoordination:
         """Hold nothing."""
         self._term = 0
         self._figures: Figures | None = None
+        self._listeners: list[MemoryWakeups] = []
         self.is_down = False
 
     def take_term(self) -> int | None:
@@ -187,13 +189,43 @@ class MemoryCoordination:
 
     def publish(self, figures: Figures) -> bool:
         """Show figures."""
-        if not self.is_down:
-            self._figures = figures
-        return not self.is_down
+        if self.is_down:
+            return False
+        if self._figures is None or self._figures.staged_lsn != figures.staged_lsn:
+            for listener in self._listeners:
+                listener.wake()
+        self._figures = figures
+        return True
 
     def read_figures(self) -> Figures | None:
         """Give what was shown last."""
         return None if self.is_down else self._figures
+
+    def listen(self) -> MemoryWakeups:
+        """Give what hears each new staged LSN."""
+        self._listeners.append(MemoryWakeups())
+        return self._listeners[-1]
+
+
+class MemoryWakeups:
+    """Announcements that another object makes."""
+
+    def __init__(self) -> None:
+        """Have heard nothing."""
+        self._news = threading.Event()
+
+    def wait(self, seconds: float) -> None:
+        """Return once there was news since the last wait, or after `seconds`."""
+        self._news.wait(seconds)
+        self._news.clear()
+
+    def wake(self) -> None:
+        """End the wait of another thread."""
+        self._news.set()
+
+    def close(self) -> None:
+        """End the wait of another thread, for good."""
+        self._news.set()
 
 
 def _refused() -> StagingError:

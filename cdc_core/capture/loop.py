@@ -180,6 +180,7 @@ class CaptureLoop:
                 end_lsn=batch.end_lsn,
                 committed_at_us=batch.committed_at_us,
                 rows=batch.rows,
+                transactions=len(batch.transactions.xid),
                 relations=batch.relations,
                 batch=batch,
             )

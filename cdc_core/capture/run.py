@@ -25,6 +25,7 @@ from cdc_core.capture.status import StatusSender
 from cdc_core.capture.transactions import Collector
 from cdc_core.capture.writer import Writer
 from cdc_core.coordination.lease import Lease
+from cdc_core.coordination.live import Figures
 from cdc_core.errors import START_ANEW, Retry, SlotInUse, SlotLost, WalgateError, WrongServer
 from cdc_core.protocol.messages import Announcement
 from cdc_core.settings import LakeSettings, Settings
@@ -37,6 +38,16 @@ _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
 
 _logger = logging.getLogger("walgate.capture")
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What a run was given, and the lease that its sessions share."""
+
+    settings: Settings
+    bound: Bound
+    lease: Lease
+    watch: Callable[[Figures], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +65,27 @@ def open_log(lake: LakeSettings) -> ChangeLog:
 
 
 def run_capture(
-    settings: Settings, bound: Bound, *, open_log: Callable[[LakeSettings], ChangeLog] = open_log
+    settings: Settings,
+    bound: Bound,
+    *,
+    open_log: Callable[[LakeSettings], ChangeLog] = open_log,
+    watch: Callable[[Figures], None] | None = None,
 ) -> None:
-    """Replicate until the bound is met. Raises: WalgateError."""
+    """Replicate until the bound is met; `watch` is called with every look at the figures.
+
+    Raises: WalgateError.
+    """
     # Arrow's own allocator keeps what a large transaction gave back: 460 instead of 375 MB.
     pa.set_memory_pool(pa.system_memory_pool())
     lease = Lease(settings.redis, slot=settings.source.slot)
+    run = _Run(settings, bound, lease, watch or _overlook)
     pause = _FIRST_PAUSE_S
     has_streamed = False
     try:
         while True:
             streamed = Progress(Lsn(0), Lsn(0), Lsn(0))
             try:
-                _run_session(settings, bound, open_log(settings.lake), lease, streamed)
+                _run_session(run, open_log(settings.lake), streamed)
             except Fenced:
                 _logger.warning("another writer committed, starting again", extra={"fields": {}})
             except WalgateError as exc:
@@ -86,14 +105,16 @@ def run_capture(
         lease.close()
 
 
-def _run_session(
-    settings: Settings, bound: Bound, log: ChangeLog, lease: Lease, progress: Progress
-) -> None:
-    source = Source(settings.source)
+def _overlook(_: Figures) -> None:
+    pass
+
+
+def _run_session(run: _Run, log: ChangeLog, progress: Progress) -> None:
+    source = Source(run.settings.source)
     try:
-        start = _take_slot(settings, source, log, bound)
+        start = _take_slot(run.settings, source, log, run.bound)
         log.empty_spool()
-        _stream(settings, (source, log, lease), start, bound, progress)
+        _stream(run, source, log, start, progress)
     except Fenced:
         source.require_held()
         raise
@@ -175,14 +196,8 @@ def _require_server(settings: Settings, source: Source, epoch: Epoch, staged: Ls
             )
 
 
-def _stream(
-    settings: Settings,
-    parts: tuple[Source, ChangeLog, Lease],
-    start: _Start,
-    bound: Bound,
-    progress: Progress,
-) -> None:
-    source, log, lease = parts
+def _stream(run: _Run, source: Source, log: ChangeLog, start: _Start, progress: Progress) -> None:
+    settings, bound = run.settings, run.bound
     confirmed = start.slot.confirmed_flush
     assert confirmed is not None
     known: dict[int, Relation] = {}
@@ -202,7 +217,7 @@ def _stream(
     progress.confirmed = confirmed
     progress.is_replay_checked = collector.is_replay_checked
     progress.current = source.server.current
-    term = lease.take_term()
+    term = run.lease.take_term()
     loop = CaptureLoop(
         stream=source.stream,
         log=log,
@@ -221,7 +236,9 @@ def _stream(
         settings=settings.capture,
         epoch=start.epoch.epoch,
     )
-    reporter = Reporter(lease, progress=progress, term=term, epoch=start.epoch.epoch)
+    reporter = Reporter(
+        run.lease, progress=progress, term=term, epoch=start.epoch.epoch, watch=run.watch
+    )
     _logger.info(
         "capture started",
         extra={

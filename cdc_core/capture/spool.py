@@ -46,6 +46,7 @@ class Spool:
             end_lsn=end_lsn,
             committed_at_us=self._committed_at_us,
             rows=self._rows,
+            transactions=1,
             relations=tuple(self._relations),
             batch=None,
             parts=[seal_part(part, end_lsn) for part in self._parts],

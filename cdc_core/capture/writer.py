@@ -35,6 +35,7 @@ class Landing:
     end_lsn: Lsn
     committed_at_us: int
     rows: int
+    transactions: int
     relations: tuple[tuple[Relation, Lsn], ...]
     batch: Batch | None
     parts: list[Part] = field(default_factory=list)
@@ -132,7 +133,10 @@ class Writer:
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
                 continue
             self._progress.record_staged(
-                landing.end_lsn, rows=landing.rows, committed_at_us=landing.committed_at_us
+                landing.end_lsn,
+                rows=landing.rows,
+                transactions=landing.transactions,
+                committed_at_us=landing.committed_at_us,
             )
             return
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields
 class Figures:
     """One look at a running capture.
 
-    Units: bytes and seconds of lag, rows per second since the last look, Unix seconds for `at`.
-    LSNs are text.
+    Units: bytes and seconds of lag, rows per second over the last second or so, Unix seconds for
+    `at`. LSNs are text; rows, transactions (those of marks too) and batches are of the session.
     """
 
     term: int | None
@@ -22,6 +22,8 @@ class Figures:
     lag_seconds: float
     rows_per_second: float
     rows: int
+    transactions: int
+    batches: int
     at: float
     storage_error: str = ""
 
@@ -43,6 +45,8 @@ class Figures:
                 lag_seconds=float(stored["lag_seconds"]),
                 rows_per_second=float(stored["rows_per_second"]),
                 rows=int(stored["rows"]),
+                transactions=int(stored["transactions"]),
+                batches=int(stored["batches"]),
                 at=float(stored["at"]),
                 storage_error=stored["storage_error"],
             )

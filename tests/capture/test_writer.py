@@ -53,6 +53,7 @@ class Bench:
                 end_lsn=batch.end_lsn,
                 committed_at_us=batch.committed_at_us,
                 rows=batch.rows,
+                transactions=1,
                 relations=batch.relations,
                 batch=batch,
             )
