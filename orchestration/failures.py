@@ -42,7 +42,9 @@ def explain_failure(error: BaseException) -> Failure:
         code, what, fix = MAY_CURE_ITSELF, f"{error.strerror}{target}", "see that it may be used"
     else:
         what = f"unexpected {type(error).__name__} in {_place(error)}"
-        fix = "run it again; if it recurs, report it with the output of --debug"
+        fix = (
+            "run it again; if it recurs, report it with its traceback (--debug, or a run's stderr)"
+        )
         code = MAY_CURE_ITSELF
     line = " ".join(f"{what.rstrip('.')}; fix: {fix}".splitlines())
     return Failure((line,), code)

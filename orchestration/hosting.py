@@ -6,6 +6,7 @@ loop by itself loses nothing, whatever the moment.
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 from collections.abc import Callable
@@ -26,6 +27,8 @@ RUN_TAGS = {"dagster/max_retries": "0"}
 # Longer than a commit or a round takes, shorter than the instance waits for a cancelled run.
 DRAIN_S = 90.0
 _POLL_S = 0.25
+
+_logger = logging.getLogger("walgate.run")
 
 
 def host_loop(
@@ -83,13 +86,14 @@ def is_worker_gone(worker: str) -> bool:
 def _run(
     work: Callable[[threading.Event], None], stop: threading.Event, running: Future[None]
 ) -> None:
-    try:
-        with logging_to_standard_error():
+    with logging_to_standard_error():
+        try:
             work(stop)
-    except BaseException as error:  # noqa: BLE001 - the main thread raises it.
-        running.set_exception(error)
-    else:
-        running.set_result(None)
+        except BaseException as error:
+            _logger.exception("loop failed")
+            running.set_exception(error)
+        else:
+            running.set_result(None)
 
 
 def _explain(context: dg.OpExecutionContext, error: BaseException) -> dg.Failure:

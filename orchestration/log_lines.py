@@ -62,11 +62,11 @@ class LogLines(logging.Formatter):
 def logging_to_standard_error() -> Iterator[None]:
     """Send our own log lines to standard error, beside whatever logging the host has set up.
 
-    Dagster keeps a run's standard error and shows it on the run's page.
+    Dagster keeps it and shows it on the page of the run, where a traceback is wanted.
     """
     ours = logging.getLogger("walgate")
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LogLines("logfmt", is_debug=False))
+    handler.setFormatter(LogLines("logfmt", is_debug=True))
     ours.addHandler(handler)
     ours.setLevel(logging.INFO)
     try:

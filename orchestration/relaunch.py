@@ -78,14 +78,13 @@ class Launch:
 Decision = Skip | Reap | Launch
 
 
-def read_runs(instance: dg.DagsterInstance, job_name: str) -> list[Seen]:
-    """The newest runs of a job, newest first, every active one among them."""
-    of_job = dg.RunsFilter(job_name=job_name)
-    active = dg.RunsFilter(job_name=job_name, statuses=list(ACTIVE))
-    records = [
-        *instance.get_run_records(active),
-        *instance.get_run_records(of_job, limit=_RECENT),
-    ]
+def read_runs(instance: dg.DagsterInstance, *job_names: str) -> list[Seen]:
+    """The newest runs of some jobs, newest first, every active one among them."""
+    records: list[dg.RunRecord] = []
+    for name in job_names:
+        active = dg.RunsFilter(job_name=name, statuses=list(ACTIVE))
+        records += instance.get_run_records(active)
+        records += instance.get_run_records(dg.RunsFilter(job_name=name), limit=_RECENT)
     newest = sorted(records, key=lambda record: record.storage_id, reverse=True)
     seen: dict[str, Seen] = {}
     for record in newest:

@@ -1,0 +1,63 @@
+"""Everything of one pipeline that Dagster shows and runs, from its settings."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import dagster as dg
+
+from cdc_core.errors import SourceError
+from cdc_core.settings import Settings
+from cdc_core.source.connection import open_connection
+from cdc_core.source.identity import list_published_tables
+from cdc_core.vocabulary import TableName
+from orchestration import tables
+from orchestration.checks import build_staging_checks
+from orchestration.hosting import RUN_TAGS
+from orchestration.replicate import build_replicate_job
+from orchestration.resources import make_spark_resource
+from orchestration.sensors import build_keep_replicating, build_merge_staged_changes
+from orchestration.tables import build_staging_asset, build_table_assets
+from spark_jobs.lake import Lake
+
+_CONNECT_TIMEOUT_S = 3.0
+
+
+def build_definitions(settings: Settings) -> dg.Definitions:
+    """Assets, jobs and sensors of a pipeline; the source may be down, the lake empty."""
+    merged = build_table_assets(settings, find_tables(settings))
+    merge = dg.define_asset_job(
+        tables.JOB_NAME,
+        selection=dg.AssetSelection.assets(*merged.keys),
+        description="Merges all that is staged, lingers for more, and ends.",
+        executor_def=dg.in_process_executor,
+        tags=RUN_TAGS,
+    )
+    return dg.Definitions(
+        assets=[build_staging_asset(settings), merged],
+        jobs=[build_replicate_job(settings), merge],
+        asset_checks=[build_staging_checks(settings)],
+        sensors=[build_keep_replicating(settings), build_merge_staged_changes(settings)],
+        resources={"spark": make_spark_resource(settings)},
+        # A process for each step would mean a JVM for each.
+        executor=dg.in_process_executor,
+    )
+
+
+def find_tables(settings: Settings) -> list[TableName]:
+    """Every table that the log announced or the publication holds, in order of name."""
+    lake = Lake(settings.lake.root, settings.state_folder)
+    announced = {relation.table for relation in lake.read_relations().values()}
+    return sorted(announced | _list_published(settings))
+
+
+def _list_published(settings: Settings) -> set[TableName]:
+    quick = settings.source.model_copy(
+        update={"connect_timeout": min(settings.source.connect_timeout, _CONNECT_TIMEOUT_S)}
+    )
+    try:
+        with closing(open_connection(quick, application_name="walgate")) as connection:
+            return set(list_published_tables(connection, settings.source.publication))
+    except SourceError:
+        # The page comes up with the source down, with the tables of the lake.
+        return set()

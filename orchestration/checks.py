@@ -1,0 +1,115 @@
+"""Checks of the staging asset: how much WAL the slot holds back, how far staging is behind.
+
+The sensor that keeps capture alive evaluates them, so they are watched without a run; a click on
+the page does the same at once.
+"""
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import dagster as dg
+
+from cdc_core.coordination.lease import Lease
+from cdc_core.errors import SourceError
+from cdc_core.settings import Settings
+from cdc_core.source.connection import open_connection
+from cdc_core.source.identity import read_identity
+from cdc_core.source.preflight import read_slot_budget
+from cdc_core.source.slot import read_slot
+from orchestration.staging_reports import STAGING_KEY
+from spark_jobs.lake import Lake
+
+# Shares of the budget from which on a slot that nobody drains is worth a word, and a call.
+_WARN_SHARE, _ERROR_SHARE = 0.5, 0.9
+_LAG_S = 300.0
+_CONNECT_TIMEOUT_S = 3.0
+
+
+def build_staging_checks(settings: Settings) -> dg.AssetChecksDefinition:
+    """Both checks, to be evaluated by a click."""
+
+    @dg.multi_asset_check(
+        name="check_staging",
+        specs=[
+            dg.AssetCheckSpec(
+                "slot_budget",
+                asset=STAGING_KEY,
+                description="The slot holds back less than half of the WAL it may.",
+            ),
+            dg.AssetCheckSpec(
+                "staging_lag",
+                asset=STAGING_KEY,
+                description="Staging is at most five minutes behind the source.",
+            ),
+        ],
+        can_subset=True,
+    )
+    def check_staging(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
+        for found in evaluate_staging(settings):
+            if found.asset_check_key in context.selected_asset_check_keys:
+                yield dg.AssetCheckResult(
+                    passed=found.passed,
+                    asset_key=found.asset_key,
+                    check_name=found.check_name,
+                    severity=found.severity,
+                    metadata=found.metadata,
+                )
+
+    return check_staging
+
+
+def evaluate_staging(settings: Settings) -> list[dg.AssetCheckEvaluation]:
+    """Evaluate both checks; a source that is down fails them, with the reason."""
+    source = settings.source.model_copy(
+        update={"connect_timeout": min(settings.source.connect_timeout, _CONNECT_TIMEOUT_S)}
+    )
+    try:
+        with closing(open_connection(source, application_name="walgate check")) as connection:
+            slot = read_slot(connection, source.slot)
+            budget = read_slot_budget(connection, source)
+            current = read_identity(connection).current
+    except SourceError as error:
+        down: dict[str, Any] = {"reason": error.message, "fix": error.fix}
+        return [_judge("slot_budget", 1.0, down), _judge("staging_lag", 1.0, down)]
+    retained = slot.retained_bytes if slot else None
+    share = 1.0 if retained is None else retained / budget
+    lake = Lake(settings.lake.root, settings.state_folder)
+    staged = lake.read_staged(lake.read_epochs())
+    with closing(Lease(settings.redis, slot=settings.source.slot)) as lease:
+        figures = lease.read_figures()
+    behind = None if staged is None else max(0, current - staged.lsn)
+    # Of a capture that does not show itself only the bytes are known.
+    seconds = 0.0 if not behind else figures.lag_seconds if figures else None
+    lag = {
+        "source_lsn": str(current),
+        "staged_lsn": "nothing" if staged is None else str(staged.lsn),
+        "lag_bytes": behind,
+        "lag_seconds": seconds,
+    }
+    return [
+        _judge(
+            "slot_budget",
+            share,
+            {
+                "slot": source.slot,
+                "wal_status": slot.wal_status if slot else "missing",
+                "retained_bytes": retained,
+                "budget_bytes": budget,
+                "budget_used_percent": round(100 * share, 2),
+            },
+        ),
+        _judge("staging_lag", 1.0 if seconds is None else seconds / _LAG_S * _WARN_SHARE, lag),
+    ]
+
+
+def _judge(name: str, share: float, metadata: dict[str, Any]) -> dg.AssetCheckEvaluation:
+    """Pass below the share that is worth a word; what is not known is left out."""
+    is_error = share >= _ERROR_SHARE
+    return dg.AssetCheckEvaluation(
+        passed=share < _WARN_SHARE,
+        asset_key=STAGING_KEY,
+        check_name=name,
+        severity=dg.AssetCheckSeverity.ERROR if is_error else dg.AssetCheckSeverity.WARN,
+        metadata={key: value for key, value in metadata.items() if value is not None},
+    )

@@ -1,0 +1,77 @@
+"""Job `replicate`: the capture loop, hosted for a bounded time, reporting on the staging asset."""
+
+import threading
+import time
+from collections.abc import Mapping
+
+import dagster as dg
+
+from cdc_core.capture.loop import Bound
+from cdc_core.capture.run import run_capture
+from cdc_core.settings import Settings
+from orchestration.hosting import RUN_TAGS, host_loop
+from orchestration.staging_reports import StagingReports
+from spark_jobs.lake import Lake
+
+JOB_NAME = "replicate"
+SLOT_TAG = "walgate/slot"
+POOL = "replicate"
+_REPORT_S = 15.0
+
+
+def build_replicate_job(settings: Settings) -> dg.JobDefinition:
+    """The job that holds the slot while it runs."""
+
+    @dg.op(
+        description=(
+            "Decodes the replication stream and stages it, whole transactions in commit order;"
+            " the slot moves only after the staging commit. Cancelled, it drains and loses nothing."
+        ),
+        config_schema={
+            "run_minutes": dg.Field(
+                float,
+                default_value=settings.capture.run_minutes,
+                description=(
+                    "The run ends by itself after so many minutes and the next one goes on;"
+                    " 0 never ends."
+                ),
+            )
+        },
+        out=dg.Out(dg.Nothing),
+        pool=POOL,
+    )
+    def replicate_changes(context: dg.OpExecutionContext) -> None:
+        minutes = _read_minutes(context.op_config)
+        reports = StagingReports(context, Lake(settings.lake.root, settings.state_folder))
+        most_s = minutes * 60 or None
+
+        def capture(stop: threading.Event) -> None:
+            deadline = None if most_s is None else time.monotonic() + most_s
+            with reports.every(_REPORT_S):
+                run_capture(settings, Bound(stop, deadline=deadline), watch=reports.look)
+
+        host_loop(context, capture, most_s=most_s)
+
+    @dg.job(
+        name=JOB_NAME,
+        description=(
+            "Streams the source's changes into staging/changes for a bounded time. Sensor"
+            " keep_replicating keeps one such run alive; to stop replication, stop the sensor,"
+            " then cancel the run."
+        ),
+        executor_def=dg.in_process_executor,
+        tags=RUN_TAGS | {SLOT_TAG: settings.source.slot},
+    )
+    def replicate() -> None:
+        replicate_changes()
+
+    return replicate
+
+
+def _read_minutes(config: Mapping[str, float]) -> float:
+    minutes = config["run_minutes"]
+    if minutes < 0:
+        raise dg.Failure(
+            f"run_minutes is {minutes}, expected 0 (never ends) or more", allow_retries=False
+        )
+    return minutes

@@ -1,0 +1,164 @@
+"""The two sensors: one keeps a replicate run alive, one starts a merge when there is something to.
+
+Both are level-triggered: they look at what is, so a tick that was missed costs time and nothing
+else. They are decisions; no change ever passes through them.
+"""
+
+from contextlib import closing
+
+import dagster as dg
+
+from cdc_core.coordination.lease import Lease
+from cdc_core.coordination.live import Figures
+from cdc_core.errors import WalgateError
+from cdc_core.settings import Settings, SourceSettings
+from cdc_core.source.connection import open_connection
+from cdc_core.source.slot import Slot, read_slot
+from orchestration import replicate, tables
+from orchestration.checks import evaluate_staging
+from orchestration.relaunch import (
+    Decision,
+    Skip,
+    apply_decision,
+    decide_on_active,
+    decide_on_launch,
+    read_clock,
+    read_runs,
+)
+from spark_jobs.backlog import Backlog, read_backlog
+from spark_jobs.lake import Lake
+
+_INTERVAL_S = 5
+_CONNECT_TIMEOUT_S = 3.0
+_CHECK_S = 60.0
+# Under this name Dagster runs assets that a person materializes.
+_CLICKED_JOB = "__ASSET_JOB"
+
+
+def build_keep_replicating(settings: Settings) -> dg.SensorDefinition:
+    """The sensor that keeps exactly one replicate run alive."""
+
+    @dg.sensor(
+        name="keep_replicating",
+        job_name=replicate.JOB_NAME,
+        minimum_interval_seconds=_INTERVAL_S,
+        default_status=_default_status(settings),
+        description=(
+            "Keeps exactly one replicate run alive: looks at the slot, then at the live figures,"
+            " then at the runs; waits longer after each failure. Stop it to stop replication."
+        ),
+    )
+    def keep_replicating(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        decision = _decide_to_replicate(settings, context.instance)
+        result = apply_decision(context, decision, lambda key: dg.RunRequest(run_key=key))
+        # The cursor only spares events: it says when the checks were last evaluated.
+        now = read_clock()
+        if now - float(context.cursor or 0) < _CHECK_S:
+            return result
+        return dg.SensorResult(
+            run_requests=result.run_requests,
+            skip_reason=result.skip_reason,
+            asset_events=[*evaluate_staging(settings)],
+            cursor=f"{now:.0f}",
+        )
+
+    return keep_replicating
+
+
+def build_merge_staged_changes(settings: Settings) -> dg.SensorDefinition:
+    """The sensor that starts a merge run when changes of tables are staged above the cut."""
+
+    @dg.sensor(
+        name="merge_staged_changes",
+        job_name=tables.JOB_NAME,
+        minimum_interval_seconds=_INTERVAL_S,
+        default_status=_default_status(settings),
+        description=(
+            "Starts a merge run when the log holds changes above the newest cut; the run goes on"
+            " while more arrive."
+        ),
+    )
+    def merge_staged_changes(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        config = {"linger_seconds": settings.merge.linger_seconds}
+        run_config = {"ops": {tables.OP_NAME: {"config": config}}}
+        return apply_decision(
+            context,
+            _decide_to_merge(settings, context.instance),
+            lambda key: dg.RunRequest(run_key=key, run_config=run_config),
+        )
+
+    return merge_staged_changes
+
+
+def _decide_to_replicate(settings: Settings, instance: dg.DagsterInstance) -> Decision:
+    now = read_clock()
+    runs = read_runs(instance, replicate.JOB_NAME)
+    figures = _read_figures(settings)
+    try:
+        slot = _read_slot(settings.source)
+    except WalgateError as error:
+        # Under way, a run finds its way back to the source by itself.
+        return decide_on_active(runs, doing="waits for the source", now=now) or Skip(str(error))
+    active = decide_on_active(runs, doing=_describe_stream(slot, figures), now=now)
+    if active is not None:
+        return active
+    if slot is None:
+        name = settings.source.slot
+        return Skip(f"slot {name} does not exist. Fix: run `walgate check`")
+    if slot.active_pid is not None:
+        return Skip(
+            f"slot {slot.name} is held by process {slot.active_pid} of the source, which belongs"
+            " to no run: another capture, or one that is ending"
+        )
+    return decide_on_launch(runs, now=now)
+
+
+def _decide_to_merge(settings: Settings, instance: dg.DagsterInstance) -> Decision:
+    now = read_clock()
+    runs = read_runs(instance, tables.JOB_NAME, _CLICKED_JOB)
+    backlog = read_backlog(Lake(settings.lake.root, settings.state_folder))
+    active = decide_on_active(runs, doing=f"merges; {_describe_backlog(backlog)}", now=now)
+    if active is not None:
+        return active
+    if not backlog.entries:
+        return Skip(_describe_backlog(backlog))
+    return decide_on_launch(runs, now=now)
+
+
+def _read_slot(source: SourceSettings) -> Slot | None:
+    # A tick is not kept waiting for a server that is away.
+    quick = source.model_copy(
+        update={"connect_timeout": min(source.connect_timeout, _CONNECT_TIMEOUT_S)}
+    )
+    with closing(open_connection(quick, application_name="walgate sensor")) as connection:
+        return read_slot(connection, source.slot)
+
+
+def _read_figures(settings: Settings) -> Figures | None:
+    with closing(Lease(settings.redis, slot=settings.source.slot)) as lease:
+        return lease.read_figures()
+
+
+def _describe_stream(slot: Slot | None, figures: Figures | None) -> str:
+    if slot is None or slot.active_pid is None:
+        return "does not hold the slot yet"
+    if figures is None:
+        return f"streams, confirmed {slot.confirmed_flush}"
+    return (
+        f"streams, staged {figures.staged_lsn}, {figures.lag_bytes} bytes and"
+        f" {figures.lag_seconds} s behind, {figures.rows_per_second:.0f} rows/s"
+    )
+
+
+def _describe_backlog(backlog: Backlog) -> str:
+    if backlog.staged is None:
+        return "nothing was staged yet"
+    through = "nothing" if backlog.cut is None else f"through {backlog.cut.lsn}"
+    if not backlog.entries:
+        return f"no changes above the cut: merged {through}, staged {backlog.staged.lsn}"
+    return f"{backlog.entries} changes to merge: merged {through}, staged {backlog.staged.lsn}"
+
+
+def _default_status(settings: Settings) -> dg.DefaultSensorStatus:
+    on, off = dg.DefaultSensorStatus.RUNNING, dg.DefaultSensorStatus.STOPPED
+    return on if settings.dagster.autostart else off

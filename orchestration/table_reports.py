@@ -1,0 +1,196 @@
+"""What a merge run tells of its rounds: materializations of the tables and of the cut.
+
+A round takes seconds and an event costs tens of milliseconds, so each asset is told of at most once
+an interval; what its rounds did meanwhile is added up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import dagster as dg
+from deltalake import DeltaTable
+
+from cdc_core.vocabulary import TableName
+from spark_jobs.lake import Lake, open_table
+from spark_jobs.ledger import find_cut
+from spark_jobs.merge import Merged
+from spark_jobs.rounds import Round
+
+CUTS_KEY = dg.AssetKey(["ledger", "cuts"])
+_INTERVAL_S = 15.0
+_PLAIN = re.compile(r"[A-Za-z0-9_]+")
+_ODD = re.compile(r"[^A-Za-z0-9_]")
+
+Metadata = dict[str, dg.TableSchema | dg.MetadataValue[Any] | float | str]
+
+
+def table_key(table: TableName) -> dg.AssetKey:
+    """The asset of a table, `tables/<schema>/<name>`."""
+    return dg.AssetKey(["tables", _name_part(table.schema), _name_part(table.name)])
+
+
+def _name_part(name: str) -> str:
+    """A name as Dagster takes it; one with other characters keeps apart by its hash."""
+    if _PLAIN.fullmatch(name):
+        return name
+    return f"{_ODD.sub('_', name)}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+@dataclass(slots=True)
+class _Sum:
+    """What rounds did to one table since it was last told of."""
+
+    rounds: int = 0
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    seconds: float = 0.0
+
+    def add(self, merged: Merged) -> None:
+        self.rounds += 1
+        self.inserted += merged.inserted
+        self.updated += merged.updated
+        self.deleted += merged.deleted
+        self.seconds += merged.seconds
+
+
+class TableReports:
+    """The rounds of a run that were not told yet, by asset."""
+
+    def __init__(self, tell: Callable[[dg.AssetMaterialization], None], lake: Lake) -> None:
+        """Nothing happened yet."""
+        self._tell = tell
+        self._lake = lake
+        self._tables: dict[str, tuple[_Sum, Merged, Round]] = {}
+        self._rounds: list[Round] = []
+        self._told_at: dict[dg.AssetKey, float] = {}
+
+    @property
+    def told(self) -> set[dg.AssetKey]:
+        """The assets that were told of."""
+        return set(self._told_at)
+
+    def add(self, done: Round) -> None:
+        """Take a round; tell of the assets whose turn it is."""
+        self._rounds.append(done)
+        for table, merged in done.tables.items():
+            total = self._tables[table][0] if table in self._tables else _Sum()
+            total.add(merged)
+            self._tables[table] = (total, merged, done)
+        self._tell_due(_INTERVAL_S)
+
+    def tell_all(self) -> None:
+        """Tell all that is left."""
+        self._tell_due(0.0)
+
+    def describe_standing(self, table: TableName | None) -> Metadata | None:
+        """Say how a table, or the cut, stands without a change; None where there is none yet."""
+        cut = find_cut(self._lake)
+        if cut is None:
+            return None
+        standing: Metadata = {"cut_lsn": str(cut.bound.lsn), "rounds": 0}
+        if table is None:
+            return standing
+        delta = open_table(self._lake.locate(table))
+        if delta is None:
+            return None
+        merged = cut.merged.get(str(table), cut.bound)
+        return standing | {
+            "rows_inserted": 0,
+            "rows_updated": 0,
+            "rows_deleted": 0,
+            "merged_lsn": str(merged.lsn),
+            "delta_version": delta.version(),
+            "dagster/column_schema": describe_columns(delta),
+        }
+
+    def _tell_due(self, interval_s: float) -> None:
+        now = time.monotonic()
+        for table in list(self._tables):
+            key = table_key(TableName.parse(table))
+            if now - self._told_at.get(key, -interval_s) >= interval_s:
+                total, merged, done = self._tables.pop(table)
+                delta = open_table(self._lake.locate(TableName.parse(table)))
+                self._materialize(key, _describe_merges(total, merged, done, delta))
+        if self._rounds and now - self._told_at.get(CUTS_KEY, -interval_s) >= interval_s:
+            rounds, self._rounds = self._rounds, []
+            self._materialize(CUTS_KEY, describe_rounds(rounds))
+
+    def _materialize(self, key: dg.AssetKey, metadata: Metadata) -> None:
+        self._tell(dg.AssetMaterialization(key, metadata=metadata))
+        self._told_at[key] = time.monotonic()
+
+
+def _describe_merges(
+    total: _Sum, merged: Merged, done: Round, delta: DeltaTable | None
+) -> Metadata:
+    described: Metadata = {
+        "rows_inserted": total.inserted,
+        "rows_updated": total.updated,
+        "rows_deleted": total.deleted,
+        "dagster/row_count": merged.rows,
+        "merged_lsn": str(done.cut.lsn),
+        "delta_version": merged.version,
+        "rounds": total.rounds,
+        "merge_seconds": round(total.seconds, 3),
+        "lag_seconds": _age(done),
+    }
+    if delta is not None:
+        described["dagster/column_schema"] = describe_columns(delta)
+    return described
+
+
+def describe_rounds(rounds: list[Round]) -> Metadata:
+    """Say what rounds merged and how fast. Units: seconds, log entries a second."""
+    last = rounds[-1]
+    entries = sum(done.entries for done in rounds)
+    seconds = sum(done.seconds for done in rounds)
+    described: Metadata = {
+        "cut_lsn": str(last.cut.lsn),
+        "rounds": len(rounds),
+        "entries": entries,
+        "round_seconds": round(seconds / len(rounds), 3),
+        "entries_per_second": round(entries / seconds, 1) if seconds > 0 else 0.0,
+        "lag_seconds": _age(last),
+        "tables_changed": len({table for done in rounds for table in done.tables}),
+        "tables_halted": len(last.halted),
+    }
+    if last.halted:
+        lines = [f"| {table} | {h.reason} | {h.fix} |" for table, h in sorted(last.halted.items())]
+        described["halted"] = dg.MetadataValue.md(
+            "\n".join(["| table | reason | fix |", "|---|---|---|", *lines])
+        )
+    return described
+
+
+def describe_columns(delta: DeltaTable) -> dg.TableSchema:
+    """The columns of a table as the page shows them."""
+    return dg.TableSchema(
+        [
+            dg.TableColumn(field.name, _name_type(json.loads(field.type.to_json())))
+            for field in delta.schema().fields
+        ]
+    )
+
+
+def _name_type(written: str | dict[str, Any]) -> str:
+    """A Delta type as SQL writes it; tables of ours hold plain types, arrays and maps."""
+    if isinstance(written, str):
+        return written
+    inner = [written[part] for part in ("elementType", "keyType", "valueType") if part in written]
+    return f"{written['type']}<{','.join(_name_type(part) for part in inner)}>"
+
+
+def _age(done: Round) -> float:
+    """Seconds from the newest commit of a cut until now."""
+    if done.committed_at is None:
+        return 0.0
+    return round((datetime.now(UTC) - done.committed_at).total_seconds(), 3)

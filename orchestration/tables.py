@@ -1,0 +1,173 @@
+"""Assets of the merge: every table, and the cut at which all of them can be read together.
+
+One op merges them all, in one session, so that rounds are rounds of all tables; it goes on while
+changes arrive, lingers, and ends. A table that the code location does not know yet is merged and
+told of all the same.
+"""
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from datetime import timedelta
+from fnmatch import fnmatchcase
+
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+
+from cdc_core.coordination.wakeups import Wakeups
+from cdc_core.settings import Settings
+from cdc_core.vocabulary import TableName
+from orchestration.hosting import host_loop
+from orchestration.staging_reports import STAGING_KEY
+from orchestration.table_reports import CUTS_KEY, TableReports, describe_columns, table_key
+from spark_jobs.lake import Lake, open_table
+from spark_jobs.rounds import follow
+
+JOB_NAME = "merge"
+OP_NAME = "merge_tables"
+POOL = "merge"
+
+
+def build_staging_asset(settings: Settings) -> dg.AssetSpec:
+    """The log: made by job `replicate`, so it cannot be materialized by itself."""
+    return dg.AssetSpec(
+        STAGING_KEY,
+        description=(
+            "The ordered log of every change, whole transactions in commit order. Written by job"
+            " replicate, which sensor keep_replicating keeps alive."
+        ),
+        group_name="staging",
+        kinds={"postgres", "deltalake"},
+        metadata={"dagster/uri": str(settings.lake.root / "staging" / "changes")},
+        freshness_policy=_choose_freshness(settings, STAGING_KEY),
+    )
+
+
+def build_table_assets(settings: Settings, tables: Sequence[TableName]) -> dg.AssetsDefinition:
+    """The tables and the cut, materialized together or any of them alone."""
+    lake = Lake(settings.lake.root, settings.state_folder)
+    keys = {table_key(table): table for table in tables}
+
+    @dg.multi_asset(
+        name=OP_NAME,
+        description="Merges the staged changes into the tables, in rounds, each up to one cut.",
+        specs=[*(_describe_table(settings, lake, table) for table in tables), _describe_cuts(keys)],
+        can_subset=True,
+        pool=POOL,
+        config_schema={
+            "linger_seconds": dg.Field(
+                float,
+                default_value=0.0,
+                description=(
+                    "How long to wait for more once everything is merged; 0 merges what is staged"
+                    " and ends."
+                ),
+            ),
+            "run_minutes": dg.Field(
+                float,
+                default_value=settings.merge.run_minutes,
+                description="The run ends after so many minutes even while changes arrive.",
+            ),
+            "round_rows": dg.Field(
+                int,
+                default_value=settings.merge.round_rows,
+                description="How many changes one round takes from a backlog.",
+            ),
+        },
+    )
+    def merge_tables(
+        context: dg.AssetExecutionContext, spark: LazyPySparkResource
+    ) -> Iterator[dg.MaterializeResult[None]]:
+        config = context.op_execution_context.op_config
+        _require_positive(config, "run_minutes", "round_rows")
+        selected = context.selected_asset_keys
+        chosen = {str(keys[key]) for key in selected if key in keys}
+        reports = TableReports(context.log_event, lake)
+        most_s = config["run_minutes"] * 60
+
+        def merge(stop: threading.Event) -> None:
+            deadline = time.monotonic() + most_s
+            session = spark.spark_session
+            with closing(Wakeups(settings.redis, slot=settings.source.slot)) as wakeups:
+
+                def wait(seconds: float) -> None:
+                    reports.tell_all()
+                    wakeups.wait(seconds)
+
+                follow(
+                    session,
+                    lake,
+                    round_rows=config["round_rows"],
+                    linger_seconds=config["linger_seconds"],
+                    stop=stop,
+                    deadline=deadline,
+                    # All tables, those that came since this location was loaded included.
+                    tables=None if len(chosen) in {0, len(keys)} else chosen,
+                    on_round=reports.add,
+                    wait=wait,
+                )
+            reports.tell_all()
+
+        host_loop(context.op_execution_context, merge, most_s=most_s)
+        # Who asked for a table that had no change is told how it stands.
+        for key in selected - reports.told:
+            metadata = reports.describe_standing(keys.get(key))
+            if metadata is not None:
+                yield dg.MaterializeResult(asset_key=key, metadata=metadata)
+
+    return merge_tables
+
+
+def _describe_table(settings: Settings, lake: Lake, table: TableName) -> dg.AssetSpec:
+    delta = open_table(lake.locate(table))
+    metadata: dict[str, object] = {
+        "dagster/table_name": str(table),
+        "dagster/uri": str(lake.locate(table)),
+    }
+    if delta is not None:
+        metadata["dagster/column_schema"] = describe_columns(delta)
+    return dg.AssetSpec(
+        table_key(table),
+        deps=[STAGING_KEY],
+        description=f"Current rows of {table}, as of the newest cut.",
+        group_name="tables",
+        kinds={"postgres", "deltalake", "pyspark"},
+        metadata=metadata,
+        skippable=True,
+        freshness_policy=_choose_freshness(settings, table_key(table)),
+    )
+
+
+def _describe_cuts(tables: Sequence[dg.AssetKey] | dict[dg.AssetKey, TableName]) -> dg.AssetSpec:
+    return dg.AssetSpec(
+        CUTS_KEY,
+        deps=list(tables) or [STAGING_KEY],
+        description=(
+            "The LSNs at which every table can be read together: `walgate sql` reads at the"
+            " newest one."
+        ),
+        group_name="ledger",
+        kinds={"deltalake", "pyspark"},
+        skippable=True,
+    )
+
+
+def _choose_freshness(settings: Settings, key: dg.AssetKey) -> dg.FreshnessPolicy | None:
+    """The policy of the most exact pattern that names an asset."""
+    name = "/".join(key.path)
+    named = [p for p in settings.dagster.freshness if fnmatchcase(name, p)]
+    if not named:
+        return None
+    seconds = settings.dagster.freshness[max(named, key=len)]
+    return dg.FreshnessPolicy.time_window(fail_window=timedelta(seconds=seconds))
+
+
+def _require_positive(config: dict[str, float], *names: str) -> None:
+    wrong = [
+        f"{name} is {config[name]}, expected more than 0" for name in names if config[name] <= 0
+    ]
+    if config["linger_seconds"] < 0:
+        wrong.append(f"linger_seconds is {config['linger_seconds']}, expected 0 or more")
+    if wrong:
+        raise dg.Failure("\n".join(wrong), allow_retries=False)

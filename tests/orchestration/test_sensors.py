@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import dagster as dg
+import psutil
+import pytest
+
+from cdc_core.settings import Settings, load_settings
+from orchestration.assembly import build_definitions
+from orchestration.hosting import WORKER_TAG, format_worker
+from tests.fix_pipeline import Pipeline
+from tests.postgres_server import Database
+
+Status = dg.DagsterRunStatus
+TABLE = "create table notes (id bigint primary key, text text)"
+
+
+class Deployment:
+    """A pipeline under an instance of its own, without processes: its sensors are asked here."""
+
+    def __init__(self, settings: Settings, instance: dg.DagsterInstance) -> None:
+        self.instance = instance
+        self.definitions = build_definitions(settings)
+
+    def tick(self, sensor: str) -> dg.SensorResult:
+        context = dg.build_sensor_context(instance=self.instance)
+        result = self.definitions.resolve_sensor_def(sensor)(context)
+        assert isinstance(result, dg.SensorResult)
+        return result
+
+    def reason(self, sensor: str) -> str:
+        result = self.tick(sensor)
+        assert not result.run_requests, result.run_requests
+        assert isinstance(result.skip_reason, dg.SkipReason)
+        return str(result.skip_reason.skip_message)
+
+    def request(self, sensor: str) -> dg.RunRequest:
+        result = self.tick(sensor)
+        assert result.run_requests, result.skip_reason
+        (request,) = result.run_requests
+        return request
+
+    def add_run(self, job: str, status: dg.DagsterRunStatus, worker: str) -> dg.DagsterRun:
+        return self.instance.create_run_for_job(
+            self.definitions.resolve_job_def(job), status=status, tags={WORKER_TAG: worker}
+        )
+
+
+def load(pipeline: Pipeline) -> Settings:
+    return load_settings(pipeline.folder / "walgate.toml", {})
+
+
+@pytest.fixture
+def deployment(pipeline: Pipeline) -> Iterator[Deployment]:
+    """Lend the deployment of a fresh pipeline."""
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield Deployment(load(pipeline), instance)
+
+
+@pytest.fixture
+def alive() -> str:
+    """Lend the signature of a process that lives."""
+    return format_worker(psutil.Process())
+
+
+@pytest.fixture
+def gone() -> str:
+    """Lend the signature of a process that was killed."""
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    signature = format_worker(psutil.Process(child.pid))
+    child.kill()
+    child.communicate()
+    return signature
+
+
+def test_a_free_slot_gets_a_run(deployment: Deployment) -> None:
+    assert deployment.request("keep_replicating").run_key == "first"
+
+
+def test_a_slot_that_another_capture_holds_gets_none(
+    deployment: Deployment, pipeline: Pipeline
+) -> None:
+    capture = pipeline.start_streaming()
+    assert "which belongs to no run" in deployment.reason("keep_replicating")
+    pipeline.finish(capture)
+    deployment.request("keep_replicating")
+
+
+def test_a_live_run_is_left_alone_and_told_of(
+    deployment: Deployment, pipeline: Pipeline, alive: str
+) -> None:
+    run = deployment.add_run("replicate", Status.STARTED, alive)
+    assert deployment.reason("keep_replicating") == (
+        f"run {run.run_id[:8]} does not hold the slot yet"
+    )
+    capture = pipeline.start_streaming()
+    assert "streams, confirmed " in deployment.reason("keep_replicating")
+    pipeline.finish(capture)
+
+
+def test_a_killed_run_is_recorded_as_failed_and_followed(deployment: Deployment, gone: str) -> None:
+    run = deployment.add_run("replicate", Status.STARTED, gone)
+    assert "is gone; it is recorded as failed" in deployment.reason("keep_replicating")
+    found = deployment.instance.get_run_by_id(run.run_id)
+    assert found is not None
+    assert found.status is Status.FAILURE
+    assert deployment.request("keep_replicating").run_key == f"after:{run.run_id}"
+
+
+def test_a_killed_run_is_not_followed_while_the_slot_is_held(
+    deployment: Deployment, pipeline: Pipeline, gone: str
+) -> None:
+    capture = pipeline.start_streaming()
+    deployment.add_run("replicate", Status.STARTED, gone)
+    assert "recorded as failed" in deployment.reason("keep_replicating")
+    assert "which belongs to no run" in deployment.reason("keep_replicating")
+    pipeline.finish(capture)
+
+
+def test_a_missing_slot_is_named_with_its_fix(
+    deployment: Deployment, pipeline: Pipeline, database18: Database
+) -> None:
+    database18.query("select pg_drop_replication_slot(%s)", [pipeline.slot])
+    reason = deployment.reason("keep_replicating")
+    assert f"slot {pipeline.slot} does not exist" in reason
+    assert "Fix: " in reason
+
+
+def test_a_source_that_is_down_starts_no_run_and_breaks_no_page(
+    pipeline: Pipeline, alive: str
+) -> None:
+    pipeline.write_configuration("host=127.0.0.1 port=1 dbname=nothing user=nobody")
+    with dg.DagsterInstance.ephemeral() as instance:
+        deployment = Deployment(load(pipeline), instance)
+        reason = deployment.reason("keep_replicating")
+        assert "cannot connect to the source" in reason
+        assert "Fix: " in reason
+        deployment.add_run("replicate", Status.STARTED, alive)
+        assert "waits for the source" in deployment.reason("keep_replicating")
+
+
+def test_a_merge_starts_for_changes_and_not_for_marks(
+    deployment: Deployment, pipeline: Pipeline, database18: Database, alive: str
+) -> None:
+    assert deployment.reason("merge_staged_changes") == "nothing was staged yet"
+    pipeline.catch_up()
+    assert "no changes above the cut: merged nothing" in deployment.reason("merge_staged_changes")
+    database18.execute(TABLE)
+    database18.execute("insert into notes values (1, 'one'), (2, 'two')")
+    pipeline.catch_up()
+    request = deployment.request("merge_staged_changes")
+    assert request.run_config["ops"]["merge_tables"]["config"]["linger_seconds"] == 60
+    run = deployment.add_run("merge", Status.STARTED, alive)
+    reason = deployment.reason("merge_staged_changes")
+    assert reason.startswith(f"run {run.run_id[:8]} merges; 2 changes to merge: merged nothing")
+
+
+def test_a_merge_that_a_person_clicked_is_waited_for(
+    deployment: Deployment, pipeline: Pipeline, database18: Database, gone: str
+) -> None:
+    database18.execute(TABLE)
+    database18.execute("insert into notes values (1, 'one')")
+    pipeline.catch_up()
+    run = deployment.add_run("__ASSET_JOB", Status.STARTED, gone)
+    assert f"run {run.run_id[:8]} is gone" in deployment.reason("merge_staged_changes")
+    deployment.request("merge_staged_changes")
+
+
+@pytest.mark.parametrize(
+    ("autostart", "status"),
+    [("true", dg.DefaultSensorStatus.RUNNING), ("false", dg.DefaultSensorStatus.STOPPED)],
+)
+def test_sensors_run_from_the_start_unless_told_not_to(
+    pipeline: Pipeline, autostart: str, status: dg.DefaultSensorStatus
+) -> None:
+    settings = load_settings(
+        pipeline.folder / "walgate.toml", {"WALGATE_DAGSTER__AUTOSTART": autostart}
+    )
+    definitions = build_definitions(settings)
+    for name in ("keep_replicating", "merge_staged_changes"):
+        assert definitions.resolve_sensor_def(name).default_status is status
