@@ -26,6 +26,16 @@ from spark_jobs.rounds import Round
 
 CUTS_KEY = dg.AssetKey(["ledger", "cuts"])
 _INTERVAL_S = 15.0
+# Delta's own names of types, where SQL has another.
+_SQL_NAMES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
+_OWN_COLUMNS = {
+    "_epoch": "Incarnation of the slot from which the row's last change came.",
+    "_commit_lsn": "Commit LSN of the transaction that last changed the row.",
+    "_seq": "Ordinal of that change in its transaction.",
+    "_committed_at": "When that transaction was committed at the source.",
+    "_raw": "Exact texts of values that their typed column cannot hold, by column.",
+    "_holes": "Columns whose TOAST value was never sent, so that it is not known.",
+}
 _PLAIN = re.compile(r"[A-Za-z0-9_]+")
 _ODD = re.compile(r"[^A-Za-z0-9_]")
 
@@ -175,7 +185,11 @@ def describe_columns(delta: DeltaTable) -> dg.TableSchema:
     """The columns of a table as the page shows them."""
     return dg.TableSchema(
         [
-            dg.TableColumn(field.name, _name_type(json.loads(field.type.to_json())))
+            dg.TableColumn(
+                field.name,
+                _name_type(json.loads(field.type.to_json())),
+                description=_OWN_COLUMNS.get(field.name),
+            )
             for field in delta.schema().fields
         ]
     )
@@ -184,7 +198,7 @@ def describe_columns(delta: DeltaTable) -> dg.TableSchema:
 def _name_type(written: str | dict[str, Any]) -> str:
     """A Delta type as SQL writes it; tables of ours hold plain types, arrays and maps."""
     if isinstance(written, str):
-        return written
+        return _SQL_NAMES.get(written, written)
     inner = [written[part] for part in ("elementType", "keyType", "valueType") if part in written]
     return f"{written['type']}<{','.join(_name_type(part) for part in inner)}>"
 

@@ -76,7 +76,7 @@ def run_command(arguments: list[str]) -> int:
     try:
         code = app(hoisted or ["--help"], standalone_mode=False)
         sys.stdout.flush()
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):  # The parser's own exit, which it takes for this alone.
         sys.stderr.close()
         return 0
     except BaseException as error:  # noqa: BLE001 - nothing may end as a traceback.

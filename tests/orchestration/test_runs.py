@@ -128,7 +128,7 @@ def test_a_merge_run_tells_rows_lsn_version_and_columns_of_each_table(
     assert notes["merge_seconds"] > 0
     assert notes["lag_seconds"] > 0
     columns = {column.name: column.type for column in notes["dagster/column_schema"].columns}
-    assert (columns["id"], columns["text"]) == ("long", "string")
+    assert (columns["id"], columns["text"]) == ("bigint", "string")
     (odd,) = read_metadata(instance, find_key(instance, "Odd"))
     columns = {column.name: column.type for column in odd["dagster/column_schema"].columns}
     assert (columns["price"], columns["_raw"]) == ("decimal(12,2)", "map<string,string>")
