@@ -1,0 +1,140 @@
+"""Every table of the source against its rows in the lake, by EXCEPT ALL both ways, as text.
+
+The lake's rows go into a temporary table of the source's server (those are not replicated), a text
+column for each of theirs; PostgreSQL, under the output settings that capture uses, says how its own
+rows read and compares. What only `_raw` holds is taken from there. A hole is a value that is not
+known: its name stands in a column of its own, which is empty for every row of the source.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+from pyarrow import csv
+from pyspark.sql import Column, DataFrame, SparkSession, functions
+from pyspark.sql.types import BinaryType, DataType, TimestampType
+
+from cdc_core.source.connection import OUTPUT_SETTINGS
+from cdc_core.vocabulary import TableName, encode_name
+from spark_jobs.cuts import table_at
+from spark_jobs.lake import Bound, Lake
+
+_COLUMNS = """
+select attname from pg_attribute
+where attrelid = %s::regclass and attnum > 0 and not attisdropped order by attnum
+"""
+_TABLES = """
+select schemaname, tablename from pg_publication_tables where pubname = %s order by 1, 2
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A table on both sides: how many rows, and how many have no equal on the other."""
+
+    table: TableName
+    source_rows: int
+    lake_rows: int
+    only_in_source: int
+    only_in_lake: int
+    halt: str | None
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether both sides hold the same rows, and the table follows the log."""
+        return not (self.only_in_source or self.only_in_lake or self.halt)
+
+
+def list_published(connection: psycopg.Connection, publication: str) -> list[TableName]:
+    """The tables of a publication, by name."""
+    return [TableName(*row) for row in connection.execute(_TABLES, [publication])]
+
+
+def compare_table(
+    connection: psycopg.Connection,
+    session: SparkSession,
+    lake: Lake,
+    table: TableName,
+    at: Bound,
+) -> Comparison:
+    """Compare a table as it is in the source with its rows in the lake at a bound.
+
+    Nobody may write to the source meanwhile. Raises: LakeError.
+    """
+    reading = table_at(session, lake, table, at)
+    with connection.transaction():
+        for name, value in OUTPUT_SETTINGS.items():
+            connection.execute("select set_config(%s, %s, true)", [name, value])
+        source = sql.Identifier(table.schema, table.name)
+        names = [name for (name,) in connection.execute(_COLUMNS, [source.as_string(connection)])]
+        lake_rows = _load(connection, write_texts(reading.rows, names), len(names) + 1)
+        own = sql.SQL("select {}, null::text from {}").format(
+            sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(name)) for name in names),
+            source,
+        )
+        theirs = sql.SQL("select * from pg_temp.lake_rows")
+        counted = connection.execute(
+            sql.SQL(
+                "select (select count(*) from {table}),"
+                " (select count(*) from ({own} except all {theirs}) a),"
+                " (select count(*) from ({theirs} except all {own}) b)"
+            ).format(table=source, own=own, theirs=theirs)
+        ).fetchone()
+        assert counted is not None
+    source_rows, only_in_source, only_in_lake = counted
+    halt = None if reading.halt is None else reading.halt.reason
+    return Comparison(table, source_rows, lake_rows, only_in_source, only_in_lake, halt)
+
+
+def write_texts(rows: DataFrame, names: list[str]) -> DataFrame:
+    """Give the columns of the source as PostgreSQL writes them, then the names of the holes."""
+    types = {field.name: field.dataType for field in rows.schema.fields}
+    texts = [
+        functions.coalesce(
+            _format(functions.col(f"`{name}`"), types[name]),
+            functions.try_element_at("_raw", functions.lit(name)),
+        )
+        for name in map(encode_name, names)
+    ]
+    return rows.select(
+        *(text.alias(f"c{index}") for index, text in enumerate(texts)),
+        functions.array_join("_holes", ",").alias("holes"),
+    )
+
+
+def _format(column: Column, kind: DataType) -> Column:
+    """Write a value as `::text` does; Spark casts numbers, dates, booleans and texts the same."""
+    if isinstance(kind, TimestampType):
+        # The session's time zone is UTC.
+        return functions.concat(column.cast("string"), functions.lit("+00"))
+    if isinstance(kind, BinaryType):
+        return functions.concat(functions.lit("\\x"), functions.lower(functions.hex(column)))
+    return column.cast("string")
+
+
+def _load(connection: psycopg.Connection, texts: DataFrame, columns: int) -> int:
+    """Fill the temporary table `lake_rows` of this transaction; give the number of rows."""
+    listed = sql.SQL(", ").join(sql.SQL("c{} text").format(sql.Literal(i)) for i in range(columns))
+    connection.execute(
+        sql.SQL("create temporary table lake_rows ({}) on commit drop").format(listed)
+    )
+    found = texts.toArrow()
+    with (
+        connection.cursor() as cursor,
+        cursor.copy("copy pg_temp.lake_rows from stdin (format csv)") as copy,
+    ):
+        for batch in found.to_batches():
+            copy.write(_write_csv(batch))
+    return int(found.num_rows)
+
+
+def _write_csv(batch: pa.RecordBatch) -> bytes:
+    """Write rows as COPY reads them: every text in quotes, nothing at all for NULL."""
+    lines = io.BytesIO()
+    options = csv.WriteOptions(include_header=False, quoting_style="all_valid")
+    csv.write_csv(batch, lines, options)
+    return lines.getvalue()

@@ -1,0 +1,299 @@
+"""The demo: the shop sells, Dagster replicates, and at the end all of it is compared.
+
+The sensors do everything: this process writes to the shop, reads the lake and Dagster's records,
+and neither captures nor merges.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TypeVar
+
+import psycopg
+
+from cdc_core.errors import Retry, WalgateError
+from cdc_core.source.connection import open_connection
+from cdc_core.source.marks import emit_mark, read_current_lsn
+from cdc_core.vocabulary import Lsn, TableName
+from orchestration.demo.comparison import Comparison, compare_table, list_published
+from orchestration.demo.records import Records
+from orchestration.demo.shop import import_archive
+from orchestration.demo.show import Show
+from orchestration.demo.stack import Plan, Stack, running_stack
+from orchestration.demo.verdict import Verdict, show_places, show_verdict
+from orchestration.demo.watch import Watch, begin
+from orchestration.freshness import measure_freshness
+from orchestration.spark import open_spark
+from spark_jobs.backlog import Backlog, read_backlog
+from spark_jobs.lake import Bound
+
+T = TypeVar("T")
+
+STEPS, STEPS_KEPT = 8, 5
+_LEAST_CUTS, _LEAST_READINGS = 3, 1
+_POLL_S = 0.5
+# For each step that waits for the sensors, on a machine that may be busy.
+_PATIENCE_S = 900.0
+# Rounds are told of to Dagster once the merge has nothing left to do.
+_TOLD_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sale:
+    """How long the shop sells once tables are there, and the rows of its large transaction."""
+
+    seconds: float
+    large_transaction: int
+
+
+class Stopped(WalgateError):
+    """The demo was stopped by a signal."""
+
+    def __init__(self) -> None:
+        """Say that nothing is left."""
+        super().__init__(
+            "the demo was stopped before its end; nothing of it is left running",
+            fix="run it again: it begins anew",
+            retry=Retry.LATER,
+        )
+
+
+def run_demo(
+    plan: Plan, sale: Sale, show: Show, *, stop: threading.Event, hurry: threading.Event
+) -> bool:
+    """Run the demo to its end; whether everything was equal.
+
+    Raises: Stopped; StackInUse; WalgateError where a part does not do its work.
+    """
+    show.headline("A shop on PostgreSQL, replicated to Delta tables through Dagster, and compared.")
+    with running_stack(plan, show, stop=stop, hurry=hurry) as stack:
+        run = _Run(stack, show, stop)
+        first = run.begin()
+        verdict = run.prove(first) if run.sell(sale) else None
+        show.step("Everything ends")
+    show.say("servers, Dagster and Spark have ended; nothing is left running")
+    if verdict is None:
+        for breach in run.watch.breaches:
+            show.headline(f"BROKEN: {breach}")
+        return False
+    show.step("The result")
+    show_verdict(show, verdict)
+    settings = stack.settings
+    show_places(show, lake=settings.lake.root, config=stack.config, at="latest", page=None)
+    return verdict.is_equal
+
+
+def keep_demo(plan: Plan, show: Show, *, stop: threading.Event, hurry: threading.Event) -> None:
+    """Run the demo's stack until it is stopped. Raises: StackInUse, WalgateError."""
+    show.headline("A shop on PostgreSQL, replicated to Delta tables through Dagster.")
+    with running_stack(plan, show, stop=stop, hurry=hurry) as stack:
+        lake, records = stack.lake, Records(stack.dagster.instance)
+        if not stop.is_set():
+            page = stack.dagster.url
+            show_places(show, lake=lake.root, config=stack.config, at="live", page=page)
+            show.say(f"PostgreSQL     psql {json.dumps(stack.servers.dsn)}")
+            show.say("stop           Ctrl-C; everything ends with this command")
+            show.step("The shop sells until Ctrl-C")
+        while not stop.wait(_POLL_S):
+            stack.writers.require_health()
+            for line in records.read_news():
+                show.say(line)
+            sold = sum(stack.writers.count().values())
+            show.progress(f"{sold:,} transactions; {_describe(read_backlog(lake))}")
+        show.step("Everything ends: runs drain first; Ctrl-C once more does not wait for them")
+    show.say("servers and Dagster have ended; nothing is left running")
+
+
+class _Run:
+    """One demo between the start of its stack and its end."""
+
+    def __init__(self, stack: Stack, show: Show, stop: threading.Event) -> None:
+        """Open the session that checks; it is warm by the time there is something to check."""
+        self._stack = stack
+        self._show = show
+        self._stop = stop
+        self._records = Records(stack.dagster.instance)
+        self._require_going()
+        show.say(f"its page is {stack.dagster.url}; its sensors are on")
+        # What Java says at its start goes to a log, and all output of ours with it.
+        with show.silence():
+            self._session = self._await(begin(lambda: open_spark(stack.settings)))
+        self.watch = Watch(self._session, stack.lake)
+
+    def begin(self) -> Bound:
+        """Wait for the first cut."""
+        backlog = self._wait_until(lambda backlog: backlog.cut is not None, "the first cut")
+        assert backlog.cut is not None
+        self._show.say(f"the first cut is written, at {backlog.cut.lsn}: every table can be read")
+        return backlog.cut
+
+    def sell(self, sale: Sale) -> bool:
+        """Let the shop sell, with the large transaction in it; whether every invariant held."""
+        show, watch = self._show, self.watch
+        show.step(f"The shop sells for {sale.seconds:g} s; invariants are checked meanwhile")
+        began = time.monotonic()
+        large: Future[tuple[int, float]] | None = None
+        is_large_done = False
+        while not watch.breaches:
+            passed = time.monotonic() - began
+            if large is None and passed >= sale.seconds / 3:
+                show.say("the large transaction begins")
+                large = begin(lambda: self._import_archive(sale.large_transaction))
+            if large is not None and large.done() and not is_large_done:
+                rows, seconds = large.result()
+                show.say(f"one transaction of {rows:,} rows committed after {seconds:.1f} s")
+                is_large_done = True
+            is_enough = watch.cuts >= _LEAST_CUTS and watch.live_readings >= _LEAST_READINGS
+            if passed >= sale.seconds and is_large_done and is_enough:
+                return True
+            if passed > sale.seconds + _PATIENCE_S:
+                raise self._lose_patience(f"{_LEAST_CUTS} cuts to check")
+            watch.look(is_selling=True)
+            self._look(f"{max(0.0, sale.seconds - passed):.0f} s left")
+        return False
+
+    def prove(self, first: Bound) -> Verdict | None:
+        """Stop the writers, wait for the last commit, check and compare; None if a check fails."""
+        show, stack = self._show, self._stack
+        show.step("The writers stop; the sensors stage and merge to the last commit")
+        end = self._stop_writers()
+        settled = self._wait_until(
+            lambda backlog: (
+                backlog.staged is not None and backlog.staged.lsn >= end and not backlog.entries
+            ),
+            f"everything up to {end}",
+        )
+        assert settled.staged is not None
+        assert settled.cut is not None
+        show.say(f"staged through {settled.staged.lsn}; no change of a table is above the cut")
+        show.step("The remaining cuts are checked")
+        while not self.watch.breaches:
+            self.watch.look(is_selling=False)
+            left = len(self.watch.list_unchecked())
+            if not (left or self.watch.is_checking):
+                break
+            self._look(f"{left} cuts left")
+        if self.watch.breaches:
+            return None
+        show.say(self._describe_watch())
+        show.step("Every table is compared with the source")
+        comparisons = self._compare(settled.cut)
+        self._wait_until_told(settled.cut.lsn)
+        return Verdict(
+            settled.staged.lsn,
+            comparisons,
+            [self._records.sum_applied(compared.table) for compared in comparisons],
+            self.watch.breaches,
+            self.watch.cuts,
+            self.watch.live_readings,
+            measure_freshness(stack.lake, first),
+            self._records.summarize(),
+        )
+
+    def _import_archive(self, rows: int) -> tuple[int, float]:
+        began = time.monotonic()
+        with psycopg.connect(self._stack.servers.dsn, autocommit=True) as connection:
+            written = import_archive(connection, rows=rows)
+        return written, time.monotonic() - began
+
+    def _stop_writers(self) -> Lsn:
+        """Stop the writers; where the source's log then ends."""
+        writers = self._stack.writers
+        writers.stop()
+        writers.require_health()
+        done = writers.count()
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in done.most_common())
+        self._show.say(f"{done.total():,} transactions: {kinds}")
+        with closing(self._connect()) as connection:
+            # Staged, it shows that all before it is.
+            emit_mark(connection, json.dumps({"by": "walgate demo"}))
+            end = read_current_lsn(connection)
+        self._show.say(f"the source's log ends at {end}")
+        return end
+
+    def _compare(self, at: Bound) -> list[Comparison]:
+        stack = self._stack
+        comparisons = []
+        with closing(self._connect()) as connection:
+            for table in list_published(connection, stack.settings.source.publication[0]):
+                self._show.progress(f"comparing {table}")
+
+                def compare(table: TableName = table) -> Comparison:
+                    return compare_table(connection, self._session, stack.lake, table, at)
+
+                comparisons.append(self._await(begin(compare)))
+        different = sum(not compared.is_equal for compared in comparisons)
+        self._show.say(f"{len(comparisons)} tables compared, {different or 'none'} different")
+        return comparisons
+
+    def _wait_until(self, is_reached: Callable[[Backlog], bool], what: str) -> Backlog:
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            backlog = read_backlog(self._stack.lake)
+            if is_reached(backlog):
+                self._tell_news()
+                return backlog
+            if time.monotonic() > deadline:
+                raise self._lose_patience(what)
+            self._look(f"waiting for {what}")
+
+    def _wait_until_told(self, cut: Lsn) -> None:
+        """Wait until Dagster's records speak of the last round; a lost merge leaves it untold."""
+        deadline = time.monotonic() + _TOLD_S
+        while not self._records.has_told(cut) and time.monotonic() < deadline:
+            self._look("waiting for Dagster's record of the last round")
+
+    def _look(self, doing: str) -> None:
+        """Tell news and progress, wait a moment, see that everything is well."""
+        self._tell_news()
+        parts = [doing, _describe(read_backlog(self._stack.lake))]
+        if self.watch.cuts or self.watch.live_readings:
+            parts.append(self._describe_watch())
+        self._show.progress("; ".join(parts))
+        self._stop.wait(_POLL_S)
+        self._require_going()
+        self._stack.writers.require_health()
+
+    def _tell_news(self) -> None:
+        for line in self._records.read_news():
+            self._show.say(line)
+
+    def _describe_watch(self) -> str:
+        return (
+            f"invariants hold at {self.watch.cuts} cuts"
+            f" and {self.watch.live_readings} readings at live"
+        )
+
+    def _await(self, done: Future[T]) -> T:
+        while not wait([done], timeout=_POLL_S).done:
+            self._require_going()
+        return done.result()
+
+    def _require_going(self) -> None:
+        if self._stop.is_set():
+            raise Stopped
+
+    def _connect(self) -> psycopg.Connection:
+        return open_connection(self._stack.settings.source, application_name="walgate demo")
+
+    def _lose_patience(self, what: str) -> WalgateError:
+        return WalgateError(
+            f"waited {_PATIENCE_S:.0f} s in vain for {what}",
+            fix=f"see the logs in {self._stack.dagster.logs}; try again when the machine is idle",
+            retry=Retry.LATER,
+        )
+
+
+def _describe(backlog: Backlog) -> str:
+    if backlog.staged is None:
+        return "nothing is staged yet"
+    staged = f"staged {backlog.staged.lsn}"
+    if backlog.cut is None:
+        return f"{staged}, no cut yet"
+    return f"{staged}, cut {backlog.cut.lsn}, {backlog.entries:,} changes between"

@@ -1,0 +1,105 @@
+"""What Dagster's own records say of the demo: its runs, and what they materialized."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import dagster as dg
+
+from cdc_core.vocabulary import Lsn, TableName
+from orchestration import replicate, tables
+from orchestration.relaunch import Seen, read_runs
+from orchestration.staging_reports import STAGING_KEY
+from orchestration.table_reports import CUTS_KEY, table_key
+
+JOBS = {replicate.JOB_NAME: "keep_replicating", tables.JOB_NAME: "merge_staged_changes"}
+_MOST_EVENTS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What the materializations of a table say that merges did to it."""
+
+    inserted: int
+    updated: int
+    deleted: int
+
+
+class Records:
+    """Reads the records of an instance, and tells what is new in them."""
+
+    def __init__(self, instance: dg.DagsterInstance) -> None:
+        """Nothing was told yet."""
+        self._instance = instance
+        self._told: dict[str, dg.DagsterRunStatus] = {}
+
+    def read_news(self) -> list[str]:
+        """Say what happened to runs since this was last asked, oldest first."""
+        news = []
+        for job, sensor in JOBS.items():
+            for run in reversed(read_runs(self._instance, job)):
+                before = self._told.get(run.run_id)
+                if before is None:
+                    news.append(f"sensor {sensor} launched run {run.short_id} of job {job}")
+                if run.status is not before and run.status in _WORTH_TELLING:
+                    news.append(f"run {run.short_id} of {job} is {run.status.value}")
+                self._told[run.run_id] = run.status
+        return news
+
+    def summarize(self) -> list[str]:
+        """Say which runs there were and what they materialized, a line for each job."""
+        staged = list(self._read_materializations(STAGING_KEY))
+        merged = list(self._read_materializations(CUTS_KEY))
+        told = {
+            replicate.JOB_NAME: (
+                f"{len(staged)} materializations of staging/changes:"
+                f" {_total(staged, 'transactions'):,} transactions,"
+                f" {_total(staged, 'rows'):,} rows in {_total(staged, 'batches'):,} batches"
+            ),
+            tables.JOB_NAME: (
+                f"{len(merged)} materializations of ledger/cuts:"
+                f" {_total(merged, 'rounds'):,} rounds, {_total(merged, 'entries'):,} entries"
+            ),
+        }
+        return [
+            f"{job}: {_list_runs(read_runs(self._instance, job))}; {what}"
+            for job, what in told.items()
+        ]
+
+    def has_told(self, cut: Lsn) -> bool:
+        """Whether the newest materialization of the ledger speaks of this cut, or a newer one."""
+        newest = next(self._read_materializations(CUTS_KEY, limit=1), None)
+        return newest is not None and Lsn.parse(str(newest["cut_lsn"])) >= cut
+
+    def sum_applied(self, table: TableName) -> Applied:
+        """Add up what all materializations of a table say."""
+        told = list(self._read_materializations(table_key(table)))
+        kinds = ("rows_inserted", "rows_updated", "rows_deleted")
+        return Applied(*(_total(told, kind) for kind in kinds))
+
+    def _read_materializations(
+        self, key: dg.AssetKey, limit: int = _MOST_EVENTS
+    ) -> Iterator[dict[str, object]]:
+        """The metadata of an asset's materializations, newest first."""
+        for record in self._instance.fetch_materializations(key, limit=limit).records:
+            materialization = record.asset_materialization
+            if materialization is not None:
+                yield {name: entry.value for name, entry in materialization.metadata.items()}
+
+
+_WORTH_TELLING = (
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.SUCCESS,
+    dg.DagsterRunStatus.FAILURE,
+    dg.DagsterRunStatus.CANCELED,
+)
+
+
+def _list_runs(runs: list[Seen]) -> str:
+    listed = ", ".join(f"{run.short_id} {run.status.value}" for run in reversed(runs))
+    return f"{len(runs)} run{'s' * (len(runs) != 1)} ({listed})"
+
+
+def _total(told: list[dict[str, object]], name: str) -> int:
+    return sum(value for entry in told if isinstance(value := entry.get(name), int))

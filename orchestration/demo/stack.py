@@ -1,0 +1,202 @@
+"""The demo's stack: servers, shop, writers, Dagster; from a fresh folder to nothing running."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+
+from cdc_core.errors import ConfigurationError
+from cdc_core.settings import CONFIG_NAME, Settings, load_settings
+from cdc_core.source.connection import open_connection
+from cdc_core.source.creation import create_replication, list_keyed_tables
+from orchestration.dagster_stack import DagsterStack, run_dagster
+from orchestration.demo.servers import Servers, remove_left_servers, running_servers
+from orchestration.demo.shop import CUSTOMERS, PRODUCTS, fill_shelves, make_tables
+from orchestration.demo.show import Show
+from orchestration.demo.writers import Writers, pay_order, place_order
+from orchestration.page import HOST
+from orchestration.processes import STACK_VARIABLE, end_processes, hold_stack
+from spark_jobs.lake import Lake
+
+DEFAULT_PORT = 3000
+# Says that everything in the folder is the demo's, to be deleted by the next one.
+_MARKER = ".walgate-demo"
+_LOCK = "up.lock"
+_GRACE_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where a demo runs, and how busy its shop is."""
+
+    folder: Path
+    writers: int
+    per_second: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Everything that runs, and where the tables go."""
+
+    settings: Settings
+    config: Path
+    servers: Servers
+    writers: Writers
+    dagster: DagsterStack
+
+    @property
+    def lake(self) -> Lake:
+        """The lake that the stack fills."""
+        return Lake(self.settings.lake.root, self.settings.state_folder)
+
+
+@contextmanager
+def running_stack(
+    plan: Plan, show: Show, *, stop: threading.Event, hurry: threading.Event
+) -> Iterator[Stack]:
+    """Run the stack until the block ends; whatever an earlier one left is ended and deleted first.
+
+    `stop`, set while Dagster starts, lets the block begin at once; `hurry` cuts its end short.
+    Raises: StackInUse while another demo runs here; ConfigurationError; WalgateError.
+    """
+    folder = plan.folder.resolve()
+    _require_own(folder)
+    forget_environment()
+    with hold_stack(folder):
+        _clear(folder)
+        # Of the Java process, too: what this process starts is known by the mark.
+        os.environ[STACK_VARIABLE] = str(folder)
+        try:
+            show.step("PostgreSQL and Redis")
+            with running_servers(folder) as servers:
+                show.say(_describe_servers(servers))
+                with _selling(plan, show, servers, folder) as (config, settings, writers):
+                    show.step("Dagster")
+                    show.say("starts; this command itself neither captures nor merges")
+                    with run_dagster(settings, config=config, stop=stop, hurry=hurry) as dagster:
+                        try:
+                            yield Stack(settings, config, servers, writers, dagster)
+                        finally:
+                            writers.stop()
+                            show.progress("Dagster's runs drain")
+        finally:
+            end_processes(folder, grace_s=0 if hurry.is_set() else _GRACE_S)
+
+
+def choose_port(wanted: int = DEFAULT_PORT) -> int:
+    """The wanted port of loopback, or a free one where it is in use."""
+    for port in (wanted, 0):
+        with socket.socket() as probe:
+            # As a server listens: connections of an earlier one may linger.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise ConfigurationError(["no port of loopback is free"], fix="end a program that listens")
+
+
+def forget_environment() -> None:
+    """Drop the settings that the environment has for other pipelines and servers."""
+    for name in [name for name in os.environ if name.startswith(("PG", "WALGATE_"))]:
+        del os.environ[name]
+
+
+def format_configuration(servers: Servers, port: int) -> str:
+    """The demo's walgate.toml: what differs from the defaults."""
+    redis = (
+        [] if servers.redis_url is None else ["[redis]", f"url = {json.dumps(servers.redis_url)}"]
+    )
+    return "\n".join(
+        [
+            "# Written by `walgate demo`; the next one writes it anew.",
+            "[source]",
+            f"dsn = {json.dumps(servers.dsn)}",
+            "[lake]",
+            'root = "lake"',
+            *redis,
+            "[spark]",
+            'driver_memory = "2g"',
+            "[dagster]",
+            f"port = {port}",
+            "",
+        ]
+    )
+
+
+@contextmanager
+def _selling(
+    plan: Plan, show: Show, servers: Servers, folder: Path
+) -> Iterator[tuple[Path, Settings, Writers]]:
+    """Open the shop and let its writers work until the block ends."""
+    show.step("The shop opens")
+    port = choose_port()
+    if port != DEFAULT_PORT:
+        show.say(f"port {DEFAULT_PORT} is in use: Dagster's page gets port {port}")
+    config = folder / CONFIG_NAME
+    config.write_text(format_configuration(servers, port), encoding="utf-8")
+    settings = load_settings(config, {})
+    # Publication and slot stand before the first row, so that no row is missed.
+    with closing(open_connection(settings.source, application_name="walgate demo")) as connection:
+        make_tables(connection)
+        tables = list_keyed_tables(connection)
+        made = create_replication(connection, settings.source, tables).made
+        show.say(f"{len(tables)} empty tables; {' and '.join(made)} made, as `walgate init` does")
+        _fill(connection, plan.seed)
+    show.say(f"{CUSTOMERS} customers and {PRODUCTS} products, each with a manual of 9 kB")
+    writers = Writers(servers.dsn, writers=plan.writers, per_second=plan.per_second, seed=plan.seed)
+    writers.start()
+    show.say(
+        f"{plan.writers} writers sell at {plan.per_second:g} transactions a second"
+        f" (seed {plan.seed})"
+    )
+    try:
+        yield config, settings, writers
+    finally:
+        writers.stop()
+
+
+def _fill(connection: psycopg.Connection, seed: int) -> None:
+    """Bring in the first rows, of every table in one transaction: each cut then has all tables."""
+    chance = random.Random(seed)
+    with connection.transaction():
+        fill_shelves(connection)
+        place_order(connection, chance)
+        pay_order(connection, chance)
+
+
+def _require_own(folder: Path) -> None:
+    """Refuse a folder that holds anything that is not a demo's."""
+    if folder.exists() and not (folder / _MARKER).exists() and any(folder.iterdir()):
+        raise ConfigurationError(
+            [f"{folder} is not empty and not a demo's: nothing in it is deleted"],
+            fix="name another folder with --folder",
+        )
+
+
+def _clear(folder: Path) -> None:
+    """Delete what an earlier demo left; nothing of it runs any more."""
+    (folder / _MARKER).write_text("Everything here is deleted by the next `walgate demo`.\n")
+    remove_left_servers(folder)
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.name not in {_MARKER, _LOCK}:
+            path.unlink()
+
+
+def _describe_servers(servers: Servers) -> str:
+    redis = "Redis" if servers.redis_url else "no Redis, which nothing depends on"
+    return f"PostgreSQL {servers.version} and {redis}, on unix sockets alone"

@@ -1,0 +1,130 @@
+"""What the demo has found, and how it says so."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from cdc_core.vocabulary import Lsn
+from orchestration.demo.comparison import Comparison
+from orchestration.demo.invariants import INVARIANTS, Breach
+from orchestration.demo.records import Applied
+from orchestration.demo.show import Show
+from orchestration.freshness import Delay, Freshness
+
+_HEADINGS = (
+    "table",
+    "rows in source",
+    "rows in lake",
+    "only in source",
+    "only in lake",
+    "inserted",
+    "updated",
+    "deleted",
+)
+_QUERY = "select status, count(*) as orders, sum(total) as total from orders group by status"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The proof: every table on both sides, every check of the invariants."""
+
+    through: Lsn
+    comparisons: list[Comparison]
+    applied: list[Applied]
+    breaches: list[Breach]
+    cuts: int
+    live_readings: int
+    freshness: Freshness
+    runs: list[str]
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether the lake is the source, and every invariant held wherever it was checked."""
+        return not self.breaches and all(table.is_equal for table in self.comparisons)
+
+
+def show_verdict(show: Show, verdict: Verdict) -> None:
+    """Print the tables, then the sentences."""
+    show.table(
+        _HEADINGS,
+        [
+            _write_row(compared, applied)
+            for compared, applied in zip(verdict.comparisons, verdict.applied, strict=True)
+        ],
+    )
+    if all(table.is_equal for table in verdict.comparisons):
+        show.headline(f"Every table equals the source, through LSN {verdict.through}.")
+    for table in verdict.comparisons:
+        if not table.is_equal:
+            show.headline(f"DIFFERENT: {table.table}{_explain(table)}")
+    show.say("compared by EXCEPT ALL, both ways, on PostgreSQL's own text of every value;")
+    show.say("inserted, updated and deleted are what the merges told Dagster")
+    places = f"{verdict.cuts} cuts and {verdict.live_readings} readings at live"
+    if not verdict.breaches:
+        show.headline(f"Every invariant held at {places}, while the shop sold:")
+        for name in INVARIANTS:
+            show.say(name)
+    for breach in verdict.breaches:
+        show.headline(f"BROKEN: {breach}")
+    show.headline("How old a change is when it can be read, from its commit in the source:")
+    show.say(f"at live (staged)         {_write_delay(verdict.freshness.live)}")
+    show.say(f"in the Delta tables      {_write_delay(verdict.freshness.tables)}")
+    show.headline("Dagster's own records:")
+    for line in verdict.runs:
+        show.say(line)
+
+
+def show_places(show: Show, *, lake: Path, config: Path, at: str, page: str | None) -> None:
+    """Say where the tables are and how to query them."""
+    show.headline("Where things are:")
+    show.say(f"Delta tables   {_shorten(lake / 'tables' / 'public')}")
+    show.say(f"query          {format_query(config, at)}")
+    if page is None:
+        show.say("Dagster        `make up` runs the same stack until Ctrl-C, its page included")
+    else:
+        show.say(f"Dagster        {page}")
+
+
+def format_query(config: Path, at: str) -> str:
+    """A command that answers from the demo's lake."""
+    place = "" if at == "latest" else f" --at {at}"
+    walgate = Path(".venv/bin/walgate")
+    program = str(walgate) if walgate.exists() else "walgate"
+    return f'{program} sql --config {shlex.quote(_shorten(config))}{place} "{_QUERY}"'
+
+
+def _write_row(compared: Comparison, applied: Applied) -> list[str]:
+    numbers = (
+        compared.source_rows,
+        compared.lake_rows,
+        compared.only_in_source,
+        compared.only_in_lake,
+        applied.inserted,
+        applied.updated,
+        applied.deleted,
+    )
+    return [str(compared.table), *(f"{number:,}" for number in numbers)]
+
+
+def _explain(table: Comparison) -> str:
+    if table.halt:
+        return f" is halted: {table.halt}"
+    only = f"{table.only_in_source} rows only in source, {table.only_in_lake} only in lake"
+    return f": {only}"
+
+
+def _write_delay(delay: Delay | None) -> str:
+    if delay is None:
+        return "no transaction got there"
+    return (
+        f"p50 {delay.p50_s:.1f} s, p95 {delay.p95_s:.1f} s, at most {delay.max_s:.1f} s,"
+        f" over {delay.transactions:,} transactions"
+    )
+
+
+def _shorten(path: Path) -> str:
+    """A path as it is typed here."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)

@@ -1,0 +1,92 @@
+"""Checks the shop's invariants while it sells: at every cut and, in between, at `live`.
+
+One check at a time, on a thread of its own, so that whoever waits for it can be stopped.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from pyspark.sql import SparkSession
+
+from orchestration.demo.invariants import Breach, find_breaches, list_cuts
+from spark_jobs.cuts import find_bound_at
+from spark_jobs.lake import Bound, Lake
+
+T = TypeVar("T")
+
+
+def begin(work: Callable[[], T]) -> Future[T]:
+    """Do something on a thread that does not keep the process alive."""
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - whoever asks for the result gets it.
+            done.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return done
+
+
+class Watch:
+    """Which cuts were checked, how often `live` was, and what did not hold."""
+
+    def __init__(self, session: SparkSession, lake: Lake) -> None:
+        """Nothing is checked yet."""
+        self._session = session
+        self._lake = lake
+        self._checking: Future[list[Breach]] | None = None
+        self._place: Bound | None = None
+        self._checked: set[Bound] = set()
+        self._is_live_next = False
+        self.live_readings = 0
+        self.breaches: list[Breach] = []
+
+    @property
+    def cuts(self) -> int:
+        """At how many cuts all invariants were checked."""
+        return len(self._checked)
+
+    @property
+    def is_checking(self) -> bool:
+        """Whether a check is under way."""
+        return self._checking is not None
+
+    def list_unchecked(self) -> list[Bound]:
+        """The cuts that were not checked yet, oldest first."""
+        return [cut for cut in list_cuts(self._lake) if cut not in self._checked]
+
+    def look(self, *, is_selling: bool) -> None:
+        """Take what a check found and begin the next; `live` has its turn while the shop sells.
+
+        Raises: what a check failed with.
+        """
+        if self._checking is not None:
+            if not self._checking.done():
+                return
+            self.breaches += self._checking.result()
+            if self._place is None:
+                self.live_readings += 1
+            else:
+                self._checked.add(self._place)
+            self._checking = None
+        unchecked = self.list_unchecked()
+        if is_selling and (self._is_live_next or not unchecked):
+            self._begin(None)
+        elif unchecked:
+            self._begin(unchecked[0])
+
+    def _begin(self, cut: Bound | None) -> None:
+        """Check a cut, or `live`."""
+        self._place = cut
+        self._is_live_next = cut is not None
+        self._checking = begin(
+            lambda: find_breaches(
+                self._session, self._lake, cut or find_bound_at(self._lake, "live")
+            )
+        )
