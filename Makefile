@@ -1,5 +1,5 @@
 # `setup` stands before every other target; once done, it takes a moment and no network.
-.PHONY: setup test check soak lock
+.PHONY: setup test bench check soak lock
 
 python := .venv/bin/python
 
@@ -13,6 +13,10 @@ test: setup
 
 soak: setup
 	@$(python) -m pytest -m soak --timeout 1800
+
+# About a quarter of an hour; a busy machine changes the figures.
+bench: setup
+	@$(python) -m tests.bench
 
 check: setup
 	@.venv/bin/ruff check

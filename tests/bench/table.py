@@ -1,0 +1,93 @@
+"""The README's table of results; `python -m tests.bench.table` puts it between its two markers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tests.walgate_command import REPOSITORY
+
+RESULTS = REPOSITORY / "bench" / "results.json"
+README = REPOSITORY / "README.md"
+OPENING, CLOSING = "<!-- bench -->", "<!-- end of bench -->"
+_NAMES = {
+    "pg_recvlogical": "`pg_recvlogical` to /dev/null",
+    "null": "receive, drop",
+    "staged": "receive, stage",
+    "current": "merge what is staged",
+    "both": "receive, stage, merge",
+}
+_HEADINGS = (
+    "rows/tx",
+    "what",
+    "rows/s: median (min, max)",
+    "ratio",
+    "client",
+    "JVM",
+    "walsender",
+    "peak MB",
+    "commit ms",
+    "round s",
+    "rows checked",
+)
+
+
+def format_table(results: Mapping[str, Any]) -> str:
+    """Give results as markdown, with date, commit and hardware."""
+    lines = [
+        f"{results['date']}, commit {results['commit']}: {results['hardware']}.",
+        "",
+        _join(_HEADINGS),
+        _join(["--:", "---", *["--:"] * (len(_HEADINGS) - 2)]),
+    ]
+    for shape, systems in results["shapes"].items():
+        lines += [_join([f"{int(shape):,}", *_cells(name, f)]) for name, f in systems.items()]
+    return "\n".join(lines)
+
+
+def replace_table(readme: str, results: Mapping[str, Any]) -> str:
+    """Give the README with the table of these results between its markers."""
+    before, opening, rest = readme.partition(OPENING)
+    _, closing, after = rest.partition(CLOSING)
+    assert opening, f"the README has no {OPENING}"
+    assert closing, f"the README has no {CLOSING}"
+    return f"{before}{opening}\n{format_table(results)}\n{closing}{after}"
+
+
+def _cells(system: str, figures: Mapping[str, Any]) -> list[str]:
+    least, middle, most = figures["rows_s"]
+    cpu = figures["cpu_us"]
+    return [
+        _NAMES[system],
+        f"{middle:,} ({least:,}, {most:,})",
+        _show(figures["ratio"]),
+        *(_show(cpu[process]) for process in ("client", "jvm", "walsender")),
+        f"{figures['peak_mb']:,}",
+        _show_spread(figures["commit_ms"], 1, 0),
+        _show_spread(figures["round_ms"], 1000, 1),
+        "" if figures["rows_checked"] is None else f"{figures['rows_checked']:,}",
+    ]
+
+
+def _show(figure: float | None) -> str:
+    return "" if figure is None else f"{figure:.2f}"
+
+
+def _show_spread(times_ms: Sequence[int] | None, unit_ms: int, decimals: int) -> str:
+    if times_ms is None:
+        return ""
+    return " / ".join(f"{ms / unit_ms:,.{decimals}f}" for ms in times_ms)
+
+
+def _join(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> None:
+    """Refresh the README."""
+    README.write_text(replace_table(README.read_text(), json.loads(RESULTS.read_text())))
+
+
+if __name__ == "__main__":
+    main()
