@@ -1,5 +1,5 @@
 # `setup` stands before every other target; once done, it takes a moment and no network.
-.PHONY: setup test bench check soak lock
+.PHONY: setup demo up test bench check soak lock
 
 python := .venv/bin/python
 
@@ -7,6 +7,14 @@ setup:
 	@tooling/environment.sh
 	@tooling/java.sh
 	@$(python) tooling/delta_jars.py
+
+# The proof: a shop that sells, replicated through Dagster and compared; then everything ends.
+demo: setup
+	@.venv/bin/walgate demo
+
+# The same stack until Ctrl-C, with Dagster's page.
+up: setup
+	@.venv/bin/walgate demo --keep
 
 test: setup
 	@$(python) -m pytest

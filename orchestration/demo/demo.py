@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import psycopg
+from pyspark.sql import SparkSession
 
 from cdc_core.errors import Retry, WalgateError
 from cdc_core.source.connection import open_connection
@@ -25,7 +26,7 @@ from orchestration.demo.comparison import Comparison, compare_table, list_publis
 from orchestration.demo.records import Records
 from orchestration.demo.shop import import_archive
 from orchestration.demo.show import Show
-from orchestration.demo.stack import Plan, Stack, running_stack
+from orchestration.demo.stack import Plan, Stack, enter_environment, running_stack
 from orchestration.demo.verdict import Verdict, show_places, show_verdict
 from orchestration.demo.watch import Watch, begin
 from orchestration.freshness import measure_freshness
@@ -72,8 +73,15 @@ def run_demo(
     Raises: Stopped; StackInUse; WalgateError where a part does not do its work.
     """
     show.headline("A shop on PostgreSQL, replicated to Delta tables through Dagster, and compared.")
+    enter_environment(plan.folder)
     with running_stack(plan, show, stop=stop, hurry=hurry) as stack:
-        run = _Run(stack, show, stop)
+        if stop.is_set():
+            raise Stopped
+        # What Java says at its start goes to a log, and all output of ours with it. Not on the main
+        # thread: PySpark would put its own handler in the place of ours.
+        with show.silence():
+            session = begin(lambda: open_spark(stack.settings)).result()
+        run = Run(stack, session, show, stop)
         first = run.begin()
         verdict = run.prove(first) if run.sell(sale) else None
         show.step("Everything ends")
@@ -92,6 +100,7 @@ def run_demo(
 def keep_demo(plan: Plan, show: Show, *, stop: threading.Event, hurry: threading.Event) -> None:
     """Run the demo's stack until it is stopped. Raises: StackInUse, WalgateError."""
     show.headline("A shop on PostgreSQL, replicated to Delta tables through Dagster.")
+    enter_environment(plan.folder)
     with running_stack(plan, show, stop=stop, hurry=hurry) as stack:
         lake, records = stack.lake, Records(stack.dagster.instance)
         if not stop.is_set():
@@ -110,24 +119,23 @@ def keep_demo(plan: Plan, show: Show, *, stop: threading.Event, hurry: threading
     show.say("servers and Dagster have ended; nothing is left running")
 
 
-class _Run:
+class Run:
     """One demo between the start of its stack and its end."""
 
-    def __init__(self, stack: Stack, show: Show, stop: threading.Event) -> None:
-        """Open the session that checks; it is warm by the time there is something to check."""
+    def __init__(
+        self, stack: Stack, session: SparkSession, show: Show, stop: threading.Event
+    ) -> None:
+        """Nothing was seen yet."""
         self._stack = stack
+        self._session = session
         self._show = show
         self._stop = stop
         self._records = Records(stack.dagster.instance)
-        self._require_going()
-        show.say(f"its page is {stack.dagster.url}; its sensors are on")
-        # What Java says at its start goes to a log, and all output of ours with it.
-        with show.silence():
-            self._session = self._await(begin(lambda: open_spark(stack.settings)))
-        self.watch = Watch(self._session, stack.lake)
+        self.watch = Watch(session, stack.lake)
 
     def begin(self) -> Bound:
         """Wait for the first cut."""
+        self._show.say(f"its page is {self._stack.dagster.url}; its sensors are on")
         backlog = self._wait_until(lambda backlog: backlog.cut is not None, "the first cut")
         assert backlog.cut is not None
         self._show.say(f"the first cut is written, at {backlog.cut.lsn}: every table can be read")

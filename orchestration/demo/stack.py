@@ -72,11 +72,8 @@ def running_stack(
     """
     folder = plan.folder.resolve()
     _require_own(folder)
-    forget_environment()
     with hold_stack(folder):
         _clear(folder)
-        # Of the Java process, too: what this process starts is known by the mark.
-        os.environ[STACK_VARIABLE] = str(folder)
         try:
             show.step("PostgreSQL and Redis")
             with running_servers(folder) as servers:
@@ -108,10 +105,12 @@ def choose_port(wanted: int = DEFAULT_PORT) -> int:
     raise ConfigurationError(["no port of loopback is free"], fix="end a program that listens")
 
 
-def forget_environment() -> None:
-    """Drop the settings that the environment has for other pipelines and servers."""
+def enter_environment(folder: Path) -> None:
+    """Forget what the environment has for other pipelines and servers; mark what we start."""
     for name in [name for name in os.environ if name.startswith(("PG", "WALGATE_"))]:
         del os.environ[name]
+    # The Java process that checks is started by PySpark, with our environment.
+    os.environ[STACK_VARIABLE] = str(folder.resolve())
 
 
 def format_configuration(servers: Servers, port: int) -> str:

@@ -17,6 +17,8 @@ from decimal import Decimal
 import psycopg
 from psycopg.types.json import Jsonb
 
+from cdc_core.errors import Retry, WalgateError
+from cdc_core.source.connection import first_line
 from orchestration.demo.shop import CUSTOMERS, NAMES_LOCK
 
 # Values that break careless text forms: of COPY, CSV, JSON and logs.
@@ -76,9 +78,16 @@ class Writers:
                 thread.join()
 
     def require_health(self) -> None:
-        """Raise what a writer failed with, if one did."""
-        if self._failure is not None:
-            raise self._failure
+        """Raise what a writer failed with, if one did. Raises: WalgateError."""
+        failure = self._failure
+        if isinstance(failure, psycopg.Error):
+            raise WalgateError(
+                f"a writer of the shop failed: {first_line(failure)}",
+                fix="run the demo again; postgres.log in its folder says more",
+                retry=Retry.LATER,
+            ) from failure
+        if failure is not None:
+            raise failure
 
     def count(self) -> Counter[str]:
         """Transactions so far by kind, those that were rolled back as `rolled back`."""
