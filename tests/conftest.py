@@ -9,6 +9,7 @@ pytest_plugins = (
     "tests.fix_proxy",
     "tests.fix_pipeline",
     "tests.fix_dagster",
+    "tests.fix_browser",
     "tests.fix_header",
     "tests.fix_order",
 )

@@ -15,7 +15,7 @@ from tests.postgres_server import find_binaries, program_version
 
 SEED_VARIABLE = "WALGATE_SEED"
 SEED_KEY = pytest.StashKey[int]()
-PACKAGES = ("pyspark", "delta-spark", "deltalake", "psycopg", "redis")
+PACKAGES = ("pyspark", "delta-spark", "deltalake", "dagster", "psycopg", "redis", "playwright")
 
 
 @pytest.hookimpl(tryfirst=True)

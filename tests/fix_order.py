@@ -1,10 +1,14 @@
-"""The order of a run: what needs no service first, then PostgreSQL and Redis, then Spark."""
+"""The order of a run: what needs no service first, then PostgreSQL and Redis, Spark, Dagster."""
 
 from __future__ import annotations
 
 import pytest
 
-SERVICE_FIXTURES = ({"postgres15", "postgres18", "private_postgres", "redis_process"}, {"spark"})
+SERVICE_FIXTURES = (
+    {"postgres15", "postgres18", "private_postgres", "redis_process"},
+    {"spark"},
+    {"dagster", "start_dagster"},
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
