@@ -14,10 +14,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 
-import pyarrow as pa
-
 from cdc_core.capture.loop import Bound, CaptureLoop
 from cdc_core.capture.marker import Marker
+from cdc_core.capture.memory import return_freed_memory
 from cdc_core.capture.progress import Progress
 from cdc_core.capture.reporter import Reporter
 from cdc_core.capture.shores import ChangeLog
@@ -75,8 +74,7 @@ def run_capture(
 
     Raises: WalgateError.
     """
-    # Arrow's own allocator keeps what a large transaction gave back: 460 instead of 375 MB.
-    pa.set_memory_pool(pa.system_memory_pool())
+    return_freed_memory()
     lease = Lease(settings.redis, slot=settings.source.slot)
     run = _Run(settings, bound, lease, watch or _overlook)
     pause = _FIRST_PAUSE_S
