@@ -28,7 +28,7 @@ from spark_jobs.lake import Lake
 from spark_jobs.rounds import merge_until
 from tests.bench.backlog import Shape, fill, lay_base
 from tests.bench.drains import Drains, capture_base
-from tests.bench.results import SYSTEMS, Drained, Round, compare, sum_up
+from tests.bench.results import BOTH, CURRENT, SYSTEMS, Drained, Round, compare, sum_up
 from tests.bench.table import format_table
 from tests.postgres_server import PostgresServer, find_binaries, program_version
 from tests.walgate_command import REPOSITORY
@@ -101,11 +101,12 @@ class _Bench:
         database = self._server.create_database(f"bench_{shape.name}")
         lay_base(database, shape)
         settings = capture_base(database, folder / "base")
-        if self._session is None:
-            self._say(shape, "starting Spark")
-            self._session = open_spark(settings)
         lake = Lake(settings.lake.root, settings.state_folder)
-        merge_until(self._session, lake, round_rows=settings.merge.round_rows)
+        if {CURRENT, BOTH}.intersection(self._plan.systems):
+            if self._session is None:
+                self._say(shape, "starting Spark")
+                self._session = open_spark(settings)
+            merge_until(self._session, lake, round_rows=settings.merge.round_rows)
         self._say(shape, f"filling {shape.rows:,} changes")
         backlog = fill(database, shape)
         drains = Drains(backlog, lake.root, folder, self._session)

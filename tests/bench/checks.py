@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 from pyspark.sql import SparkSession
 
 from cdc_core.vocabulary import TableName
-from spark_jobs.lake import Lake
+from spark_jobs.lake import Lake, open_table
 from tests.bench.backlog import Backlog
 
-_LOG = """
-select op, count(*), count(distinct epoch, commit_lsn, seq),
-       sum(cast(coalesce(`values`[0], old_values[0]) as bigint))
-from delta.`{}` where `table` is not null and commit_lsn >= {} group by op
-"""
 # Every text is the one that the source's checksum has.
 _TABLE = """
 select count(*), sum(cast(conv(substring(md5(concat_ws('|', id, a, b, c, d, cast(e as int),
@@ -21,14 +19,24 @@ from delta.`{}`
 """
 
 
-def require_log(session: SparkSession, lake: Lake, backlog: Backlog) -> int:
+def require_log(lake: Lake, backlog: Backlog) -> int:
     """Fail unless the log holds each change of the backlog once; give how many."""
-    rows = session.sql(_LOG.format(lake.changes, backlog.first_lsn)).collect()
-    found = {row[0]: (row[1], row[3]) for row in rows}
+    log = open_table(lake.changes)
+    assert log is not None
+    changes = log.to_pyarrow_dataset().to_table(
+        columns=["epoch", "commit_lsn", "seq", "op", "values", "old_values"],
+        filter=(ds.field("commit_lsn") >= backlog.first_lsn) & ds.field("table").is_valid(),
+    )
+    positions = changes.group_by(["epoch", "commit_lsn", "seq"]).aggregate([])
+    assert positions.num_rows == changes.num_rows, "a position is in the log twice"
+    first_texts = [pc.list_element(changes[name], 0) for name in ("values", "old_values")]
+    keys = pc.coalesce(*first_texts).cast(pa.int64())
+    found = pa.table({"op": changes["op"], "key": keys}).group_by("op")
+    counts = found.aggregate([("key", "count"), ("key", "sum")]).to_pylist()
     expected = backlog.shape.count()
-    assert found == expected, f"the log holds {found}, expected {expected}"
-    assert all(row[1] == row[2] for row in rows), "a position is in the log twice"
-    return sum(count for count, _ in found.values())
+    held = {row["op"]: (row["key_count"], row["key_sum"]) for row in counts}
+    assert held == expected, f"the log holds {held}, expected {expected}"
+    return int(changes.num_rows)
 
 
 def require_table(session: SparkSession, lake: Lake, backlog: Backlog) -> int:

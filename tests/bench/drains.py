@@ -57,13 +57,14 @@ def capture_base(database: Database, folder: Path) -> Settings:
 class Drains:
     """Drains of one backlog, the lakes in a folder; `base` is the lake before it, merged."""
 
-    def __init__(self, backlog: Backlog, base: Path, folder: Path, session: SparkSession) -> None:
-        """Nothing is drained yet."""
+    def __init__(
+        self, backlog: Backlog, base: Path, folder: Path, session: SparkSession | None
+    ) -> None:
+        """Nothing is drained yet; merging needs a session."""
         self._backlog = backlog
         self._base = base
         self._folder = folder
         self._session = session
-        self._merger = {"driver": os.getpid(), "jvm": find_jvm(session) or os.getpid()}
         self._staged: Settings | None = None
 
     def drain(self, system: str) -> Drained:
@@ -127,15 +128,16 @@ class Drains:
             meter.cpu_s(),
             answer["peak_bytes"],
             commits_ms=tuple(answer["commits_ms"]),
-            rows_checked=require_log(self._session, _lake_of(settings), self._backlog),
+            rows_checked=require_log(_lake_of(settings), self._backlog),
         )
 
     def _merge(self) -> Drained:
         if self._staged is None:
             self._stage()
         assert self._staged is not None
+        assert self._session is not None
         settings, lake = self._staged, _lake_of(self._staged)
-        with Meter(self._merger) as meter:
+        with Meter(_find_merger(self._session)) as meter:
             started = time.monotonic()
             rounds = merge_until(self._session, lake, round_rows=settings.merge.round_rows)
             seconds = time.monotonic() - started
@@ -151,7 +153,8 @@ class Drains:
         )
 
     def _stage_and_merge(self) -> Drained:
-        settings = self._copy_base()
+        assert self._session is not None
+        session, settings = self._session, self._copy_base()
         lake = _lake_of(settings)
         rounds: list[Round] = []
 
@@ -168,7 +171,7 @@ class Drains:
                 return stop.wait(seconds)
 
             follow(
-                self._session,
+                session,
                 lake,
                 round_rows=settings.merge.round_rows,
                 linger_seconds=None,
@@ -198,7 +201,10 @@ class Drains:
         return self._backlog.shape.rows
 
     def _capture(
-        self, folder: Path, sink: str, merge: Callable[[ChildProcess], float] | None = None
+        self,
+        folder: Path,
+        sink: str,
+        merge: Callable[[ChildProcess], float] | None = None,
     ) -> tuple[float, Meter, dict[str, Any]]:
         """Drain by a capture process; the clock ends with it, or with the merging beside it."""
         with self._backlog.lend_slot():
@@ -210,7 +216,8 @@ class Drains:
                 wait_for(lambda: not child.is_running, DEADLINE_S, "capture to end")
                 return float(_read_answer(child, folder)["at"])
 
-            seconds, meter = self._time(child, finish, {} if merge is None else self._merger)
+            merger = {} if merge is None else _find_merger(self._session)
+            seconds, meter = self._time(child, finish, merger)
             return seconds, meter, _read_answer(child, folder)
 
     def _time(
@@ -271,6 +278,14 @@ def _read_answer(child: ChildProcess, folder: Path) -> dict[str, Any]:
 
 def _lake_of(settings: Settings) -> Lake:
     return Lake(settings.lake.root, settings.state_folder)
+
+
+def _find_merger(session: SparkSession | None) -> dict[str, int]:
+    """The processes that merge: Spark's driver in Python, which is this one, and its JVM."""
+    assert session is not None
+    jvm = find_jvm(session)
+    assert jvm is not None
+    return {"driver": os.getpid(), "jvm": jvm}
 
 
 def _by_role(meter: Meter) -> dict[str, float]:
