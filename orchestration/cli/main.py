@@ -30,7 +30,6 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 set_up.register(app)
-demo.register(app)
 pipeline.register(app)
 state.register(app)
 query.register(app)

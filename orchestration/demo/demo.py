@@ -36,9 +36,11 @@ from spark_jobs.lake import Bound
 
 T = TypeVar("T")
 
-STEPS, STEPS_KEPT = 8, 5
+STEPS, STEPS_KEPT = 9, 5
 _LEAST_CUTS, _LEAST_READINGS = 3, 1
-_POLL_S = 0.5
+_POLL_S = 1.0
+# Dagster's records are read from its database, which its processes write to.
+_NEWS_INTERVAL_S = 3.0
 # For each step that waits for the sensors, on a machine that may be busy.
 _PATIENCE_S = 900.0
 # Rounds are told of to Dagster once the merge has nothing left to do.
@@ -131,6 +133,7 @@ class Run:
         self._show = show
         self._stop = stop
         self._records = Records(stack.dagster.instance)
+        self._asked_at = 0.0
         self.watch = Watch(session, stack.lake)
 
     def begin(self) -> Bound:
@@ -269,8 +272,11 @@ class Run:
         self._stack.writers.require_health()
 
     def _tell_news(self) -> None:
-        for line in self._records.read_news():
-            self._show.say(line)
+        now = time.monotonic()
+        if now - self._asked_at >= _NEWS_INTERVAL_S:
+            self._asked_at = now
+            for line in self._records.read_news():
+                self._show.say(line)
 
     def _describe_watch(self) -> str:
         return (

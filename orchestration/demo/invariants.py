@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from cdc_core.vocabulary import Lsn
 from spark_jobs.lake import Bound, Lake, open_table
@@ -89,9 +89,13 @@ INVARIANTS = tuple(name for sheet in _SHEETS for name in sheet.invariants)
 
 def find_breaches(session: SparkSession, lake: Lake, at: Bound) -> list[Breach]:
     """Check every invariant, all tables read at one bound. Raises: LakeError."""
-    counted = answer_query(session, lake, _QUESTION, at).rows.collect()
-    exceptions = {name: count for row in counted for name, count in row["exceptions"].items()}
+    exceptions = count_exceptions(answer_query(session, lake, QUESTION, at).rows)
     return [Breach(name, at, exceptions[name]) for name in INVARIANTS if exceptions[name]]
+
+
+def count_exceptions(answer: DataFrame) -> dict[str, int]:
+    """Read the answer to `QUESTION`: how many rows break each invariant."""
+    return {name: count for row in answer.collect() for name, count in row["exceptions"].items()}
 
 
 def list_cuts(lake: Lake) -> list[Bound]:
@@ -112,4 +116,4 @@ def _ask(sheet: _Sheet) -> str:
     return f"select map({counts}) as exceptions from ({sheet.rows})"  # noqa: S608 - all ours.
 
 
-_QUESTION = " union all ".join(map(_ask, _SHEETS))
+QUESTION = " union all ".join(map(_ask, _SHEETS))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 import shutil
@@ -24,6 +25,7 @@ from orchestration.demo.servers import Servers, remove_left_servers, running_ser
 from orchestration.demo.shop import CUSTOMERS, PRODUCTS, fill_shelves, make_tables
 from orchestration.demo.show import Show
 from orchestration.demo.writers import Writers, pay_order, place_order
+from orchestration.log_lines import LogLines
 from orchestration.page import HOST
 from orchestration.processes import STACK_VARIABLE, end_processes, hold_stack
 from spark_jobs.lake import Lake
@@ -74,6 +76,7 @@ def running_stack(
     _require_own(folder)
     with hold_stack(folder):
         _clear(folder)
+        _divert_log(folder / "demo.log")
         try:
             show.step("PostgreSQL and Redis")
             with running_servers(folder) as servers:
@@ -128,6 +131,9 @@ def format_configuration(servers: Servers, port: int) -> str:
             *redis,
             "[spark]",
             'driver_memory = "2g"',
+            "[spark.conf] # For a few minutes on two cores: the quick compiler, few partitions.",
+            '"spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1"',
+            '"spark.sql.shuffle.partitions" = 2',
             "[dagster]",
             f"port = {port}",
             "",
@@ -194,6 +200,13 @@ def _clear(folder: Path) -> None:
             shutil.rmtree(path)
         elif path.name not in {_MARKER, _LOCK}:
             path.unlink()
+
+
+def _divert_log(file: Path) -> None:
+    """Keep our log lines out of what the demo prints."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, logging.StreamHandler) and isinstance(handler.formatter, LogLines):
+            handler.setStream(file.open("a", encoding="utf-8"))
 
 
 def _describe_servers(servers: Servers) -> str:
