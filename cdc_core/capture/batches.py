@@ -7,8 +7,10 @@ rows says which transaction it belongs to. All of it becomes columns when the ba
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -16,14 +18,49 @@ import pyarrow as pa
 from cdc_core.layout import CHANGES_SCHEMA, DECODED_SCHEMA
 from cdc_core.vocabulary import Lsn, Operation, Relation
 
+# Of numbers, which Python's collector of garbage has no part in: with transactions of one row there
+# are as many as rows.
+Numbers: TypeAlias = "array[int]"
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Consecutive rows of one transaction: its index in the batch, the first row's seq."""
 
-    transaction: int
-    first_seq: int
-    rows: int
+def _no_numbers() -> Numbers:
+    return array("q")
+
+
+@dataclass(slots=True)
+class Runs:
+    """Runs of consecutive rows of one transaction, by index: whose, the first row's seq, how many.
+
+    A transaction is named by its index in the batch.
+    """
+
+    transaction: Numbers = field(default_factory=_no_numbers)
+    first_seq: Numbers = field(default_factory=_no_numbers)
+    rows: Numbers = field(default_factory=_no_numbers)
+
+    def add(self, transaction: int, first_seq: int, rows: int) -> None:
+        """Add a run."""
+        self.transaction.append(transaction)
+        self.first_seq.append(first_seq)
+        self.rows.append(rows)
+
+    def split(self, row: int) -> tuple[Runs, Runs]:
+        """The runs before `row`, which begins one, and the rest."""
+        index = counted = 0
+        while counted < row:
+            counted += self.rows[index]
+            index += 1
+        columns = (self.transaction, self.first_seq, self.rows)
+        return Runs(*(kept[:index] for kept in columns)), Runs(*(kept[index:] for kept in columns))
+
+    def count_rows_of(self, transaction: int) -> int:
+        """How many rows a transaction has in them."""
+        owners = zip(self.transaction, self.rows, strict=True)
+        return sum(rows for owner, rows in owners if owner == transaction)
+
+    def renumber(self, transaction: int) -> Runs:
+        """The same runs, all of one transaction."""
+        return replace(self, transaction=array("q", [transaction]) * len(self.rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +68,12 @@ class Block:
     """Decoded rows in order of position, and the runs that they form."""
 
     decoded: pa.RecordBatch
-    runs: tuple[Run, ...]
+    runs: Runs
 
     def split(self, row: int) -> tuple[Block, Block]:
         """The rows before `row`, which begins a run, and the rest."""
-        before: list[Run] = []
-        counted = 0
-        for run in self.runs:
-            if counted == row:
-                break
-            before.append(run)
-            counted += run.rows
-        return (
-            Block(self.decoded.slice(0, row), tuple(before)),
-            Block(self.decoded.slice(row), self.runs[len(before) :]),
-        )
+        before, after = self.runs.split(row)
+        return Block(self.decoded.slice(0, row), before), Block(self.decoded.slice(row), after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +92,10 @@ class Entry:
 class Transactions:
     """What is known once per transaction, by index."""
 
-    commit_lsn: list[int] = field(default_factory=list)
-    end_lsn: list[int] = field(default_factory=list)
-    xid: list[int] = field(default_factory=list)
-    committed_at_us: list[int] = field(default_factory=list)
+    commit_lsn: Numbers = field(default_factory=_no_numbers)
+    end_lsn: Numbers = field(default_factory=_no_numbers)
+    xid: Numbers = field(default_factory=_no_numbers)
+    committed_at_us: Numbers = field(default_factory=_no_numbers)
 
     def add(self, *, commit_lsn: int, end_lsn: int, xid: int, committed_at_us: int) -> int:
         """Begin a transaction; its index."""
@@ -135,8 +163,7 @@ class Batch:
     def to_table(self, epoch: int) -> pa.Table:
         """All entries in staging's columns, sorted by table, within one by position."""
         decoded = [block.decoded for block in self.blocks]
-        runs = [run for block in self.blocks for run in block.runs]
-        transaction, seq = _expand(runs)
+        transaction, seq = _expand([block.runs for block in self.blocks])
         if self.entries:
             decoded.append(_decode_entries(self.entries))
             transaction = np.append(transaction, [entry.transaction for entry in self.entries])
@@ -168,22 +195,23 @@ def split_blocks(
         head, tail = after[0].split(row)
         before = [*before, head]
         after = [tail, *after[1:]]
-    own = [
-        replace(kept, runs=tuple(replace(run, transaction=0) for run in kept.runs))
-        for kept in after
-        if kept.decoded.num_rows
-    ]
-    assert all(run.transaction == index for kept in after for run in kept.runs)
+    own = [replace(kept, runs=kept.runs.renumber(0)) for kept in after if kept.decoded.num_rows]
+    assert all(owner == index for kept in after for owner in kept.runs.transaction)
     return before, own
 
 
-def _expand(runs: Sequence[Run]) -> tuple[np.ndarray, np.ndarray]:
+def _expand(blocks: Sequence[Runs]) -> tuple[np.ndarray, np.ndarray]:
     """Each row's transaction index and seq."""
-    counts = np.array([run.rows for run in runs], np.int64)
-    transaction = np.repeat(np.array([run.transaction for run in runs], np.int64), counts)
+    counts = _join([runs.rows for runs in blocks])
+    transaction = np.repeat(_join([runs.transaction for runs in blocks]), counts)
     starts = np.cumsum(counts) - counts
-    first = np.array([run.first_seq for run in runs], np.int64) - starts
+    first = _join([runs.first_seq for runs in blocks]) - starts
     return transaction, np.arange(len(transaction), dtype=np.int64) + np.repeat(first, counts)
+
+
+def _join(columns: Sequence[Numbers]) -> np.ndarray:
+    """One array of several; no numbers of none."""
+    return np.concatenate([np.array(column, np.int64) for column in (array("q"), *columns)])
 
 
 def _decode_entries(entries: Sequence[Entry]) -> pa.RecordBatch:

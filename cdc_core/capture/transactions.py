@@ -22,11 +22,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from cdc_core.capture.batches import Batch, Block, Entry, Run, Transactions, split_blocks
+from cdc_core.capture.batches import Batch, Block, Entry, Runs, Transactions, split_blocks
 from cdc_core.capture.marks import mark_id, read_mark
 from cdc_core.errors import START_ANEW, Retry, UnexpectedMessage, WrongServer
 from cdc_core.layout import END_LSN_NOT_KNOWN
-from cdc_core.protocol.frames import HEADER_SIZE, message_kind
+from cdc_core.protocol.frames import HEADER_SIZE, KEEPALIVE, XLOG_DATA
 from cdc_core.protocol.messages import (
     ROW_KINDS,
     Announcement,
@@ -47,7 +47,6 @@ Frame = bytes | memoryview
 # Decoding takes some 30 bytes in flight for a NULL of one byte on the wire.
 BLOCK_ROWS = 20_000
 BLOCK_BYTES = 4 << 20
-_DATA = ord("w")
 
 
 @dataclass(slots=True)
@@ -91,7 +90,7 @@ class Collector:
         self._announced: list[RelationFrom] = []
         self._relations: list[tuple[Relation, Lsn]] = []
         self._frames: list[Frame] = []
-        self._runs: list[Run] = []
+        self._runs = Runs()
         self._blocks: list[Block] = []
         self._entries: list[Entry] = []
         self._transactions = Transactions()
@@ -143,14 +142,15 @@ class Collector:
         for index in range(start, len(frames)):
             frame = frames[index]
             length = len(frame)
-            if length > HEADER_SIZE and frame[HEADER_SIZE] in ROW_KINDS and frame[0] == _DATA:
+            if length > HEADER_SIZE and frame[HEADER_SIZE] in ROW_KINDS and frame[0] == XLOG_DATA:
                 append(frame)
                 size += length
                 continue
-            if message_kind(frame) is None:
+            if length and frame[0] == KEEPALIVE:
                 continue
-            self._count(size)
-            size = 0
+            if size:
+                self._count(size)
+                size = 0
             self._receive(frame)
             if self.spool_ended is not None:
                 return index + 1
@@ -164,7 +164,7 @@ class Collector:
             return
         if self._open is None:
             # Every row of a transaction is in a run by now.
-            del self._frames[sum(run.rows for run in self._runs) :]
+            del self._frames[sum(self._runs.rows) :]
             raise UnexpectedMessage("between transactions", "row")
         self._waiting_size += size
         if not self._open.replayed:
@@ -307,7 +307,7 @@ class Collector:
                 for entry in self._announced
             ]
         elif rows:
-            self._runs.append(Run(transaction.index, transaction.seq, rows))
+            self._runs.add(transaction.index, transaction.seq, rows)
         transaction.seq += rows
         transaction.entries += rows
         transaction.run_row = len(self._frames)
@@ -319,11 +319,11 @@ class Collector:
             self._open.run_row = 0
         if self._frames:
             decoded = decode_rows(self._frames, self._announced)
-            self._blocks.append(Block(decoded, tuple(self._runs)))
+            self._blocks.append(Block(decoded, self._runs))
             self._rows += decoded.num_rows
             self._count_growth(decoded.nbytes - self._waiting_size, decoded.num_rows)
             self._frames.clear()
-            self._runs.clear()
+            self._runs = Runs()
         self._waiting_size = 0
         self._announced = [RelationFrom(0, relation) for relation in self._known.values()]
 
@@ -333,7 +333,7 @@ class Collector:
             return
         self._size += growth
         if self._open is not None and not self._open.replayed:
-            own = sum(run.rows for run in self._runs if run.transaction == self._open.index)
+            own = self._runs.count_rows_of(self._open.index)
             self._open.size += growth * own // rows
 
     def take(self) -> Batch | None:

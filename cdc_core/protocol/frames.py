@@ -34,16 +34,6 @@ class Keepalive:
     reply_requested: bool
 
 
-def message_kind(frame: bytes | memoryview) -> int | None:
-    """Tell the kind byte of a frame's message; None for a keepalive. Raises: MalformedMessage."""
-    size = len(frame)
-    if size and frame[0] == KEEPALIVE:
-        return None
-    if size <= HEADER_SIZE or frame[0] != XLOG_DATA:
-        raise refused_frame(frame)
-    return frame[HEADER_SIZE]
-
-
 def refused_frame(frame: bytes | memoryview) -> MalformedMessage:
     """Make the error for a frame that is neither a keepalive nor a header with a message."""
     size = len(frame)

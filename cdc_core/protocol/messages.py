@@ -29,6 +29,10 @@ _INT16 = struct.Struct(">H")
 _INT32 = struct.Struct(">I")
 _INT64 = struct.Struct(">q")
 _TYPE = struct.Struct(">Ii")
+# Whole frames: kind of frame, kind of message, then its fields.
+_BEGIN_FRAME = struct.Struct(">B24xBqqI")
+_COMMIT_FRAME = struct.Struct(">B24xBBqqq")
+_BEGIN, _COMMIT = b"BC"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +124,9 @@ Message: TypeAlias = (
 
 def parse_message(frame: bytes | memoryview) -> Message:
     """Read the control message of a whole frame. Raises: MalformedMessage."""
+    bound = _read_bound(frame)
+    if bound is not None:
+        return bound
     if len(frame) <= HEADER_SIZE or frame[0] != XLOG_DATA:
         raise refused_frame(frame)
     message = bytes(frame[HEADER_SIZE:])
@@ -132,6 +139,24 @@ def parse_message(frame: bytes | memoryview) -> Message:
     parsed = parse(reader)
     reader.finish()
     return parsed
+
+
+def _read_bound(frame: bytes | memoryview) -> Begin | Commit | None:
+    """Read a well-formed Begin or Commit at once, as every transaction has both; else None."""
+    size = len(frame)
+    if size == _BEGIN_FRAME.size:
+        data, kind, commit_lsn, at, xid = _BEGIN_FRAME.unpack(frame)
+        at += POSTGRES_EPOCH_US
+        is_sound = data == XLOG_DATA and kind == _BEGIN and commit_lsn >= 0
+        if is_sound and _EARLIEST_US <= at <= _LATEST_US:
+            return Begin(Lsn(commit_lsn), at, xid)
+    elif size == _COMMIT_FRAME.size:
+        data, kind, flags, commit_lsn, end_lsn, at = _COMMIT_FRAME.unpack(frame)
+        at += POSTGRES_EPOCH_US
+        is_sound = data == XLOG_DATA and kind == _COMMIT and not flags
+        if is_sound and min(commit_lsn, end_lsn) >= 0 and _EARLIEST_US <= at <= _LATEST_US:
+            return Commit(Lsn(commit_lsn), Lsn(end_lsn), at)
+    return None
 
 
 class _Reader:
@@ -290,8 +315,8 @@ def _parse_stream_abort(reader: _Reader) -> StreamAbort:
 
 
 _PARSERS: dict[int, tuple[str, Callable[[_Reader], Message]]] = {
-    ord("B"): ("Begin", _parse_begin),
-    ord("C"): ("Commit", _parse_commit),
+    _BEGIN: ("Begin", _parse_begin),
+    _COMMIT: ("Commit", _parse_commit),
     ord("R"): ("Relation", _parse_announcement),
     ord("T"): ("Truncate", _parse_truncate),
     ord("M"): ("Message", _parse_logical_message),

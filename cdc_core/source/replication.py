@@ -154,7 +154,8 @@ class ReplicationStream:
             for _ in range(most):
                 size, frame = get(1)
                 if size > 0:
-                    append(frame)
+                    # A view is three objects that the collector of garbage counts; bytes are none.
+                    append(bytes(frame))
                     total += size
                     if total > _MOST_BYTES:
                         break

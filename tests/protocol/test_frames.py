@@ -7,7 +7,8 @@ import struct
 import pytest
 
 from cdc_core.errors import MalformedMessage
-from cdc_core.protocol.frames import Keepalive, format_status, message_kind, parse_keepalive
+from cdc_core.protocol.frames import Keepalive, format_status, parse_keepalive
+from cdc_core.protocol.messages import parse_message
 from cdc_core.vocabulary import Lsn
 from tests.protocol import encoding
 
@@ -56,12 +57,6 @@ def test_a_status_confirms_one_lsn_as_written_flushed_and_applied() -> None:
     assert format_status(LSN, unix_us=0, reply_requested=True)[-1] == 1
 
 
-def test_the_kind_of_a_message_is_behind_the_header() -> None:
-    assert message_kind(encoding.begin(1, 2, 3)) == ord("B")
-    assert message_kind(memoryview(encoding.insert(1, []))) == ord("I")
-    assert message_kind(KEEPALIVE) is None
-
-
 @pytest.mark.parametrize(
     ("frame", "offset"),
     [(b"", 0), (b"z" * 30, 0), (encoding.HEADER, 25), (b"w", 1)],
@@ -69,6 +64,6 @@ def test_the_kind_of_a_message_is_behind_the_header() -> None:
 )
 def test_a_frame_without_a_message_is_malformed(frame: bytes, offset: int) -> None:
     with pytest.raises(MalformedMessage) as refusal:
-        message_kind(frame)
+        parse_message(frame)
     assert refusal.value.kind == "frame"
     assert (refusal.value.offset, refusal.value.size) == (offset, len(frame))
