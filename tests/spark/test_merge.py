@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -13,21 +14,19 @@ from pyspark.sql import SparkSession
 from cdc_core.vocabulary import Lsn
 from spark_jobs import merge
 from spark_jobs.ledger import find_cut, read_states
-from tests.spark.relations import delete, insert, make_relation, truncate, update
+from tests.spark.relations import Entry, delete, insert, make_relation, truncate, update
 from tests.spark.small_lake import SmallLake
 
 LONG = "a long text"
+WIDE_NUMBER = "9" * 30
 
-PLAIN = make_relation("plain", "k int4, v text")
-CHAIN = make_relation("chain", "k int4, v text, big text")
-SWAP = make_relation("swap", "k int4, big text")
-HOLES = make_relation("holes", "k int4, n int4, big text")
-REBORN = make_relation("reborn", "k int4, big text")
+# Its keys stand for cases: below 100 plain ones, then those of chains, swaps, holes, rebirths.
+MAIN = make_relation("main", "k int4, v text, big text")
+CHAIN, SWAP, HOLE, REBORN = range(100, 500, 100)
 CUT = make_relation("cut", "k int4, v text")
 FULL = make_relation("full", "k int4, v text, big text", identity="f")
-RAW = make_relation("raw", "k int4, n numeric, d date")
 TEXTS = make_relation('public."Odd table"', "k text, a.b text, naïve text", key="k")
-BYTES = make_relation("bytes", "k bytea, b bool, v int4", key="k b")
+TYPES = make_relation("types", "k bytea, b bool, v int4, n numeric, d date", key="k b")
 WIDE_OLD = make_relation("wide", "k int4, v text")
 WIDE = make_relation(
     "wide", "k int4, v text, plus int4", plus={"missing_value": "7", "has_default": True}
@@ -39,137 +38,192 @@ GONE = make_relation("gone", "k int4")
 KEYLESS = make_relation("keyless", "a int4", key="", identity="f")
 INDEXED = make_relation("indexed", "k int4, code text", key="code", identity="i")
 
+FIRST: list[list[Entry]] = [
+    [insert(MAIN, "1", "a", None), insert(MAIN, "2", "b", None), insert(MAIN, "3", "c", None)],
+    [insert(MAIN, "101", "x", LONG), insert(MAIN, "105", "y", "short")],
+    [insert(MAIN, "201", None, "one"), insert(MAIN, "202", None, "two")],
+    [insert(MAIN, "401", None, LONG), insert(CUT, "1", "old"), insert(CUT, "2", "old")],
+    [insert(FULL, "1", "x", LONG)],
+    [
+        insert(TYPES, "\\x00ff", "t", "1", "NaN", "infinity"),
+        insert(TYPES, "\\x00ff", "f", "2", "1.5", "2024-01-01"),
+        insert(TYPES, "\\x01", "t", "3", "NaN", None),
+        insert(TYPES, "\\x02", "t", "4", WIDE_NUMBER, None),
+    ],
+    [insert(TEXTS, "é\n`'", "x", None), insert(TEXTS, "", "y", "z")],
+    [insert(WIDE_OLD, "1", "a"), insert(WIDE_OLD, "2", "b")],
+    [insert(NULLS_OLD, "1", LONG), insert(NULLS_OLD, "2", "b")],
+    [insert(GONE_OLD, "1", "a"), insert(KEYLESS, "1"), insert(MAIN, "9", "z", None)],
+]
+SECOND: list[list[Entry]] = [
+    [
+        update(MAIN, "1", "A", None),
+        delete(MAIN, "2", None, None),
+        insert(MAIN, "2", "again", None),
+        delete(MAIN, "3", None, None),
+    ],
+    # 101 -> 102 -> 103 with the long value never sent, 105 -> 101 behind it.
+    [
+        update(MAIN, "102", "x", None, old=["101", None, None], unchanged=[2]),
+        update(MAIN, "103", "z", None, old=["102", None, None], unchanged=[2]),
+        update(MAIN, "101", "y", "short", old=["105", None, None]),
+    ],
+    [
+        update(MAIN, "200", None, None, old=["201", None, None], unchanged=[2]),
+        update(MAIN, "201", None, None, old=["202", None, None], unchanged=[2]),
+        update(MAIN, "202", None, None, old=["200", None, None], unchanged=[2]),
+    ],
+    [update(MAIN, "301", "5", None, unchanged=[2]), update(MAIN, "302", "6", "known")],
+    [update(MAIN, "303", "7", None, unchanged=[2])],
+    [
+        delete(MAIN, "401", None, None),
+        insert(MAIN, "401", None, "new"),
+        insert(MAIN, "407", None, "brief"),
+        delete(MAIN, "407", None, None),
+    ],
+    [insert(CUT, "3", "before"), truncate(CUT), insert(CUT, "1", "new")],
+    [update(FULL, "1", "y", None, old=["1", "x", LONG], unchanged=[2])],
+    [
+        update(TYPES, "\\x00ff", "t", "1", "2.5", "infinity"),
+        update(TYPES, "\\x00ff", "f", "3", "1.5", "2024-01-01"),
+        update(TYPES, "\\x01", "t", "30", None, None, unchanged=[3]),
+        update(
+            TYPES,
+            "\\x03",
+            "t",
+            "40",
+            None,
+            None,
+            old=["\\x02", "t", None, None, None],
+            unchanged=[3],
+        ),
+    ],
+    [delete(TEXTS, "", None, None), insert(INDEXED, "1", "c1"), insert(INDEXED, "2", "c2")],
+    [update(WIDE_OLD, "2", "c"), insert(WIDE, "3", "d", None)],
+    [update(NULLS, "1", None, "4", unchanged=[1]), insert(NULLS, "3", "n", None)],
+    [update(GONE_OLD, "1", "b")],
+    [insert(GONE, "2"), insert(MAIN, "10", "same transaction", None)],
+]
+# Rows, and of them inserted, updated, deleted.
+COUNTS = {
+    "public.main": (12, 5, 6, 2),
+    "public.cut": (1, 0, 1, 1),
+    "public.full": (1, 0, 1, 0),
+    "public.types": (4, 1, 3, 1),
+    'public."Odd table"': (1, 0, 0, 1),
+    "public.wide": (3, 1, 1, 0),
+    "public.nulls": (3, 1, 1, 0),
+    "public.gone": (1, 0, 1, 0),
+    "public.indexed": (2, 2, 0, 0),
+}
+
+
+class Cases(SmallLake):
+    """The lake of the cases, merged twice, and what the second merge did."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        super().__init__(spark, folder)
+        self.merge(*FIRST)
+        (self.second,) = self.merge(*SECOND)
+        columns = ("k", "v", "big", "_holes", "_epoch", "_commit_lsn", "_seq")
+        self.main = self.rows(MAIN, *columns)
+
+    def case(self, first_key: int) -> list[tuple[Any, ...]]:
+        """The rows of a case: number in it, the two values, holes."""
+        rows = [row for row in self.main if first_key <= row[0] < first_key + 100]
+        return sorted((row[0] - first_key, *row[1:4]) for row in rows)
+
 
 @pytest.fixture(scope="module")
-def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SmallLake:
+def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Cases:
+    # Tables as small as these would be written anew, and no MERGE be tried.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(merge, "SMALL_TABLE_BYTES", 0)
-        return merge_cases(SmallLake(spark, tmp_path_factory.mktemp("cases")))
+        return Cases(spark, tmp_path_factory.mktemp("cases"))
 
 
-def merge_cases(small: SmallLake) -> SmallLake:
-    small.merge(
-        [insert(PLAIN, "1", "a"), insert(PLAIN, "2", "b"), insert(PLAIN, "3", "c")],
-        [insert(CHAIN, "1", "x", LONG), insert(CHAIN, "5", "y", "short")],
-        [insert(SWAP, "1", "one"), insert(SWAP, "2", "two")],
-        [insert(REBORN, "1", LONG), insert(CUT, "1", "old"), insert(CUT, "2", "old")],
-        [insert(FULL, "1", "x", LONG)],
-        [insert(RAW, "1", "NaN", "infinity"), insert(RAW, "2", "1.5", "2024-01-01")],
-        [insert(TEXTS, "é\n`'", "x", None), insert(TEXTS, "", "y", "z")],
-        [insert(BYTES, "\\x00ff", "t", "1"), insert(BYTES, "\\x00ff", "f", "2")],
-        [insert(WIDE_OLD, "1", "a"), insert(WIDE_OLD, "2", "b")],
-        [insert(NULLS_OLD, "1", LONG), insert(NULLS_OLD, "2", "b")],
-        [insert(GONE_OLD, "1", "a"), insert(KEYLESS, "1"), insert(PLAIN, "9", "z")],
-    )
-    small.merge(
-        [update(PLAIN, "1", "A"), delete(PLAIN, "2", None), insert(PLAIN, "2", "again")],
-        [delete(PLAIN, "3", None)],
-        # 1 -> 2 -> 3 with the long value never sent, 5 -> 1 behind it.
-        [
-            update(CHAIN, "2", "x", None, old=["1", None, None], unchanged=[2]),
-            update(CHAIN, "3", "z", None, old=["2", None, None], unchanged=[2]),
-            update(CHAIN, "1", "y", "short", old=["5", None, None]),
-        ],
-        [
-            update(SWAP, "0", None, old=["1", None], unchanged=[1]),
-            update(SWAP, "1", None, old=["2", None], unchanged=[1]),
-            update(SWAP, "2", None, old=["0", None], unchanged=[1]),
-        ],
-        [update(HOLES, "1", "5", None, unchanged=[2]), update(HOLES, "2", "6", "known")],
-        [
-            delete(REBORN, "1", None),
-            insert(REBORN, "1", "new"),
-            insert(REBORN, "7", "brief"),
-            delete(REBORN, "7", None),
-        ],
-        [insert(CUT, "3", "before"), truncate(CUT), insert(CUT, "1", "new")],
-        [update(FULL, "1", "y", None, old=["1", "x", LONG], unchanged=[2])],
-        [update(RAW, "1", "2.5", "infinity")],
-        [delete(TEXTS, "", None, None), insert(INDEXED, "1", "c1"), insert(INDEXED, "2", "c2")],
-        [update(BYTES, "\\x00ff", "f", "3")],
-        [update(WIDE_OLD, "2", "c"), insert(WIDE, "3", "d", None)],
-        [update(NULLS, "1", None, "4", unchanged=[1]), insert(NULLS, "3", "n", None)],
-        [update(GONE_OLD, "1", "b")],
-        [insert(GONE, "2"), insert(PLAIN, "10", "same transaction")],
-    )
-    return small
-
-
-def test_changes_of_rows_leave_one_row_a_key(lake: SmallLake) -> None:
+def test_changes_of_rows_leave_one_row_a_key(lake: Cases) -> None:
     rows = [(1, "A"), (2, "again"), (9, "z"), (10, "same transaction")]
-    assert lake.rows(PLAIN) == sorted(rows, key=repr)
+    assert [row[:2] for row in lake.case(0)] == rows
 
 
-def test_a_row_carries_its_position_and_commit_time(lake: SmallLake) -> None:
-    found = lake.rows(PLAIN, "k", "_epoch", "_commit_lsn", "_seq", "_committed_at")
-    row = next(row for row in found if row[0] == 2)
-    assert row[1:4] == (1, 16 + 11 * 16 + 8, 2)
+def test_a_merge_tells_the_rows_it_inserted_updated_and_deleted(lake: Cases) -> None:
+    told = {
+        table: (merged.rows, merged.inserted, merged.updated, merged.deleted)
+        for table, merged in lake.second.tables.items()
+    }
+    assert told == COUNTS
+    assert len(lake.main) == COUNTS["public.main"][0]
 
 
-def test_an_unsent_value_is_found_along_a_chain_of_keys(lake: SmallLake) -> None:
-    assert lake.rows(CHAIN) == [(1, "y", "short"), (3, "z", LONG)]
+def test_a_row_carries_its_position_and_commit_time(lake: Cases) -> None:
+    row = next(row for row in lake.main if row[0] == 2)
+    assert row[4:] == (1, 16 + len(FIRST) * 16 + 8, 2)
 
 
-def test_an_unsent_value_is_found_through_a_swap_of_keys(lake: SmallLake) -> None:
-    assert lake.rows(SWAP) == [(1, "two"), (2, "one")]
+def test_an_unsent_value_is_found_along_a_chain_of_keys(lake: Cases) -> None:
+    assert lake.case(CHAIN) == [(1, "y", "short", None), (3, "z", LONG, None)]
 
 
-def test_a_value_never_sent_is_named_a_hole(lake: SmallLake) -> None:
-    assert lake.rows(HOLES, "k", "n", "big", "_holes") == [
-        (1, 5, None, ["big"]),
-        (2, 6, "known", None),
-    ]
+def test_an_unsent_value_is_found_through_a_swap_of_keys(lake: Cases) -> None:
+    assert lake.case(SWAP) == [(1, None, "two", None), (2, None, "one", None)]
 
 
-def test_a_key_made_again_has_nothing_of_its_former_row(lake: SmallLake) -> None:
-    assert lake.rows(REBORN, "k", "big", "_holes") == [(1, "new", None)]
+def test_a_value_never_sent_is_named_a_hole(lake: Cases) -> None:
+    holes = [(1, "5", None, ["big"]), (2, "6", "known", None), (3, "7", None, ["big"])]
+    assert lake.case(HOLE) == holes
 
 
-def test_a_truncate_cuts_off_what_is_older_in_one_commit(lake: SmallLake) -> None:
+def test_a_key_made_again_has_nothing_of_its_former_row(lake: Cases) -> None:
+    assert lake.case(REBORN) == [(1, None, "new", None)]
+
+
+def test_a_truncate_cuts_off_what_is_older_in_one_commit(lake: Cases) -> None:
     assert lake.rows(CUT) == [(1, "new")]
     assert lake.version(CUT) == 2, "made, merged, merged"
 
 
-def test_replica_identity_full_brings_the_unsent_value_itself(lake: SmallLake) -> None:
+def test_replica_identity_full_brings_the_unsent_value_itself(lake: Cases) -> None:
     assert lake.rows(FULL, "k", "v", "big", "_holes") == [(1, "y", LONG, None)]
 
 
-def test_what_a_type_cannot_hold_stands_whole_in_raw(lake: SmallLake) -> None:
-    assert lake.rows(RAW, "k", "n", "d", "_raw") == [
-        (1, Decimal("2.5"), None, {"d": "infinity"}),
-        (2, Decimal("1.5"), date(2024, 1, 1), None),
+def test_a_key_of_several_columns_identifies_by_all_of_them_and_raw_text_stands_whole(
+    lake: Cases,
+) -> None:
+    key = bytearray(b"\0\xff")
+    assert lake.rows(TYPES, "k", "b", "v", "n", "d", "_raw") == [
+        (key, False, 3, Decimal("1.5"), date(2024, 1, 1), None),
+        (key, True, 1, Decimal("2.5"), None, {"d": "infinity"}),
+        # Raw text is carried with a value that was not sent, from one key to another too.
+        (bytearray(b"\1"), True, 30, None, None, {"n": "NaN"}),
+        (bytearray(b"\3"), True, 40, None, None, {"n": WIDE_NUMBER}),
     ]
 
 
-def test_names_that_delta_refuses_are_spelt_in_bytes(lake: SmallLake) -> None:
+def test_names_that_delta_refuses_are_spelt_in_bytes(lake: Cases) -> None:
     assert lake.rows(TEXTS, "k", "a~2Eb", "na~C3~AFve") == [("é\n`'", "x", None)]
     assert lake.lake.locate(TEXTS.table).name == "Odd~20table"
 
 
-def test_a_key_of_several_columns_identifies_by_all_of_them(lake: SmallLake) -> None:
-    rows = [(bytearray(b"\0\xff"), False, 3), (bytearray(b"\0\xff"), True, 1)]
-    assert lake.rows(BYTES) == rows
-
-
-def test_rows_older_than_a_new_column_get_its_missing_value(lake: SmallLake) -> None:
+def test_rows_older_than_a_new_column_get_its_missing_value(lake: Cases) -> None:
     assert lake.rows(WIDE) == [(1, "a", 7), (2, "c", 7), (3, "d", None)]
 
 
-def test_a_new_column_without_a_default_is_null_in_older_rows(lake: SmallLake) -> None:
+def test_a_new_column_without_a_default_is_null_in_older_rows(lake: Cases) -> None:
     rows = [(1, LONG, 4), (2, "b", None), (3, "n", None)]
     assert lake.rows(NULLS) == rows
 
 
-def test_any_other_change_of_shape_halts_the_table_before_its_transaction(lake: SmallLake) -> None:
+def test_any_other_change_of_shape_halts_the_table_before_its_transaction(lake: Cases) -> None:
     assert lake.rows(GONE_OLD) == [(1, "b")]
     state = read_states(lake.lake)["public.gone"]
     assert (state.state, state.reason) == ("halted", "column v was dropped")
     assert state.since_lsn == Lsn(lake.log.lsn - 8)
 
 
-def test_a_table_without_a_key_halts_and_the_others_go_on(lake: SmallLake) -> None:
+def test_a_table_without_a_key_halts_and_the_others_go_on(lake: Cases) -> None:
     assert read_states(lake.lake)["public.keyless"].state == "halted"
-    assert read_states(lake.lake)["public.plain"].state == "streaming"
+    assert read_states(lake.lake)["public.main"].state == "streaming"
     cut = find_cut(lake.lake)
     assert cut is not None
     assert cut.halted == ("public.gone", "public.keyless")
@@ -183,10 +237,21 @@ def test_rows_known_by_another_index_than_the_primary_key_are_known_by_it() -> N
     assert replace(INDEXED, columns=columns).key == (1,)
 
 
-def test_a_halt_is_the_same_wherever_rounds_end(lake: SmallLake) -> None:
+def test_holes_stay_until_a_change_brings_the_value_and_halts_wherever_rounds_end(
+    lake: Cases,
+) -> None:
     states, cut = read_states(lake.lake), find_cut(lake.lake)
     assert cut is not None
-    lake.merge([insert(PLAIN, "11", "later")])
+    moved = update(MAIN, "304", "9", None, old=["303", None, None], unchanged=[2])
+    lake.merge([update(MAIN, "301", "8", None, unchanged=[2]), moved])
+    holes = [row for row in lake.rows(MAIN, "k", "v", "_holes") if row[2]]
+    assert holes == [(301, "8", ["big"]), (304, "9", ["big"])]
+    lake.merge([update(MAIN, "304", "9", "found")])
+    rows = lake.rows(MAIN, "k", "big", "_holes")
+    assert [row for row in rows if row[0] in {301, 304}] == [
+        (301, None, ["big"]),
+        (304, "found", None),
+    ]
     again = find_cut(lake.lake)
     assert again is not None
     assert again.bound > cut.bound
@@ -194,34 +259,6 @@ def test_a_halt_is_the_same_wherever_rounds_end(lake: SmallLake) -> None:
     assert {t: s for t, s in read_states(lake.lake).items() if s.state == "halted"} == {
         t: s for t, s in states.items() if s.state == "halted"
     }
-
-
-def test_a_hole_stays_until_a_change_brings_the_value(lake: SmallLake) -> None:
-    lake.merge([update(HOLES, "1", "7", None, unchanged=[2])])
-    assert lake.rows(HOLES, "k", "n", "_holes")[0] == (1, 7, ["big"])
-    moved = update(HOLES, "3", "8", None, old=["1", None, None], unchanged=[2])
-    lake.merge([moved])
-    assert lake.rows(HOLES, "k", "n", "_holes")[1] == (3, 8, ["big"])
-    lake.merge([update(HOLES, "3", "8", "found")])
-    assert lake.rows(HOLES, "k", "big", "_holes")[1] == (3, "found", None)
-
-
-def test_raw_text_is_carried_with_a_value_that_was_not_sent(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    table = make_relation("t", "k int4, n numeric, v text")
-    small = SmallLake(spark, tmp_path)
-    small.merge([insert(table, "1", "NaN", "a"), insert(table, "2", "9" * 30, "b")])
-    small.merge(
-        [
-            update(table, "1", None, "c", unchanged=[1]),
-            update(table, "3", None, "d", old=["2", None, None], unchanged=[1]),
-        ]
-    )
-    assert small.rows(table, "k", "v", "_raw") == [
-        (1, "c", {"n": "NaN"}),
-        (3, "d", {"n": "9" * 30}),
-    ]
 
 
 def test_a_limited_merge_leaves_other_tables_where_they_were(

@@ -83,6 +83,12 @@ def check_world(world: World) -> None:
     assert not any(done.halted for done in world.rounds)
     for table in world.log.tables[:-1]:
         assert read_texts(world.read(table), table) == table.truth(), table.name
+        told = [
+            done.tables[f"public.{table.name}"]
+            for done in world.rounds
+            if f"public.{table.name}" in done.tables
+        ]
+        assert told[-1].rows == len(table.truth()) == sum(m.inserted - m.deleted for m in told)
     late = world.log.tables[-1]
     expected = oracle.fold(world.log.logged["late"], [0], whole=False, state={})
     assert read_texts(world.read(late), late) == expected
