@@ -7,7 +7,7 @@ import pytest
 SERVICE_FIXTURES = (
     {"postgres15", "postgres18", "private_postgres", "redis_process"},
     {"spark"},
-    {"dagster", "start_dagster"},
+    {"dagster", "start_dagster", "start_demo"},
 )
 
 

@@ -39,8 +39,8 @@ T = TypeVar("T")
 STEPS, STEPS_KEPT = 9, 5
 _LEAST_CUTS, _LEAST_READINGS = 3, 1
 _POLL_S = 1.0
-# Dagster's records are read from its database, which its processes write to.
-_NEWS_INTERVAL_S = 3.0
+# The log and Dagster's database are read for it, which costs what the pipeline could use.
+_TELL_INTERVAL_S = 3.0
 # For each step that waits for the sensors, on a machine that may be busy.
 _PATIENCE_S = 900.0
 # Rounds are told of to Dagster once the merge has nothing left to do.
@@ -111,7 +111,7 @@ def keep_demo(plan: Plan, show: Show, *, stop: threading.Event, hurry: threading
             show.say(f"PostgreSQL     psql {json.dumps(stack.servers.dsn)}")
             show.say("stop           Ctrl-C; everything ends with this command")
             show.step("The shop sells until Ctrl-C")
-        while not stop.wait(_POLL_S):
+        while not stop.wait(_TELL_INTERVAL_S):
             stack.writers.require_health()
             for line in records.read_news():
                 show.say(line)
@@ -133,7 +133,7 @@ class Run:
         self._show = show
         self._stop = stop
         self._records = Records(stack.dagster.instance)
-        self._asked_at = 0.0
+        self._told_at = 0.0
         self.watch = Watch(session, stack.lake)
 
     def begin(self) -> Bound:
@@ -262,21 +262,20 @@ class Run:
 
     def _look(self, doing: str) -> None:
         """Tell news and progress, wait a moment, see that everything is well."""
-        self._tell_news()
-        parts = [doing, _describe(read_backlog(self._stack.lake))]
-        if self.watch.cuts or self.watch.live_readings:
-            parts.append(self._describe_watch())
-        self._show.progress("; ".join(parts))
+        if time.monotonic() - self._told_at >= _TELL_INTERVAL_S:
+            self._tell_news()
+            parts = [doing, _describe(read_backlog(self._stack.lake))]
+            if self.watch.cuts or self.watch.live_readings:
+                parts.append(self._describe_watch())
+            self._show.progress("; ".join(parts))
+            self._told_at = time.monotonic()
         self._stop.wait(_POLL_S)
         self._require_going()
         self._stack.writers.require_health()
 
     def _tell_news(self) -> None:
-        now = time.monotonic()
-        if now - self._asked_at >= _NEWS_INTERVAL_S:
-            self._asked_at = now
-            for line in self._records.read_news():
-                self._show.say(line)
+        for line in self._records.read_news():
+            self._show.say(line)
 
     def _describe_watch(self) -> str:
         return (

@@ -22,20 +22,20 @@ TABLE = TableName("public", "sample")
 TABLES = """
     create type mood as enum ('good', 'bad');
     create table sample (
-        id bigint primary key, price numeric(12,2), wide numeric, at timestamptz, local timestamp,
+        id bigint primary key, price numeric(12,2), at timestamptz, local timestamp,
         day date, is_on boolean, raw bytea, doc jsonb, mood mood, code uuid, note text, big text
     );
     alter table sample alter column big set storage external;
 """
 ROWS = """
     insert into sample values
-    (1, 1.50, 1.5, '2024-02-29 12:00:00.123456+00', '2024-02-29 12:00:00.1', '2024-02-29', true,
+    (1, 1.50, '2024-02-29 12:00:00.123456+00', '2024-02-29 12:00:00.1', '2024-02-29', true,
      '\\x00ff', '{"a": [1, null, "x"]}', 'good', gen_random_uuid(), E'tab\\tline\\nend', 'x'),
-    (2, 'NaN', 'Infinity', 'infinity', '0044-03-15 BC', '-infinity', false, '', 'null', 'bad',
+    (2, 'NaN', 'infinity', '0044-03-15 BC', '-infinity', false, '', 'null', 'bad',
      null, '', repeat('y', 9000)),
-    (3, null, 12345678901234567890.12345678901234567890, '0044-03-15 00:00:00+00 BC', null,
+    (3, null, '0044-03-15 00:00:00+00 BC', null,
      '20000-01-01', null, null, '"\\\\N"', null, null, E'\\\\N ", '' \\r\\n', null),
-    (4, 0, -0.0, now(), now(), now(), true, '\\x5c4e', '{}', 'good', null, 'Grüße 🎁', '')
+    (4, 0, now(), now(), now(), true, '\\x5c4e', '{}', 'good', null, 'Grüße 🎁', '')
 """
 
 
@@ -72,7 +72,7 @@ def test_values_of_every_kind_are_equal(compare: Callable[[], Comparison]) -> No
         ("update sample set note = note || ' ' where id = 1", (4, 1, 1)),
         ("update sample set note = null where id = 2", (4, 1, 1)),
         ("update sample set at = at + interval '1 microsecond' where id = 4", (4, 1, 1)),
-        ("update sample set wide = 'NaN' where id = 2", (4, 1, 1)),
+        ("update sample set at = '-infinity' where id = 2", (4, 1, 1)),
         ("delete from sample where id = 3", (3, 0, 1)),
         ("insert into sample (id) values (5)", (5, 1, 0)),
     ],
