@@ -95,7 +95,7 @@ def run_dagster(
                 finally:
                     _logger.info("stack stopping")
                     keeper.end("daemon", grace_s=_GRACE_S)
-                    drain_runs(instance, stack, most_s=_DRAIN_S, hurry=hurry)
+                    drain_runs(instance, most_s=_DRAIN_S, hurry=hurry)
         finally:
             if end_processes(stack, grace_s=0 if hurry.is_set() else _GRACE_S):
                 _logger.warning("processes ended that had not by themselves")

@@ -1,34 +1,28 @@
-"""Stopping the runs of an instance so that each drains; what cannot be asked is interrupted."""
+"""Stopping the runs of an instance so that each drains."""
 
 from __future__ import annotations
 
 import logging
-import signal
 import threading
 import time
-from pathlib import Path
 
 import dagster as dg
-import psutil
 
-from orchestration.hosting import WORKER_TAG, format_worker
-from orchestration.processes import find_processes
+from orchestration.hosting import WORKER_TAG, is_worker_gone
 from orchestration.relaunch import ACTIVE
 
 _logger = logging.getLogger("walgate.up")
 _POLL_S = 0.25
 
 
-def drain_runs(
-    instance: dg.DagsterInstance, stack: Path, *, most_s: float, hurry: threading.Event
-) -> None:
+def drain_runs(instance: dg.DagsterInstance, *, most_s: float, hurry: threading.Event) -> None:
     """Ask every run in progress to stop and wait for its end, until `hurry` or the time is over.
 
     The code server that launched them still runs, no daemon does.
     """
     for run in _list_active(instance):
         _logger.info("run draining", extra={"fields": {"run": run.run_id, "job": run.job_name}})
-        _ask_to_stop(instance, run, stack)
+        _ask_to_stop(instance, run)
     deadline = time.monotonic() + most_s
     while _list_active(instance) and time.monotonic() < deadline and not hurry.wait(_POLL_S):
         pass
@@ -44,20 +38,12 @@ def _list_active(instance: dg.DagsterInstance) -> list[dg.DagsterRun]:
     return list(instance.get_runs(dg.RunsFilter(statuses=list(ACTIVE))))
 
 
-def _ask_to_stop(instance: dg.DagsterInstance, run: dg.DagsterRun, stack: Path) -> None:
+def _ask_to_stop(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
     try:
         is_asked = instance.run_coordinator.cancel_run(run.run_id)
     except Exception:  # noqa: BLE001 - Dagster raises whatever its server met with.
         is_asked = False
-    if is_asked:
-        return
-    # No server knows the run: the one that launched it was killed, the worker went on alone.
+    # No server knows a run whose own was killed; its worker finds the request in its record.
     worker = run.tags.get(WORKER_TAG)
-    for process in find_processes(stack):
-        try:
-            if format_worker(process) == worker:
-                process.send_signal(signal.SIGINT)
-                return
-        except psutil.NoSuchProcess:
-            continue
-    instance.report_run_canceled(run, message="Its worker is gone.")
+    if not is_asked and (worker is None or is_worker_gone(worker)):
+        instance.report_run_canceled(run, message="Its worker is gone.")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 
@@ -27,6 +28,9 @@ RUN_TAGS = {"dagster/max_retries": "0"}
 # Longer than a commit or a round takes, shorter than the instance waits for a cancelled run.
 DRAIN_S = 90.0
 _POLL_S = 0.25
+# How often a run looks at its own record: a cancelled one whose code server was killed is never
+# interrupted, for only that server knew the process.
+_LOOK_S = 3.0
 
 _logger = logging.getLogger("walgate.run")
 
@@ -54,9 +58,7 @@ def host_loop(
     )
     try:
         loop.start()
-        # Not Thread.join: once interrupted, it takes the thread for ended (python/cpython#90882).
-        while not wait([running], timeout=_POLL_S).done:
-            pass
+        _await(context, running)
     except dg.DagsterExecutionInterruptedError:
         stop.set()
         wait([running], timeout=DRAIN_S)
@@ -81,6 +83,27 @@ def is_worker_gone(worker: str) -> bool:
         return process.status() == psutil.STATUS_ZOMBIE or format_worker(process) != worker
     except psutil.NoSuchProcess:
         return True
+
+
+def _await(context: dg.OpExecutionContext, running: Future[None]) -> None:
+    """Wait for the loop's end. Raises: DagsterExecutionInterruptedError if it is called off."""
+    looked_at = time.monotonic()
+    # Not Thread.join: once interrupted, it takes the thread for ended (python/cpython#90882).
+    while not wait([running], timeout=_POLL_S).done:
+        if time.monotonic() - looked_at < _LOOK_S:
+            continue
+        if _is_called_off(context):
+            raise dg.DagsterExecutionInterruptedError
+        looked_at = time.monotonic()
+
+
+def _is_called_off(context: dg.OpExecutionContext) -> bool:
+    """Whether somebody cancelled the run or gave it up, as its record tells."""
+    try:
+        run = context.instance.get_run_by_id(context.run_id)
+    except Exception:  # noqa: BLE001 - A record that cannot be read now calls nothing off.
+        return False
+    return run is None or run.is_finished or run.status is dg.DagsterRunStatus.CANCELING
 
 
 def _run(

@@ -76,6 +76,21 @@ def test_an_interrupt_waits_for_the_drain(instance: dg.DagsterInstance) -> None:
     assert not result.success
 
 
+def test_a_run_that_is_cancelled_in_its_record_alone_drains(instance: dg.DagsterInstance) -> None:
+    drained = threading.Event()
+
+    def work(stop: threading.Event) -> None:
+        (run,) = instance.get_runs()
+        instance.report_run_canceling(run)
+        assert stop.wait(DEADLINE_S), "the loop was never asked to stop"
+        drained.set()
+
+    run_hosted(instance, work)
+    assert drained.is_set()
+    (run,) = instance.get_runs()
+    assert run.status is dg.DagsterRunStatus.CANCELED
+
+
 def test_a_failure_tells_our_own_words_and_when_to_try_again(instance: dg.DagsterInstance) -> None:
     def work(_: threading.Event) -> None:
         raise StagingError("the log is full", fix="free space", retry=Retry.AFTER_FIX)
