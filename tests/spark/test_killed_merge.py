@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.lake import Lake, find_bound, open_table
 from spark_jobs.ledger import find_cut
+from spark_jobs.merge import SMALL_TABLE_BYTES
 from spark_jobs.rounds import merge_until
 from tests.spark.log_writer import LogWriter
 from tests.spark.recorded_log import RecordedLog, read_texts
@@ -22,10 +23,10 @@ PROJECT = Path(__file__).parents[2]
 ONE_ROUND = 1_000_000
 
 
-def kill_merge(folder: Path, point: str) -> None:
-    """Merge in a child that is killed at a named point."""
+def kill_merge(folder: Path, point: str, *, small_bytes: int) -> None:
+    """Merge in a child that is killed at a named point; smaller tables are written anew."""
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(CHILD), str(folder), str(ONE_ROUND)],
+        [sys.executable, "-W", "ignore", str(CHILD), str(folder), str(small_bytes)],
         cwd=PROJECT,
         env=os.environ | {"WALGATE_CRASH_AT": point, "PYTHONPATH": str(PROJECT)},
         stdout=subprocess.PIPE,
@@ -46,12 +47,17 @@ def test_a_merge_killed_at_any_point_is_finished_by_the_next(
     writer.begin_epoch(16)
     tables = [SourceTable("one", "d"), SourceTable("two", "f", deferrable=True)]
     log = RecordedLog(writer, random.Random(seed), tables)
-    points = ("before_merge_commit:2", "after_merge_commit:1", "before_cut:1", "after_cut:1")
-    for point in points:
+    kills = (
+        ("before_merge_commit:2", 0),
+        ("after_merge_commit:1", 0),
+        ("before_cut:1", SMALL_TABLE_BYTES),
+        ("after_cut:1", SMALL_TABLE_BYTES),
+    )
+    for point, small_bytes in kills:
         # Each kill leaves work of its round, and the next finds more in the log.
         log.record(20, truncates=0.01)
         writer.commit(repeat=2)
-        kill_merge(tmp_path, point)
+        kill_merge(tmp_path, point, small_bytes=small_bytes)
     assert merge_until(spark, lake, round_rows=ONE_ROUND) == [], "the last kill came after the cut"
     cut = find_cut(lake)
     assert cut is not None
@@ -62,7 +68,7 @@ def test_a_merge_killed_at_any_point_is_finished_by_the_next(
         delta = open_table(path)
         assert delta is not None
         # One commit makes a table; each later one says itself how far the table has come.
-        assert delta.version() <= len(points)
+        assert delta.version() <= len(kills)
         assert find_bound(delta, lake.read_epochs()) == cut.bound
         assert cut.versions[str(relation.table)] == delta.version()
 
