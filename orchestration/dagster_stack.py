@@ -248,10 +248,13 @@ def _watch_tables(settings: Settings, page: Page, finished: threading.Event) -> 
         if assets is None:
             continue
         if missing := announced - assets:
-            fields = {"new": len(missing)}
-            _logger.info("tables found", extra={"fields": fields})
-            if page.reload_location() is None:
+            _logger.info("tables found", extra={"fields": {"tables": len(missing)}})
+            location = page.reload_location()
+            if location is None:
                 continue
+            if location.problem is not None:
+                fields = {"problem": location.problem}
+                _logger.warning("pipeline unloadable", extra={"fields": fields})
         # One that has no asset even then is not tried for again and again.
         known |= announced
 

@@ -9,6 +9,7 @@ with `--set-proc-title no`).
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import pwd
 import subprocess
@@ -21,6 +22,7 @@ import psutil
 
 from cdc_core.errors import Retry, WalgateError
 
+_logger = logging.getLogger("walgate.up")
 STACK_VARIABLE = "WALGATE_STACK"
 _LOCK_NAME = "up.lock"
 # Writers that are left over drain at SIGTERM; they lose nothing where they are killed.
@@ -55,7 +57,8 @@ def hold_stack(stack: Path) -> Iterator[None]:
         os.ftruncate(lock.fileno(), 0)
         os.pwrite(lock.fileno(), str(os.getpid()).encode("ascii"), 0)
         # Whoever started them would hold the lock.
-        end_processes(stack, grace_s=_LEFTOVERS_GRACE_S)
+        if ended := end_processes(stack, grace_s=_LEFTOVERS_GRACE_S):
+            _logger.warning("leftovers ended", extra={"fields": {"processes": ended}})
         yield
 
 

@@ -85,6 +85,18 @@ def test_a_killed_program_comes_back_by_itself(dagster: RunningDagster, name: st
     assert dagster.pipeline.slot_facts()["pid"] is not None
 
 
+def test_a_table_that_appears_gets_its_asset(dagster: RunningDagster) -> None:
+    dagster.pipeline.database.execute("create table appeared (id int primary key)")
+    dagster.pipeline.database.execute("insert into appeared values (1)")
+
+    def has_asset() -> bool:
+        nodes = dagster.query("{ assetNodes { assetKey { path } } }")["assetNodes"]
+        return ["tables", "public", "appeared"] in [node["assetKey"]["path"] for node in nodes]
+
+    wait_for(has_asset, READY_DEADLINE_S, "the new table's asset")
+    assert len(dagster.read_runs("replicate")) == 1
+
+
 def test_a_run_whose_code_server_was_killed_drains_at_the_end(dagster: RunningDagster) -> None:
     """The last of the shared stack: it is stopped here, after every kill above."""
     database, pipeline = dagster.pipeline.database, dagster.pipeline
@@ -151,6 +163,21 @@ def test_a_start_after_a_kill_ends_what_was_left_and_nothing_else(
         assert dagster.finish() == 0, dagster.describe()
     finally:
         stranger.kill()
+
+
+def test_a_pipeline_that_does_not_load_is_one_line(pipeline: Pipeline) -> None:
+    log = pipeline.root / "staging" / "relations" / "_delta_log"
+    log.mkdir(parents=True)
+    (log / "00000000000000000000.json").write_text("not a commit")
+    answer = run_walgate(
+        "up",
+        folder=pipeline.folder,
+        environment={"WALGATE_DAGSTER__PORT": str(find_free_port())},
+    )
+    (complaint,) = answer.complaints
+    assert answer.exit_code == 4
+    assert complaint.startswith("the pipeline did not load: ")
+    assert "code-server.log" in complaint
 
 
 def test_a_port_in_use_is_named(pipeline: Pipeline) -> None:
