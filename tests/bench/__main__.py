@@ -1,7 +1,7 @@
 """How fast a backlog is drained, by Walgate and by pg_recvlogical.
 
-`python -m tests.bench` takes every shape and system and writes `bench/results.json`; with fewer of
-them or other numbers it only prints.
+`python -m tests.bench` takes every shape and system, writes `bench/results.json` and refreshes the
+README's table; with fewer of them or other numbers it only prints.
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ from spark_jobs.rounds import merge_until
 from tests.bench.backlog import Shape, fill, lay_base
 from tests.bench.drains import Drains, capture_base
 from tests.bench.results import BOTH, CURRENT, SYSTEMS, Drained, Round, compare, sum_up
-from tests.bench.table import format_table
+from tests.bench.table import RESULTS, format_table, refresh_readme
 from tests.postgres_server import PostgresServer, find_binaries, program_version
 from tests.walgate_command import REPOSITORY
 
 VERSION = 18
-RESULTS = REPOSITORY / "bench" / "results.json"
 # Nothing of the server's own runs while a backlog drains.
 SETTINGS = {
     "shared_buffers": "512MB",
@@ -180,7 +179,7 @@ def _parse_arguments(arguments: Sequence[str] | None = None) -> tuple[Plan, Path
 
 
 def main() -> None:
-    """Run, print the table, write the results."""
+    """Run, print the table; of the whole bench write the results, into the README too."""
     plan, output = _parse_arguments()
     results = run(plan)
     print()
@@ -189,6 +188,8 @@ def main() -> None:
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(json.dumps(results, indent=2) + "\n")
         print(f"\nwritten to {output}")
+    if output == RESULTS:
+        refresh_readme()
 
 
 if __name__ == "__main__":

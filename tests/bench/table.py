@@ -84,10 +84,10 @@ def _join(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def main() -> None:
-    """Refresh the README."""
+def refresh_readme() -> None:
+    """Put the newest results into the README."""
     README.write_text(replace_table(README.read_text(), json.loads(RESULTS.read_text())))
 
 
 if __name__ == "__main__":
-    main()
+    refresh_readme()

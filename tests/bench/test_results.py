@@ -8,6 +8,7 @@ import pytest
 from tests.bench.backlog import Shape
 from tests.bench.results import Drained, compare, sum_up
 from tests.bench.table import CLOSING, OPENING, README, RESULTS, format_table, replace_table
+from tests.requirement import report_missing
 
 
 def drained(seconds: float, **more: object) -> Drained:
@@ -70,8 +71,9 @@ def test_the_changes_of_a_shape_are_those_of_every_key_in_turn(per_transaction: 
     assert counts["update"][1] == 2 * sum(range(1, 20_001, 2))
 
 
-@pytest.mark.skipif(not RESULTS.exists(), reason="`make bench` has not been run")
 def test_the_readme_shows_the_newest_results() -> None:
+    if not RESULTS.exists():
+        report_missing("bench/results.json", "run `make bench`")
     results = json.loads(RESULTS.read_text())
     assert set(results) == {"date", "commit", "hardware", "shapes"}
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", results["date"])
