@@ -16,9 +16,16 @@ from tests.requirement import report_missing
 
 STATE_FOLDER = Path(__file__).parent.parent / ".walgate"
 
-# Small jobs on two cores: the first compiler only, no web page, few partitions.
+# Small jobs on two cores: the first compiler only, one thread of collector, classes of checked JARs
+# taken as they are (a quarter of the time of a first merge), no web page, few partitions.
+_JAVA_OPTIONS = (
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    "-XX:+UnlockDiagnosticVMOptions",
+    "-XX:-BytecodeVerificationRemote",
+)
 TEST_CONF = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.driver.extraJavaOptions": " ".join(_JAVA_OPTIONS),
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
