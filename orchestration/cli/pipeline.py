@@ -52,26 +52,22 @@ def merge(
         bool, typer.Option("--follow", help="Go on merging what arrives, until Ctrl-C.")
     ] = False,
 ) -> None:
-    """Merge the log into the tables, up to the staged LSN of the start; then end."""
+    """Merge the log into the tables, up to the staged LSN of the start; Ctrl-C ends after a round."""
     from orchestration.spark import open_spark  # noqa: PLC0415 - not for --help.
     from spark_jobs.lake import Lake, require_epochs  # noqa: PLC0415
-    from spark_jobs.rounds import follow, merge_until  # noqa: PLC0415
+    from spark_jobs.rounds import follow  # noqa: PLC0415
 
     settings = context.obj.load_settings()
     chosen = {str(table) for table in parse_tables(tables)} or None
     lake = Lake(settings.lake.root, settings.state_folder)
     require_epochs(lake)
     session = open_spark(settings)
-    round_rows = settings.merge.round_rows
-    if not is_following:
-        merge_until(session, lake, round_rows=round_rows, tables=chosen, on_round=_log_round)
-        return
     with listen_for_stop() as stop:
         follow(
             session,
             lake,
-            round_rows=round_rows,
-            linger_seconds=None,
+            round_rows=settings.merge.round_rows,
+            linger_seconds=None if is_following else 0,
             stop=stop,
             tables=chosen,
             on_round=_log_round,
