@@ -119,7 +119,7 @@ def test_the_log_plots_its_lag_and_its_rows(
 @pytest.mark.parametrize(
     ("sensor", "reason"),
     [
-        ("keep_replicating", r"run [0-9a-f]{8} (streams, staged [0-9A-F]+/[0-9A-F]+|is starting)"),
+        ("keep_replicating", r"run [0-9a-f]{8} streams, staged [0-9A-F]+/[0-9A-F]+"),
         ("merge_staged_changes", r"no changes above the cut: merged through [0-9A-F]+/[0-9A-F]+"),
     ],
     ids=["keep_replicating", "merge_staged_changes"],
@@ -128,8 +128,8 @@ def test_a_tick_tells_its_reason(
     dagster: RunningDagster, page: Page, screenshot: Screenshot, sensor: str, reason: str
 ) -> None:
     def find_tick() -> bool:
-        newest = dagster.read_ticks(sensor)[0]["skipReason"]
-        return newest is not None and re.search(reason, newest) is not None
+        reasons = [tick["skipReason"] or "" for tick in dagster.read_ticks(sensor)]
+        return any(re.search(reason, found) for found in reasons)
 
     wait_for(find_tick, READY_DEADLINE_S, f"a tick of {sensor} with its reason")
     page.goto(f"{dagster.url}/locations/walgate/sensors/{sensor}")
@@ -138,7 +138,9 @@ def test_a_tick_tells_its_reason(
         page.locator("a", has_text="0 runs requested")
     )
     ticks.first.click()
-    expect(page.get_by_text("Skip reason")).to_be_visible()
+    # That of the newest tick, which may be another than the one above.
+    shown = re.compile(r"Skip reason:\s*(run [0-9a-f]{8} |no changes above the cut: merged)")
+    expect(page.get_by_text(shown).first).to_be_visible()
     screenshot(f"ticks-{sensor}")
 
 
