@@ -24,7 +24,7 @@ from cdc_core.errors import Retry, StagingError, WalgateError
 from cdc_core.settings import CaptureSettings
 from cdc_core.staging.log import Fenced
 
-_FRAMES_AT_ONCE = 8192
+_FRAMES_AT_ONCE = 4096
 _WAIT_S = 0.1
 
 _logger = logging.getLogger("walgate.capture")

@@ -45,7 +45,7 @@ from cdc_core.vocabulary import Lsn, Operation, Relation, TransactionId
 Frame = bytes | memoryview
 
 # Decoding takes some 30 bytes in flight for a NULL of one byte on the wire.
-BLOCK_ROWS = 20_000
+BLOCK_ROWS = 10_000
 BLOCK_BYTES = 4 << 20
 
 

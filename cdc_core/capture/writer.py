@@ -1,4 +1,4 @@
-"""The writer: one batch lands while the next is decoded, at most one more waits.
+"""The writer: one batch lands while the next is decoded, which waits for it; so does reading then.
 
 A failed append is tried again only after asking whether it has landed; a log in which another
 writer came between ends the run. Nothing is confirmed before its commit has returned.
@@ -58,6 +58,7 @@ class Writer:
         self._progress = progress
         self._is_stopped = is_stopped
         self._waiting: queue.Queue[Landing | None] = queue.Queue(maxsize=1)
+        self._is_free = threading.Semaphore()
         # Each is counted by one thread: the loop submits, the writer finishes.
         self._submitted = 0
         self._finished = 0
@@ -72,21 +73,19 @@ class Writer:
         return self._finished == self._submitted
 
     def submit(self, landing: Landing) -> None:
-        """Hand over a landing; waits while another waits.
+        """Hand over a landing; waits until the one before it has landed.
 
         Raises: what ended the writer; StagingError where the storage refuses and the run is to end.
         """
         self._submitted += 1
         while True:
             self.require_alive()
-            try:
-                self._waiting.put(landing, timeout=_POLL_S)
-            except queue.Full:
-                reason = self._progress.storage_error
-                if reason is not None and self._is_stopped():
-                    raise _storage_refused(reason, landing.end_lsn) from None
-                continue
-            return
+            if self._is_free.acquire(timeout=_POLL_S):
+                self._waiting.put(landing)
+                return
+            reason = self._progress.storage_error
+            if reason is not None and self._is_stopped():
+                raise _storage_refused(reason, landing.end_lsn)
 
     def require_alive(self) -> None:
         """Raise what ended the writer, if anything did."""
@@ -113,6 +112,7 @@ class Writer:
             while (landing := self._waiting.get()) is not None:
                 self._stage(landing)
                 self._finished += 1
+                self._is_free.release()
         except BaseException as exc:  # noqa: BLE001 - shown to the loop, which raises it.
             self.failure = exc
 

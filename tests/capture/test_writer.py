@@ -120,7 +120,6 @@ def test_a_stopped_run_does_not_wait_for_storage_that_refuses(bench: Bench) -> N
     bench.submit()
     wait_for(lambda: bench.progress.storage_error, DEADLINE_S, "the refusal")
     bench.is_stopped = True
-    bench.submit()  # One may wait.
     with pytest.raises(StagingError, match="not staged and not confirmed"):
         bench.submit()
     with pytest.raises(StagingError, match="not staged and not confirmed"):
