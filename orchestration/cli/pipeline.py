@@ -52,7 +52,7 @@ def merge(
         bool, typer.Option("--follow", help="Go on merging what arrives, until Ctrl-C.")
     ] = False,
 ) -> None:
-    """Merge the log into the tables, up to the staged LSN of the start; Ctrl-C waits for a round."""
+    """Merge the log into the tables, up to the staged LSN of the start, in whole rounds."""
     from orchestration.spark import open_spark  # noqa: PLC0415 - not for --help.
     from spark_jobs.lake import Lake, require_epochs  # noqa: PLC0415
     from spark_jobs.rounds import follow  # noqa: PLC0415
