@@ -35,8 +35,11 @@ _TXN_APP = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 # Delta skips files by literal ranges only; more of them cost planning.
 _KEY_RANGES = 32
-# A MERGE takes 3 s however little it changes; writing 100,000 rows of 40 bytes takes 1 s.
+# A MERGE takes 3 s however little it changes; writing 100,000 rows of 40 bytes takes 1 s. What
+# arrives is shuffled by a MERGE two times more: with as many rows as the table has, that costs more
+# than writing the others too.
 SMALL_TABLE_BYTES = 4 << 20
+_FEW_ROWS = 25_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,8 @@ def merge_stretch(session: SparkSession, lake: Lake, epoch: Epoch, stretch: Stre
     base = None if counts_for_nothing else widen(target, stretch.shape)
     outcome = work_out(stretch, base)
     before = _require_table(path)
-    is_replaced = counts_for_nothing or stretch.has_younger_values or _is_small(before)
+    is_small = _is_small(before, outcome.arrived)
+    is_replaced = counts_for_nothing or stretch.has_younger_values or is_small
     known = _count_known(target, before, outcome, stretch) if is_replaced else None
     reach("before_merge_commit")
     if is_replaced:
@@ -90,10 +94,10 @@ def _require_table(path: Path) -> LogReader:
     return table
 
 
-def _is_small(table: LogReader) -> bool:
-    """Whether writing the table anew is cheaper than a MERGE."""
+def _is_small(table: LogReader, arrived: int) -> bool:
+    """Whether writing the table anew is cheaper than a MERGE of so many rows."""
     size: int = sum(pa.table(table.get_add_actions())["size_bytes"].to_pylist())
-    return size < SMALL_TABLE_BYTES
+    return size < SMALL_TABLE_BYTES * max(1, arrived / _FEW_ROWS)
 
 
 def _count_known(
