@@ -166,7 +166,10 @@ class Run:
             if passed > sale.seconds + _PATIENCE_S:
                 raise self._lose_patience(f"{_LEAST_CUTS} cuts to check")
             watch.look(is_selling=True)
-            self._look(f"{max(0.0, sale.seconds - passed):.0f} s left")
+            left = sale.seconds - passed
+            self._look(
+                f"{left:.0f} s left" if left > 0 else f"until {_LEAST_CUTS} cuts are checked"
+            )
         return False
 
     def prove(self, first: Bound) -> Verdict | None:

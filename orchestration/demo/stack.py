@@ -89,7 +89,7 @@ def running_stack(
                             yield Stack(settings, config, servers, writers, dagster)
                         finally:
                             writers.stop()
-                            show.progress("Dagster's runs drain")
+                            show.say("Dagster's runs drain, then everything ends")
         finally:
             end_processes(folder, grace_s=0 if hurry.is_set() else _GRACE_S)
 
