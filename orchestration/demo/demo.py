@@ -165,11 +165,10 @@ class Run:
                 return True
             if passed > sale.seconds + _PATIENCE_S:
                 raise self._lose_patience(f"{_LEAST_CUTS} cuts to check")
-            watch.look(is_selling=True)
             left = sale.seconds - passed
-            self._look(
-                f"{left:.0f} s left" if left > 0 else f"until {_LEAST_CUTS} cuts are checked"
-            )
+            # Past its time, only what is still missing is checked.
+            watch.look(is_selling=left > 0 or watch.live_readings < _LEAST_READINGS)
+            self._look(f"{left:.0f} s left" if left > 0 else "until enough is checked")
         return False
 
     def prove(self, first: Bound) -> Verdict | None:
