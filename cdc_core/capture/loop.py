@@ -80,13 +80,13 @@ class CaptureLoop:
 
     def run(self, bound: Bound) -> None:
         """Stage until the bound is met, then drain. Raises: WalgateError, Fenced."""
-        first_mark = self._marker.request()
-        self._awaited = first_mark if bound.until_current else None
+        self._awaited = self._marker.request()
         self._progress.state = "streaming"
         while not bound.is_met():
             self._require_alive()
             self._receive(self._stream.read_frames(most=_FRAMES_AT_ONCE, wait_s=_WAIT_S))
             self._stage_if_due()
+            self._note_idle()
             if bound.until_current and self._awaited is None:
                 break
         self.drain()
@@ -134,6 +134,13 @@ class CaptureLoop:
         if self._replay_open and self._collector.is_replay_checked:
             self._replay_open = False
             self._progress.record_replay_checked()
+
+    def _note_idle(self) -> None:
+        """Tell when nothing is waiting, once all that was there at the start has come."""
+        collector = self._collector
+        is_waiting = collector.closed_transactions or collector.open_size or self._spool
+        if self._awaited is None and not is_waiting and self._writer.is_idle:
+            self._progress.idle_at = time.time()
 
     def _spool_if_large(self) -> None:
         """Write the open transaction to the spool once it outgrows memory; land it at its end."""

@@ -16,7 +16,8 @@ from cdc_core.vocabulary import Lsn
 class Progress:
     """What was staged, what may be confirmed, where the server is.
 
-    `confirmed` is where the slot was at the start. Times are of the monotonic clock.
+    `confirmed` is where the slot was at the start. `idle_at`, in Unix seconds, is when nothing was
+    last waiting to be staged; other times are of the monotonic clock.
     """
 
     staged: Lsn
@@ -27,6 +28,7 @@ class Progress:
     rows: int = 0
     transactions: int = 0
     batches: int = 0
+    idle_at: float = 0.0
     staged_at: float = field(default_factory=time.monotonic)
     state: str = "starting"
     storage_error: str | None = None

@@ -69,7 +69,9 @@ class Reporter:
         self._measure_rate()
         lag_bytes = max(0, progress.current - progress.staged)
         unix_s = time.time()
-        behind_s = unix_s - progress.committed_at_us / 1e6 if progress.committed_at_us else 0.0
+        # WAL that brings nothing to stage is no lag, however long ago the last commit was.
+        current_at = max(progress.committed_at_us / 1e6, progress.idle_at)
+        behind_s = unix_s - current_at if current_at else 0.0
         return Figures(
             term=self._term,
             state=progress.state,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +21,7 @@ from cdc_core.settings import CaptureSettings
 from cdc_core.staging.log import Epoch
 from cdc_core.vocabulary import Lsn, TransactionId
 from tests.capture.stream import Sent, Step, complete
+from tests.deadline import wait_for
 from tests.protocol import encoding
 from tests.twins import MemoryLog, MemoryStream, Storage
 
@@ -158,6 +160,26 @@ def test_the_awaited_mark_is_seen_right_before_a_transaction_that_needs_the_spoo
     run.stream.follow_first_arrival(large)
     run.loop.run(run.bound)
     assert run.ends()[0] == MARKS_FROM + 48
+
+
+def test_a_run_is_idle_once_all_that_was_there_is_staged(tmp_path: Path) -> None:
+    run = Run(frames_of(SENT), tmp_path / "spool", settings={"batch_seconds": 0.05})
+    stop = threading.Event()
+    loop = threading.Thread(target=run.loop.run, args=[Bound(stop)])
+    loop.start()
+    wait_for(lambda: run.progress.idle_at, 30.0, "the run to be idle")
+    assert run.progress.staged == MARKS_FROM + 48
+    stop.set()
+    loop.join()
+
+
+def test_a_run_is_not_idle_before_its_first_mark_has_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MemoryMarks, "emit_mark", lambda *_: None)
+    run = Run([], tmp_path / "spool")
+    run.loop.run(Bound(threading.Event(), deadline=time.monotonic() + 0.5))
+    assert run.progress.idle_at == 0
 
 
 def live_threads() -> list[str]:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from cdc_core.capture import reporter
@@ -61,3 +63,14 @@ def test_an_idle_run_is_looked_at_all_the_same(progress: Progress) -> None:
     wait_for(lambda: len(looks) >= 2, 30.0, "two looks")
     showing.finish()
     assert {look.staged_lsn for look in looks} == {str(Lsn(100))}
+
+
+def test_wal_that_brings_nothing_is_no_lag(progress: Progress) -> None:
+    looks: list[Figures] = []
+    showing = start(progress, looks)
+    stage(progress, 200)
+    wait_for(lambda: looks and looks[-1].lag_seconds > 1000, 30.0, "the age of an old commit")
+    progress.idle_at = time.time()
+    wait_for(lambda: looks[-1].lag_seconds < 30, 30.0, "an idle capture to be current")
+    assert looks[-1].lag_bytes == 300
+    showing.finish()
