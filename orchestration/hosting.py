@@ -20,7 +20,8 @@ from cdc_core.errors import Retry, WalgateError
 from orchestration.failures import explain_failure
 from orchestration.log_lines import logging_to_standard_error
 
-WORKER_TAG = "walgate/worker"
+# Dagster shows no tag of this prefix: it would fill the list of runs.
+WORKER_TAG = ".dagster/walgate_worker"
 RETRY_TAG = "walgate/retry"
 MAX_RUNTIME_TAG = "dagster/max_runtime"
 # No second relauncher beside the sensors.

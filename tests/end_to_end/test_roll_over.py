@@ -53,7 +53,8 @@ def test_five_runs_in_a_row_stage_every_transaction_once(
         def count_ended() -> bool:
             runs = dagster.read_runs("replicate")
             assert not {run["status"] for run in runs} & {"FAILURE", "CANCELED"}, runs
-            return sum(run["status"] == "SUCCESS" for run in runs) >= RUNS
+            ended: int = sum(run["status"] == "SUCCESS" for run in runs)
+            return ended >= RUNS
 
         wait_for(count_ended, DEADLINE_S, f"{RUNS} runs to end by themselves")
         assert dagster.finish() == 0
