@@ -194,7 +194,7 @@ def test_a_run_from_the_launchpad_is_cancelled_and_loses_nothing(
     run = page.url.rsplit("/", 1)[1].split("?")[0]
     # It waits for the one that streams, and then it is the one.
     wait_for(
-        lambda: "walgate/worker" in _read_tags(dagster, run),
+        lambda: "dagster/max_runtime" in _read_tags(dagster, run),
         READY_DEADLINE_S,
         "the launched run to be under way",
     )
