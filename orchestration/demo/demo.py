@@ -191,7 +191,7 @@ class Run:
             left = len(self.watch.list_unchecked())
             if not (left or self.watch.is_checking):
                 break
-            self._look(f"{left} cuts left")
+            self._look(f"{left} to check")
         if self.watch.breaches:
             return None
         show.say(self._describe_watch())
@@ -280,10 +280,8 @@ class Run:
             self._show.say(line)
 
     def _describe_watch(self) -> str:
-        return (
-            f"invariants hold at {self.watch.cuts} cuts"
-            f" and {self.watch.live_readings} readings at live"
-        )
+        live = self.watch.live_readings
+        return f"invariants hold at {self.watch.cuts} cuts and {live} times at live"
 
     def _await(self, done: Future[T]) -> T:
         while not wait([done], timeout=_POLL_S).done:

@@ -25,7 +25,8 @@ class Show:
 
     def __init__(self, out: TextIO, *, steps: int) -> None:
         """Choose by `out` whether lines may change; nothing is printed yet."""
-        self._console = Console(file=out, highlight=False, soft_wrap=True)
+        width = None if out.isatty() else _PLAIN_WIDTH
+        self._console = Console(file=out, highlight=False, soft_wrap=True, width=width)
         self._steps = steps
         self._step = 0
         self._began = time.monotonic()
@@ -74,13 +75,12 @@ class Show:
     def table(self, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Print a table: the first column to the left, numbers to the right."""
         self._rest()
-        table = Table(box=SIMPLE_HEAD, pad_edge=False)
+        table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
         for index, heading in enumerate(headings):
             table.add_column(heading, justify="right" if index else "left", no_wrap=not index)
         for row in rows:
             table.add_row(*map(Text, row))
-        width = self._console.width if self._console.is_terminal else _PLAIN_WIDTH
-        self._console.print(table, width=width, soft_wrap=False)
+        self._console.print(table, soft_wrap=False)
 
     def close(self) -> None:
         """Leave the terminal as it was."""

@@ -15,10 +15,10 @@ from orchestration.freshness import Delay, Freshness
 
 _HEADINGS = (
     "table",
-    "rows in source",
-    "rows in lake",
-    "only in source",
-    "only in lake",
+    "source",
+    "lake",
+    "only source",
+    "only lake",
     "inserted",
     "updated",
     "deleted",
@@ -59,11 +59,15 @@ def show_verdict(show: Show, verdict: Verdict) -> None:
     for table in verdict.comparisons:
         if not table.is_equal:
             show.headline(f"DIFFERENT: {table.table}{_explain(table)}")
+    show.say("rows of each side, and those without an equal on the other,")
     show.say("compared by EXCEPT ALL, both ways, on PostgreSQL's own text of every value;")
     show.say("inserted, updated and deleted are what the merges told Dagster")
-    places = f"{verdict.cuts} cuts and {verdict.live_readings} readings at live"
+    readings = "once" if verdict.live_readings == 1 else f"{verdict.live_readings} times"
     if not verdict.breaches:
-        show.headline(f"Every invariant held at {places}, while the shop sold:")
+        show.headline(
+            f"Every invariant held at each of {verdict.cuts} cuts, and {readings} at live while the"
+            " shop sold:"
+        )
         for name in INVARIANTS:
             show.say(name)
     for breach in verdict.breaches:
@@ -105,7 +109,7 @@ def _write_row(compared: Comparison, applied: Applied) -> list[str]:
         applied.updated,
         applied.deleted,
     )
-    return [str(compared.table), *(f"{number:,}" for number in numbers)]
+    return [compared.table.name, *(f"{number:,}" for number in numbers)]
 
 
 def _explain(table: Comparison) -> str:
