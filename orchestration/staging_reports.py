@@ -82,6 +82,6 @@ def describe_staging(
         "lag_bytes": newest.lag_bytes,
         "staged_lsn": newest.staged_lsn,
         "source_lsn": newest.current_lsn,
-        "epoch": newest.epoch,
+        "epoch": str(newest.epoch),
     }
     return described if version is None else described | {"delta_version": version}
