@@ -29,7 +29,7 @@ DAMAGES = {
     "a total too high": ("orders", "case id when 2 then 2.51bd else total end as total", {TOTAL}),
     "a line missing": ("order_lines", "where order_id = 1", {TOTAL, STOCK}),
     "a paid order without payments": ("payments", "where false", {PAID, SPENT}),
-    "an order lost": ("orders", "where id = 1", {LINES}),
+    "an order lost": ("orders", "where id = 1", {LINES, TOTAL}),
     "a delivery lost": ("deliveries", "where quantity = 4", {STOCK}),
     "a product lost": ("products", "where false", {GOODS}),
     "stock counted twice": ("stock", "twice", {STOCK, GOODS}),
