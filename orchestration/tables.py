@@ -52,7 +52,10 @@ def build_table_assets(settings: Settings, tables: Sequence[TableName]) -> dg.As
     @dg.multi_asset(
         name=OP_NAME,
         description="Merges the staged changes into the tables, in rounds, each up to one cut.",
-        specs=[*(_describe_table(settings, lake, table) for table in tables), _describe_cuts(keys)],
+        specs=[
+            *(_describe_table(settings, lake, table) for table in tables),
+            _describe_cuts([*keys]),
+        ],
         can_subset=True,
         pool=POOL,
         config_schema={
@@ -110,8 +113,9 @@ def build_table_assets(settings: Settings, tables: Sequence[TableName]) -> dg.As
             reports.tell_all()
 
         host_loop(context.op_execution_context, merge, most_s=most_s)
-        # Who asked for a table that had no change is told how it stands.
-        for key in selected - reports.told:
+        # Who asked for a table that had no change is told how it stands; the cut comes after the
+        # tables it depends on, as Dagster asks.
+        for key in [key for key in (*keys, CUTS_KEY) if key in selected - reports.told]:
             metadata = reports.describe_standing(keys.get(key))
             if metadata is not None:
                 yield dg.MaterializeResult(asset_key=key, metadata=metadata)
@@ -139,10 +143,10 @@ def _describe_table(settings: Settings, lake: Lake, table: TableName) -> dg.Asse
     )
 
 
-def _describe_cuts(tables: Sequence[dg.AssetKey] | dict[dg.AssetKey, TableName]) -> dg.AssetSpec:
+def _describe_cuts(tables: Sequence[dg.AssetKey]) -> dg.AssetSpec:
     return dg.AssetSpec(
         CUTS_KEY,
-        deps=list(tables) or [STAGING_KEY],
+        deps=tables or [STAGING_KEY],
         description=(
             "The LSNs at which every table can be read together: `walgate sql` reads at the"
             " newest one."
