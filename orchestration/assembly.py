@@ -8,7 +8,7 @@ import dagster as dg
 
 from cdc_core.errors import SourceError
 from cdc_core.settings import Settings
-from cdc_core.source.connection import open_connection
+from cdc_core.source.connection import open_briefly
 from cdc_core.source.identity import list_published_tables
 from cdc_core.vocabulary import TableName
 from orchestration import tables
@@ -19,8 +19,6 @@ from orchestration.resources import make_spark_resource
 from orchestration.sensors import build_keep_replicating, build_merge_staged_changes
 from orchestration.tables import build_staging_asset, build_table_assets
 from spark_jobs.lake import Lake
-
-_CONNECT_TIMEOUT_S = 3.0
 
 
 def build_definitions(settings: Settings) -> dg.Definitions:
@@ -52,12 +50,10 @@ def find_tables(settings: Settings) -> list[TableName]:
 
 
 def _list_published(settings: Settings) -> set[TableName]:
-    quick = settings.source.model_copy(
-        update={"connect_timeout": min(settings.source.connect_timeout, _CONNECT_TIMEOUT_S)}
-    )
+    source = settings.source
     try:
-        with closing(open_connection(quick, application_name="walgate")) as connection:
-            return set(list_published_tables(connection, settings.source.publication))
+        with closing(open_briefly(source, application_name="walgate page")) as connection:
+            return set(list_published_tables(connection, source.publication))
     except SourceError:
         # The page comes up with the source down, with the tables of the lake.
         return set()

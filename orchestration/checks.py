@@ -5,25 +5,19 @@ the page does the same at once.
 """
 
 from collections.abc import Iterator
-from contextlib import closing
 from typing import Any
 
 import dagster as dg
 
-from cdc_core.coordination.lease import Lease
 from cdc_core.errors import SourceError
 from cdc_core.settings import Settings
-from cdc_core.source.connection import open_connection
-from cdc_core.source.identity import read_identity
-from cdc_core.source.preflight import read_slot_budget
-from cdc_core.source.slot import read_slot
+from orchestration.look import Look, look_at_source
 from orchestration.staging_reports import STAGING_KEY
 from spark_jobs.lake import Lake
 
 # Shares of the budget from which on a slot that nobody drains is worth a word, and a call.
 _WARN_SHARE, _ERROR_SHARE = 0.5, 0.9
 _LAG_S = 300.0
-_CONNECT_TIMEOUT_S = 3.0
 
 
 def build_staging_checks(settings: Settings) -> dg.AssetChecksDefinition:
@@ -46,7 +40,7 @@ def build_staging_checks(settings: Settings) -> dg.AssetChecksDefinition:
         can_subset=True,
     )
     def check_staging(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
-        for found in evaluate_staging(settings):
+        for found in evaluate_staging(settings, look_at_source(settings)):
             if found.asset_check_key in context.selected_asset_check_keys:
                 yield dg.AssetCheckResult(
                     passed=found.passed,
@@ -59,30 +53,21 @@ def build_staging_checks(settings: Settings) -> dg.AssetChecksDefinition:
     return check_staging
 
 
-def evaluate_staging(settings: Settings) -> list[dg.AssetCheckEvaluation]:
+def evaluate_staging(settings: Settings, look: Look | SourceError) -> list[dg.AssetCheckEvaluation]:
     """Evaluate both checks; a source that is down fails them, with the reason."""
-    source = settings.source.model_copy(
-        update={"connect_timeout": min(settings.source.connect_timeout, _CONNECT_TIMEOUT_S)}
-    )
-    try:
-        with closing(open_connection(source, application_name="walgate check")) as connection:
-            slot = read_slot(connection, source.slot)
-            budget = read_slot_budget(connection, source)
-            current = read_identity(connection).current
-    except SourceError as error:
-        down: dict[str, Any] = {"reason": error.message, "fix": error.fix}
+    if isinstance(look, SourceError):
+        down: dict[str, Any] = {"reason": look.message, "fix": look.fix}
         return [_judge("slot_budget", 1.0, down), _judge("staging_lag", 1.0, down)]
+    slot, figures = look.slot, look.figures
     retained = slot.retained_bytes if slot else None
-    share = 1.0 if retained is None else retained / budget
+    share = 1.0 if retained is None else retained / look.budget
     lake = Lake(settings.lake.root, settings.state_folder)
     staged = lake.read_staged(lake.read_epochs())
-    with closing(Lease(settings.redis, slot=settings.source.slot)) as lease:
-        figures = lease.read_figures()
-    behind = None if staged is None else max(0, current - staged.lsn)
+    behind = None if staged is None else max(0, look.current - staged.lsn)
     # Of a capture that does not show itself only the bytes are known.
     seconds = 0.0 if not behind else figures.lag_seconds if figures else None
     lag = {
-        "source_lsn": str(current),
+        "source_lsn": str(look.current),
         "staged_lsn": "nothing" if staged is None else str(staged.lsn),
         "lag_bytes": behind,
         "lag_seconds": seconds,
@@ -92,10 +77,10 @@ def evaluate_staging(settings: Settings) -> list[dg.AssetCheckEvaluation]:
             "slot_budget",
             share,
             {
-                "slot": source.slot,
+                "slot": settings.source.slot,
                 "wal_status": slot.wal_status if slot else "missing",
                 "retained_bytes": retained,
-                "budget_bytes": budget,
+                "budget_bytes": look.budget,
                 "budget_used_percent": round(100 * share, 2),
             },
         ),

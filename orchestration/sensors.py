@@ -4,18 +4,15 @@ Both are level-triggered: they look at what is, so a tick that was missed costs 
 else. They are decisions; no change ever passes through them.
 """
 
-from contextlib import closing
-
 import dagster as dg
 
-from cdc_core.coordination.lease import Lease
 from cdc_core.coordination.live import Figures
-from cdc_core.errors import WalgateError
-from cdc_core.settings import Settings, SourceSettings
-from cdc_core.source.connection import open_connection
-from cdc_core.source.slot import Slot, read_slot
+from cdc_core.errors import SourceError
+from cdc_core.settings import Settings
+from cdc_core.source.slot import Slot
 from orchestration import replicate, tables
 from orchestration.checks import evaluate_staging
+from orchestration.look import Look, look_at_source
 from orchestration.relaunch import (
     Decision,
     Skip,
@@ -29,7 +26,6 @@ from spark_jobs.backlog import Backlog, read_backlog
 from spark_jobs.lake import Lake
 
 _INTERVAL_S = 5
-_CONNECT_TIMEOUT_S = 3.0
 _CHECK_S = 60.0
 # Under this name Dagster runs assets that a person materializes.
 _CLICKED_JOB = "__ASSET_JOB"
@@ -49,18 +45,15 @@ def build_keep_replicating(settings: Settings) -> dg.SensorDefinition:
         ),
     )
     def keep_replicating(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        decision = _decide_to_replicate(settings, context.instance)
+        look = look_at_source(settings)
+        decision = _decide_to_replicate(settings, context.instance, look)
         result = apply_decision(context, decision, lambda key: dg.RunRequest(run_key=key))
         # The cursor only spares events: it says when the checks were last evaluated.
         now = read_clock()
         if now - float(context.cursor or 0) < _CHECK_S:
             return result
-        return dg.SensorResult(
-            run_requests=result.run_requests,
-            skip_reason=result.skip_reason,
-            asset_events=[*evaluate_staging(settings)],
-            cursor=f"{now:.0f}",
-        )
+        checks = evaluate_staging(settings, look)
+        return result._replace(asset_events=[*checks], cursor=f"{now:.0f}")
 
     return keep_replicating
 
@@ -90,16 +83,16 @@ def build_merge_staged_changes(settings: Settings) -> dg.SensorDefinition:
     return merge_staged_changes
 
 
-def _decide_to_replicate(settings: Settings, instance: dg.DagsterInstance) -> Decision:
+def _decide_to_replicate(
+    settings: Settings, instance: dg.DagsterInstance, look: Look | SourceError
+) -> Decision:
     now = read_clock()
     runs = read_runs(instance, replicate.JOB_NAME)
-    figures = _read_figures(settings)
-    try:
-        slot = _read_slot(settings.source)
-    except WalgateError as error:
+    if isinstance(look, SourceError):
         # Under way, a run finds its way back to the source by itself.
-        return decide_on_active(runs, doing="waits for the source", now=now) or Skip(str(error))
-    active = decide_on_active(runs, doing=_describe_stream(slot, figures), now=now)
+        return decide_on_active(runs, doing="waits for the source", now=now) or Skip(str(look))
+    slot = look.slot
+    active = decide_on_active(runs, doing=_describe_stream(slot, look.figures), now=now)
     if active is not None:
         return active
     if slot is None:
@@ -123,20 +116,6 @@ def _decide_to_merge(settings: Settings, instance: dg.DagsterInstance) -> Decisi
     if not backlog.entries:
         return Skip(_describe_backlog(backlog))
     return decide_on_launch(runs, now=now)
-
-
-def _read_slot(source: SourceSettings) -> Slot | None:
-    # A tick is not kept waiting for a server that is away.
-    quick = source.model_copy(
-        update={"connect_timeout": min(source.connect_timeout, _CONNECT_TIMEOUT_S)}
-    )
-    with closing(open_connection(quick, application_name="walgate sensor")) as connection:
-        return read_slot(connection, source.slot)
-
-
-def _read_figures(settings: Settings) -> Figures | None:
-    with closing(Lease(settings.redis, slot=settings.source.slot)) as lease:
-        return lease.read_figures()
 
 
 def _describe_stream(slot: Slot | None, figures: Figures | None) -> str:

@@ -11,11 +11,11 @@ from typing import Any
 
 import redis
 
+from cdc_core.coordination.connection import open_redis
 from cdc_core.coordination.live import Figures
 from cdc_core.settings import RedisSettings
 from cdc_core.vocabulary import Lsn
 
-_TIMEOUT_S = 2.0
 # Figures older than this are of a run that is gone.
 _FIGURES_TTL_S = 30
 
@@ -27,12 +27,7 @@ class Lease:
 
     def __init__(self, settings: RedisSettings, *, slot: str) -> None:
         """Connect lazily."""
-        self._redis = redis.Redis.from_url(
-            settings.url,
-            decode_responses=True,
-            socket_timeout=_TIMEOUT_S,
-            socket_connect_timeout=_TIMEOUT_S,
-        )
+        self._redis = open_redis(settings)
         self._prefix = f"{settings.prefix}:{slot}"
         self._is_up = True
 

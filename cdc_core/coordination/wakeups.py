@@ -9,13 +9,11 @@ from __future__ import annotations
 import threading
 
 import redis
-from redis.backoff import NoBackoff
 from redis.client import PubSub
-from redis.retry import Retry
 
+from cdc_core.coordination.connection import open_redis
 from cdc_core.settings import RedisSettings
 
-_TIMEOUT_S = 2.0
 # The listener looks this often whether it is to end.
 _LISTEN_S = 0.5
 _RECONNECT_S = 1.0
@@ -26,14 +24,7 @@ class Wakeups:
 
     def __init__(self, settings: RedisSettings, *, slot: str) -> None:
         """Start to listen; Redis need not be there yet."""
-        self._redis = redis.Redis.from_url(
-            settings.url,
-            decode_responses=True,
-            socket_timeout=_TIMEOUT_S,
-            socket_connect_timeout=_TIMEOUT_S,
-            health_check_interval=10,
-            retry=Retry(NoBackoff(), 0),
-        )
+        self._redis = open_redis(settings)
         self._prefix = f"{settings.prefix}:{slot}"
         self._news = threading.Condition()
         self._announced: str | None = None

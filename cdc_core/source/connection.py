@@ -35,6 +35,9 @@ _KEEPALIVE = {
     "tcp_user_timeout": "30000",
 }
 
+# Long enough for a server that is there.
+_BRIEF_S = 3.0
+
 # Classes of SQLSTATE that another try does not cure: wrong role or password, no such database, no
 # privilege, wrong statement.
 _NEEDS_A_PERSON = ("28", "3D", "42")
@@ -72,6 +75,16 @@ def open_connection(
                     retry=Retry.LATER,
                 ) from exc
             raise
+
+
+def open_briefly(source: SourceSettings, *, application_name: str) -> psycopg.Connection:
+    """Connect for a look; a server that is away does not keep who looks waiting.
+
+    Raises: SourceStopping, SourceError.
+    """
+    patience = min(source.connect_timeout, _BRIEF_S)
+    brief = source.model_copy(update={"connect_timeout": patience})
+    return open_connection(brief, application_name=application_name)
 
 
 @contextmanager
