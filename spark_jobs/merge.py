@@ -18,7 +18,7 @@ import pyarrow as pa
 from delta.tables import DeltaTable
 from deltalake import DeltaTable as LogReader
 from pyspark.sql import Column as Expression
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -46,7 +46,8 @@ _FEW_ROWS = 25_000
 class Merged:
     """A table's Delta version after a merge, its rows there, and how many rows the merge touched.
 
-    Rows are told apart by key: one that came again, or moved its position alone, is updated.
+    Rows are told apart by key: one that came again, or moved its position alone, is updated. A
+    TRUNCATE deletes all that were there.
     """
 
     version: int
@@ -71,21 +72,20 @@ def merge_stretch(session: SparkSession, lake: Lake, epoch: Epoch, stretch: Stre
     before = _require_table(path)
     is_small = _is_small(before, outcome.arrived)
     is_replaced = counts_for_nothing or stretch.has_younger_values or is_small
-    known = _count_known(target, before, outcome, stretch) if is_replaced else None
     reach("before_merge_commit")
     if is_replaced:
-        _replace(base, outcome, path, epoch, stretch)
+        updated, deleted = _replace(base, outcome, path, epoch, stretch)
+        if counts_for_nothing:
+            deleted = count_rows(before)
+        inserted = outcome.arrived - updated
     else:
         with _carry_bound(session, epoch, stretch):
             _merge(DeltaTable.forPath(session, str(path)), outcome, stretch)
+        inserted, updated, deleted = _read_metrics(_require_table(path))
     reach("after_merge_commit")
     after = _require_table(path)
-    rows = count_rows(after)
-    if is_replaced:
-        touched = _compare(outcome, known=known, before=count_rows(before), after=rows)
-    else:
-        touched = _read_metrics(after)
-    return Merged(after.version(), rows, *touched, time.monotonic() - began)
+    seconds = time.monotonic() - began
+    return Merged(after.version(), count_rows(after), inserted, updated, deleted, seconds)
 
 
 def _require_table(path: Path) -> LogReader:
@@ -98,29 +98,6 @@ def _is_small(table: LogReader, arrived: int) -> bool:
     """Whether writing the table anew is cheaper than a MERGE of so many rows."""
     size: int = sum(pa.table(table.get_add_actions())["size_bytes"].to_pylist())
     return size < SMALL_TABLE_BYTES * max(1, arrived / _FEW_ROWS)
-
-
-def _count_known(
-    target: DataFrame, before: LogReader, outcome: Outcome, stretch: Stretch
-) -> int | None:
-    """How many of the keys that have a row now had one before; None where nothing can go."""
-    assert stretch.shape is not None
-    if not outcome.departed and stretch.truncated_at is None:
-        return None
-    if not outcome.arrived or not count_rows(before):
-        return 0
-    ids = id_names(stretch.shape)
-    names = zip(match_names(stretch.shape), ids, strict=True)
-    keys = target.select(*(F.col(f"`{name}`").alias(id_name) for name, id_name in names))
-    return outcome.rows.where("_present").join(keys, ids, "left_semi").count()
-
-
-def _compare(
-    outcome: Outcome, *, known: int | None, before: int, after: int
-) -> tuple[int, int, int]:
-    """Rows inserted, updated, deleted where the table was written anew, from what it holds."""
-    inserted = after - before if known is None else outcome.arrived - known
-    return inserted, outcome.arrived - inserted, before + inserted - after
 
 
 def _read_metrics(table: LogReader) -> tuple[int, int, int]:
@@ -175,9 +152,11 @@ def _merge(table: DeltaTable, outcome: Outcome, stretch: Stretch) -> None:
 
 def _replace(
     base: DataFrame | None, outcome: Outcome, path: Path, epoch: Epoch, stretch: Stretch
-) -> None:
+) -> tuple[int, int]:
+    """Write the table anew; give the rows of the base that were updated and deleted."""
     assert stretch.shape is not None
-    rows = apply_rows(base, outcome.rows, stretch.shape, outcome.carried)
+    touched = Observation()
+    rows = apply_rows(base, outcome.rows, stretch.shape, outcome.carried, touched)
     (
         rows.write.format("delta")
         .mode("overwrite")
@@ -186,6 +165,7 @@ def _replace(
         .option("txnVersion", str(int(stretch.upper.lsn)))
         .save(str(path))
     )
+    return (0, 0) if base is None else (touched.get["updated"], touched.get["deleted"])
 
 
 @contextmanager

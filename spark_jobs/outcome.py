@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
 from spark_jobs.changes import id_names
@@ -62,21 +62,24 @@ def _settle(
 
 def _measure(rows: DataFrame, first_id: str, unsent: frozenset[int]) -> tuple[Outcome, int]:
     """Compute rows once, and count them."""
-    # Not a cache: Delta refuses a MERGE whose source is one.
-    rows = rows.localCheckpoint()
-    totals = rows.agg(
+    totals = Observation()
+    rows = rows.observe(
+        totals,
         F.count_if("_present").alias("arrived"),
         F.count_if(~F.col("_present")).alias("departed"),
         F.count_if("_unclear").alias("unclear"),
         F.min(first_id).alias("least"),
         F.max(first_id).alias("greatest"),
-    ).collect()[0]
+    )
+    # Not a cache: Delta refuses a MERGE whose source is one.
+    rows = rows.localCheckpoint()
+    found = totals.get
     outcome = Outcome(
         rows,
         unsent,
-        totals["arrived"],
-        totals["departed"],
-        totals["least"],
-        totals["greatest"],
+        found["arrived"],
+        found["departed"],
+        found["least"],
+        found["greatest"],
     )
-    return outcome, totals["unclear"]
+    return outcome, found["unclear"]

@@ -8,11 +8,13 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from pyspark.sql import SparkSession
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc_core.crash_points import reach
@@ -183,16 +185,16 @@ def _merge_round(
 ) -> Round | None:
     """Merge every table up to a cut and write it; None if nothing is left to do."""
     began = time.monotonic()
-    cut, spans = start.low, []
+    cut = start.low
     if cut is None or cut < staged:
         cut = choose_cut(start.lake, start.low, staged, round_rows)
-        spans = survey(read_log(start.session, start.lake, start.low, cut))
-    touched = {span.table for span in spans if span.table is not None}
-    results = {
-        table: _merge_table(start, table, [span for span in spans if span.table == table], cut)
-        for table in sorted(touched | start.find_behind())
-        if (chosen is None or table in chosen) and table not in passed_over
-    }
+    with _keep_range(start, cut) as (log, spans):
+        touched = {span.table for span in spans if span.table is not None}
+        results = {
+            table: _merge_table(start, table, log, [s for s in spans if s.table == table], cut)
+            for table in sorted(touched | start.find_behind())
+            if (chosen is None or table in chosen) and table not in passed_over
+        }
     if cut == start.low and not any(start.is_news(table, r) for table, r in results.items()):
         return None
     halted = _write_states(start.lake, results)
@@ -211,15 +213,32 @@ def _merge_round(
     )
 
 
-def _merge_table(start: _Start, table: str, spans: list[Span], cut: Bound) -> _Result:
-    """Merge what a table has up to a cut; `spans` are its own above the newest cut."""
+@contextmanager
+def _keep_range(start: _Start, cut: Bound) -> Iterator[tuple[DataFrame, list[Span]]]:
+    """What the log holds above the newest cut, read once for all tables, and what is in it."""
+    log = read_log(start.session, start.lake, start.low, cut)
+    if cut == start.low:
+        yield log, []
+        return
+    # A range is many small files, and to open a file costs more than to read it.
+    log.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        yield log, survey(log)
+    finally:
+        log.unpersist()
+
+
+def _merge_table(
+    start: _Start, table: str, log: DataFrame, spans: list[Span], cut: Bound
+) -> _Result:
+    """Merge what a table has up to a cut; `log` and `spans` are what is above the newest cut."""
     name = TableName.parse(table)
     with start.lake.lock_table(table, jvm=find_jvm(start.session)):
         delta = open_table(start.lake.locate(name))
         own = None if delta is None else find_bound(delta, start.epochs)
         low = max(filter(None, (own, start.find_merged(table))), default=None)
-        log = read_log(start.session, start.lake, low, cut)
         if low != start.low:
+            log = read_log(start.session, start.lake, low, cut)
             spans = survey(log.where(F.col("table") == table))
         stretch = plot_stretch(
             log,

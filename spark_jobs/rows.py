@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pyspark.sql import Column as Expression
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -117,9 +117,16 @@ def insert(shape: Shape, carried: frozenset[int], source: str) -> dict[str, Expr
 
 
 def apply_rows(
-    target: DataFrame | None, rows: DataFrame, shape: Shape, carried: frozenset[int]
+    target: DataFrame | None,
+    rows: DataFrame,
+    shape: Shape,
+    carried: frozenset[int],
+    touched: Observation | None = None,
 ) -> DataFrame:
-    """The table after its rows: `target` (None if it counts for nothing) and what replaces it."""
+    """The table after its rows: `target` (None if it counts for nothing) and what replaces it.
+
+    With a target its action observes, in `touched`, how many rows are `updated` and `deleted`.
+    """
     arrived = rows.where("_present").alias("s")
     if target is None:
         return arrived.select(*_select(insert(shape, carried, "s"), shape))
@@ -127,9 +134,13 @@ def apply_rows(
         F.col(f"t.`{name}`") == F.col(f"s.{id_name}")
         for name, id_name in zip(match_names(shape), id_names(shape), strict=True)
     ]
-    old = target.alias("t")
-    kept = old.join(rows.select(*id_names(shape)).alias("s"), matches, "left_anti")
-    names = [f"`{field.name}`" for field in table_fields(shape)]
+    old, names = target.alias("t"), [f"`{field.name}`" for field in table_fields(shape)]
+    present = F.col("s._present")
+    joined = old.join(rows.select(*id_names(shape), "_present").alias("s"), matches, "left")
+    if touched is not None:
+        counts = (F.count_if(present).alias("updated"), F.count_if(~present).alias("deleted"))
+        joined = joined.observe(touched, *counts)
+    kept = joined.where(present.isNull()).select("t.*")
     if not carried:
         return kept.select(*names).unionByName(
             arrived.select(*_select(insert(shape, carried, "s"), shape))
