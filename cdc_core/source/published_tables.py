@@ -1,329 +1,247 @@
-"""What keeps a published table from being replicated truthfully: identity, key, columns, names.
+"""A published table as the catalogs show it: identity, indexes, columns, what is sent of it.
 
-A table's rows must be identified in the stream by a key that the publication carries; its columns
-and its place in the lake must not clash. What the publication leaves out is said as a note.
+Reads only what every role may read; says nothing of what is wrong with it (table_problems.py).
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
 
 import psycopg
 from psycopg import sql
 
-from cdc_core.source.problems import Problem, Severity
-from cdc_core.vocabulary import ReplicaIdentity, TableName, encode_name
+from cdc_core.vocabulary import ReplicaIdentity, TableName
 
-_ALL_ACTIONS = frozenset({"insert", "update", "delete", "truncate"})
-# Versions in which publications began to carry generated columns, and column lists.
+# Versions in which publications began to carry column lists and row filters, and generated columns.
+_LISTS_SINCE = 15
 _GENERATED_SINCE = 18
-_COLUMN_LISTS_SINCE = 15
 
+# The names of the columns that old rows of a relation are sent with.
+_IDENTITY_OF_LEAF = """
+(select array_agg(a.attname::text) from pg_attribute a
+ where a.attrelid = leaf.oid and a.attnum > 0 and not a.attisdropped
+   and case leaf.relreplident when 'n' then false when 'f' then a.attgenerated = ''
+       else exists (select from pg_index i
+                    where i.indrelid = leaf.oid and i.indisvalid and i.indimmediate
+                      and a.attnum = any((i.indkey::int2[])[0:i.indnkeyatts - 1])
+                      and case leaf.relreplident when 'i' then i.indisreplident
+                          else i.indisprimary end) end)
+"""
 _TABLES = """
 with published as (
-  select schemaname, tablename, array_agg(distinct pubname::text) as publications,
-         jsonb_agg(distinct {column_list}) as column_lists
+  select schemaname, tablename,
+         jsonb_agg(jsonb_build_array(pubname, {columns}, {filter}) order by pubname) as carriages
   from pg_publication_tables where pubname = any(%s) group by schemaname, tablename
 )
-select p.schemaname::text, p.tablename::text, p.publications, p.column_lists,
-       c.relkind::text, c.relreplident::text,
+select p.schemaname::text, p.tablename::text, p.carriages, c.relkind::text, c.relreplident::text,
        has_schema_privilege(n.oid, 'usage') and (has_table_privilege(c.oid, 'select')
          or has_any_column_privilege(c.oid, 'select')),
-       (select array_agg(a.attname::text order by a.attnum) from pg_attribute a
-        where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped),
-       (select array_agg(a.attname::text order by a.attnum) from pg_attribute a
-        where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped and a.attgenerated <> ''),
-       (select array_agg(a.attname::text) from pg_index i join pg_attribute a
-          on a.attrelid = i.indrelid and a.attnum = any(i.indkey)
-        where i.indrelid = c.oid and i.indisprimary and i.indisvalid),
-       (select array_agg(a.attname::text) from pg_index i join pg_attribute a
-          on a.attrelid = i.indrelid and a.attnum = any(i.indkey)
-        where i.indrelid = c.oid and i.indisreplident and i.indisvalid)
+       row_security_active(c.oid),
+       (select jsonb_agg(jsonb_build_array(a.attname, a.attnotnull, a.attgenerated)
+                         order by a.attnum)
+        from pg_attribute a where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped),
+       (select jsonb_agg(jsonb_build_array(x.relname, i.indisprimary, i.indisreplident,
+                 i.indimmediate, i.indpred is null and i.indexprs is null,
+                 (select jsonb_agg(a.attname order by a.attnum) from pg_attribute a
+                  where a.attrelid = c.oid
+                    and a.attnum = any((i.indkey::int2[])[0:i.indnkeyatts - 1])))
+                 order by x.relname)
+        from pg_index i join pg_class x on x.oid = i.indexrelid
+        where i.indrelid = c.oid and i.indisunique and i.indisvalid),
+       {filter_columns},
+       case when c.relispartition then
+         (select root.oid::regclass::text from pg_partition_ancestors(c.oid) a
+          join pg_class root on root.oid = a.relid where not root.relispartition) end,
+       case when c.relkind = 'p' then
+         (select jsonb_agg(jsonb_build_array(leaf.relnamespace::regnamespace::text,
+                   leaf.relname, {identity_of_leaf}))
+          from pg_partition_tree(c.oid) part join pg_class leaf on leaf.oid = part.relid
+          where part.isleaf and part.relid <> c.oid) end,
+       c.relkind <> 'p' and exists (select from pg_inherits h where h.inhparent = c.oid)
 from published p
 join pg_namespace n on n.nspname = p.schemaname
 join pg_class c on c.relnamespace = n.oid and c.relname = p.tablename
 order by 1, 2
 """
-_LEFT_OUT = """
-select 'unlogged tables',
-       (select count(*) from pg_class c where c.relkind = 'r' and c.relpersistence = 'u')
-union all
-select 'sequences',
-       (select count(*) from pg_class c where c.relkind = 'S' and c.relpersistence = 'p')
-union all
-select 'large objects', (select count(*) from pg_largeobject_metadata)
+# The columns in a row filter, by the numbers that its parsed form has.
+_FILTER_COLUMNS = """
+(select array_agg(distinct a.attname::text)
+ from pg_publication_rel r join pg_publication q on q.oid = r.prpubid,
+      regexp_matches(r.prqual::text, ':varattno ([0-9]+)', 'g') as used,
+      pg_attribute a
+ where r.prrelid = c.oid and q.pubname = any(%s) and (q.pubupdate or q.pubdelete)
+   and a.attrelid = c.oid and a.attnum = used[1]::int)
 """
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
+class TableColumn:
+    """A column; `generated` is empty, `s` (stored) or `v` (virtual)."""
+
+    name: str
+    not_null: bool
+    generated: str
+
+
+@dataclass(frozen=True, slots=True)
+class UniqueIndex:
+    """A valid unique index; `is_plain` without predicate and expressions."""
+
+    name: str
+    is_primary: bool
+    is_identity: bool
+    is_immediate: bool
+    is_plain: bool
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Carriage:
+    """What one publication sends of the table: its columns, None for all; its rows, None for all.
+
+    From version 15 on the columns are always named.
+    """
+
+    publication: str
+    columns: tuple[str, ...] | None
+    row_filter: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedTable:
+    """A table that at least one of the publications holds.
+
+    `leaves` are partitions, each with the columns that its old rows are sent with; `root` the
+    partitioned table that this one is a partition of.
+    """
+
     schema: str
     name: str
-    publications: list[str]
-    column_lists: list[list[str] | None]
+    carriages: tuple[Carriage, ...]
     kind: str
-    identity_letter: str
+    identity: ReplicaIdentity
     is_readable: bool
-    columns: list[str]
-    generated: list[str] | None
-    primary_key: list[str] | None
-    identity_index: list[str] | None
+    is_row_secured: bool
+    columns: tuple[TableColumn, ...]
+    indexes: tuple[UniqueIndex, ...]
+    filter_columns: frozenset[str]
+    root: str | None
+    leaves: tuple[tuple[TableName, frozenset[str]], ...]
+    has_children: bool
+    excluded: frozenset[str] = field(default=frozenset())
 
     @property
     def table(self) -> TableName:
+        """Its name."""
         return TableName(self.schema, self.name)
 
     @property
-    def identity(self) -> ReplicaIdentity:
-        return ReplicaIdentity(self.identity_letter)
-
-    @property
     def identifier(self) -> sql.Identifier:
+        """Its name for SQL."""
         return sql.Identifier(self.schema, self.name)
 
     @property
-    def identity_columns(self) -> set[str]:
-        """The columns that old rows are sent with; empty where rows cannot be identified."""
-        match self.identity:
-            case ReplicaIdentity.DEFAULT:
-                return set(self.primary_key or ())
-            case ReplicaIdentity.INDEX:
-                return set(self.identity_index or ())
-            case ReplicaIdentity.FULL:
-                return set(self.columns) - set(self.generated or ())
-            case ReplicaIdentity.NOTHING:
-                return set()
+    def publications(self) -> list[str]:
+        """The publications that hold it."""
+        return [carriage.publication for carriage in self.carriages]
 
     @property
-    def sent_columns(self) -> list[str]:
-        """The columns of the first column list, else all."""
-        return (self.column_lists[0] if self.column_lists else None) or self.columns
+    def generated(self) -> frozenset[str]:
+        """Its generated columns."""
+        return frozenset(column.name for column in self.columns if column.generated)
+
+    @property
+    def primary_key(self) -> UniqueIndex | None:
+        """The index of its primary key, deferrable or not."""
+        return next((index for index in self.indexes if index.is_primary), None)
+
+    @property
+    def identity_index(self) -> UniqueIndex | None:
+        """The index that identifies its old rows; none of a deferrable constraint does."""
+        match self.identity:
+            case ReplicaIdentity.DEFAULT:
+                chosen = self.primary_key
+            case ReplicaIdentity.INDEX:
+                chosen = next((index for index in self.indexes if index.is_identity), None)
+            case ReplicaIdentity.FULL | ReplicaIdentity.NOTHING:
+                chosen = None
+        return chosen if chosen and chosen.is_immediate else None
+
+    @property
+    def identity_columns(self) -> frozenset[str]:
+        """The columns that old rows are sent with; empty where rows cannot be identified."""
+        if self.identity is ReplicaIdentity.FULL:
+            return frozenset(column.name for column in self.columns) - self.generated
+        return frozenset(self.identity_index.columns if self.identity_index else ())
+
+    @property
+    def key_columns(self) -> frozenset[str]:
+        """The columns that rows are merged by."""
+        index = self.primary_key if self.identity is ReplicaIdentity.FULL else self.identity_index
+        return frozenset(index.columns if index else ())
+
+    @property
+    def sent_columns(self) -> tuple[str, ...]:
+        """The columns that the first publication sends, in order."""
+        names = self.carriages[0].columns
+        if names is not None:
+            return tuple(column.name for column in self.columns if column.name in names)
+        return tuple(column.name for column in self.columns if not column.generated)
+
+    @property
+    def kept_columns(self) -> tuple[str, ...]:
+        """The columns that are sent and that no setting excludes."""
+        return tuple(name for name in self.sent_columns if name not in self.excluded)
 
 
-def find_table_problems(
-    connection: psycopg.Connection, publications: Mapping[str, frozenset[str]], *, major: int
-) -> Iterator[Problem]:
-    """Find the problems of every table in these publications, given with what each publishes."""
+def read_published_tables(
+    connection: psycopg.Connection, publications: Iterable[str], *, major: int
+) -> list[PublishedTable]:
+    """Read every table of the publications, in order of name."""
+    has_lists = major >= _LISTS_SINCE
     query = sql.SQL(_TABLES).format(
-        column_list=sql.SQL("to_jsonb(attnames)" if major >= _COLUMN_LISTS_SINCE else "null::jsonb")
+        columns=sql.SQL("to_jsonb(attnames)" if has_lists else "null::jsonb"),
+        filter=sql.SQL("rowfilter" if has_lists else "null::text"),
+        filter_columns=sql.SQL(_FILTER_COLUMNS if has_lists else "null::text[]"),
+        identity_of_leaf=sql.SQL(_IDENTITY_OF_LEAF),
     )
-    rows = connection.execute(query, (list(publications),)).fetchall()
-    tables = [_Table(*row) for row in rows]
-    if publications and not tables:
-        yield Problem(
-            Severity.ERROR,
-            "publication_empty",
-            f"no table is published by {', '.join(publications)}",
-            "at least one table",
-            "none",
-            sql.SQL("ALTER PUBLICATION {} ADD TABLE …;")
-            .format(sql.Identifier(next(iter(publications))))
-            .as_string(connection),
-        )
-    for table in tables:
-        yield from _find_key_problems(table, connection)
-        yield from _find_action_problems(table, publications, connection)
-        yield from _find_carriage_problems(table, connection, major=major)
-        yield from _find_name_problems(table, connection)
-    yield from _find_path_clashes(tables, connection)
-    yield from _find_left_out(connection)
+    names = list(publications)
+    rows = connection.execute(query, [names, names] if has_lists else [names])
+    return [_read_table(row, sends_generated=major >= _GENERATED_SINCE) for row in rows]
 
 
-def _find_key_problems(table: _Table, connection: psycopg.Connection) -> Iterator[Problem]:
-    quoted = table.identifier.as_string(connection)
-    add_key = f"ALTER TABLE {quoted} ADD PRIMARY KEY (…);"
-    use_key = f"ALTER TABLE {quoted} REPLICA IDENTITY DEFAULT;"
-    if not table.identity_columns:
-        found = {
-            ReplicaIdentity.DEFAULT: "no primary key",
-            ReplicaIdentity.INDEX: "an identity index that is gone or invalid",
-            ReplicaIdentity.NOTHING: "replica identity nothing",
-        }[table.identity]
-        yield _table_problem(
-            table,
-            "identity_nothing" if table.identity is ReplicaIdentity.NOTHING else "no_key",
-            "rows cannot be identified; while published, the source's own UPDATE and DELETE fail",
-            "a primary key or a replica identity index",
-            found,
-            use_key if table.primary_key else f"{add_key} {use_key}",
-        )
-    elif table.identity is ReplicaIdentity.FULL and not table.primary_key:
-        yield _table_problem(
-            table,
-            "no_key",
-            "rows without a key cannot be merged",
-            "a primary key or a replica identity index",
-            "replica identity full without a primary key",
-            add_key,
-        )
-    missing = table.identity_columns - set(table.sent_columns)
-    if missing:
-        is_full = table.identity is ReplicaIdentity.FULL
-        columns = [] if is_full else [*table.sent_columns, *sorted(missing)]
-        yield _table_problem(
-            table,
-            "column_list_key",
-            "the column list leaves out columns that identify a row, and the source's own UPDATE"
-            " and DELETE fail",
-            ", ".join(sorted(table.identity_columns)),
-            ", ".join(table.sent_columns),
-            _set_columns(table, columns, connection),
-        )
-
-
-def _find_action_problems(
-    table: _Table, publications: Mapping[str, frozenset[str]], connection: psycopg.Connection
-) -> Iterator[Problem]:
-    """Refuse a publication that keeps back changes of a table which has a key."""
-    published = frozenset[str]().union(*(publications[name] for name in table.publications))
-    if not table.identity_columns or published == _ALL_ACTIONS:
-        return
-    alter = sql.SQL("ALTER PUBLICATION {} SET (publish = {});").format(
-        sql.Identifier(table.publications[0]), sql.Literal("insert, update, delete, truncate")
+def _read_table(row: tuple[Any, ...], *, sends_generated: bool) -> PublishedTable:
+    schema, name, carriages, kind, identity, readable, secured, columns, indexes = row[:9]
+    filter_columns, root, leaves, has_children = row[9:]
+    # Version 15 lists generated columns among the published, and sends none.
+    unsent = {column for column, _, kind in columns or () if kind and not sends_generated}
+    return PublishedTable(
+        schema=schema,
+        name=name,
+        carriages=tuple(
+            Carriage(
+                publication,
+                None if sent is None else tuple(c for c in sent if c not in unsent),
+                condition,
+            )
+            for publication, sent, condition in carriages
+        ),
+        kind=kind,
+        identity=ReplicaIdentity(identity),
+        is_readable=readable,
+        is_row_secured=secured,
+        columns=tuple(TableColumn(*column) for column in columns or ()),
+        indexes=tuple(
+            UniqueIndex(index, primary, identifies, immediate, plain, tuple(named or ()))
+            for index, primary, identifies, immediate, plain, named in indexes or ()
+        ),
+        filter_columns=frozenset(filter_columns or ()),
+        root=root,
+        leaves=tuple(
+            (TableName(leaf_schema, leaf), frozenset(identified or ()))
+            for leaf_schema, leaf, identified in leaves or ()
+        ),
+        has_children=has_children,
     )
-    yield _table_problem(
-        table,
-        "publish_actions",
-        f"publication {table.publications[0]} keeps back changes",
-        "insert, update, delete, truncate",
-        ", ".join(sorted(published)) or "nothing",
-        alter.as_string(connection),
-    )
-
-
-def _find_carriage_problems(
-    table: _Table, connection: psycopg.Connection, *, major: int
-) -> Iterator[Problem]:
-    if not table.is_readable:
-        grant = sql.SQL("GRANT USAGE ON SCHEMA {} TO {role}; GRANT SELECT ON {} TO {role};")
-        yield _table_problem(
-            table,
-            "role_select",
-            "the role may not read the table, so it can be neither copied nor compared",
-            "SELECT",
-            "no such privilege",
-            grant.format(
-                sql.Identifier(table.schema),
-                table.identifier,
-                role=sql.Identifier(connection.info.user),
-            ).as_string(connection),
-        )
-    if len(table.column_lists) > 1:
-        yield _table_problem(
-            table,
-            "column_lists",
-            f"publications {', '.join(table.publications)} give different column lists",
-            "one column list",
-            str(len(table.column_lists)),
-            _set_columns(table, table.sent_columns, connection),
-        )
-    unsent = [
-        c for c in table.generated or () if major < _GENERATED_SINCE or c not in table.sent_columns
-    ]
-    if unsent:
-        yield Problem(
-            Severity.NOTE,
-            "generated_columns",
-            "generated columns are not sent",
-            "their values computed by the reader",
-            ", ".join(unsent),
-            "nothing, or on PostgreSQL 18 ALTER PUBLICATION … SET (publish_generated_columns ="
-            " stored)",
-            table=str(table.table),
-        )
-    if table.kind == "p":
-        yield Problem(
-            Severity.WARNING,
-            "leaf_truncate",
-            "a TRUNCATE of a single partition is not sent when the root is published",
-            "TRUNCATE of the whole table, or DELETE",
-            "a partitioned table",
-            "do not TRUNCATE single partitions",
-            table=str(table.table),
-        )
-
-
-def _find_name_problems(table: _Table, connection: psycopg.Connection) -> Iterator[Problem]:
-    """Columns that Spark could not tell from one another, or from the lake's own."""
-    by_folded = defaultdict(list)
-    for column in table.sent_columns:
-        by_folded[encode_name(column).lower()].append(column)
-    for names in by_folded.values():
-        if len(names) > 1:
-            yield _table_problem(
-                table,
-                "column_case",
-                "columns differ in case only, which Spark cannot tell apart",
-                "different names",
-                ", ".join(names),
-                _set_columns(
-                    table, [c for c in table.sent_columns if c not in names[1:]], connection
-                ),
-            )
-    for column in table.sent_columns:
-        if column.startswith("_"):
-            yield _table_problem(
-                table,
-                "column_reserved",
-                "a column begins with _, as the lake's own columns do",
-                "names without a leading _",
-                column,
-                sql.SQL("ALTER TABLE {} RENAME COLUMN {} TO …;")
-                .format(table.identifier, sql.Identifier(column))
-                .as_string(connection),
-            )
-
-
-def _find_path_clashes(tables: list[_Table], connection: psycopg.Connection) -> Iterator[Problem]:
-    """Tables whose folders are one on a file system, and in Spark, that ignore case."""
-    by_path = defaultdict(list)
-    for table in tables:
-        by_path[table.table.path.lower()].append(table)
-    for first, *others in by_path.values():
-        for other in others:
-            yield _table_problem(
-                other,
-                "path_clash",
-                "two tables' names differ in case only",
-                "different names",
-                f"{first.table} and {other.table}",
-                sql.SQL("ALTER PUBLICATION {} DROP TABLE {};")
-                .format(sql.Identifier(other.publications[0]), other.identifier)
-                .as_string(connection),
-            )
-
-
-def _find_left_out(connection: psycopg.Connection) -> Iterator[Problem]:
-    """What logical replication never carries."""
-    for kind, count in connection.execute(_LEFT_OUT):
-        if count:
-            yield Problem(
-                Severity.NOTE,
-                "not_replicated",
-                f"{kind} are not replicated by PostgreSQL's logical replication",
-                f"no {kind}, or none that readers need",
-                str(count),
-                "nothing",
-            )
-
-
-def _set_columns(table: _Table, columns: list[str], connection: psycopg.Connection) -> str:
-    """Write the SQL that gives the table this column list in its publication; empty is all."""
-    names = sql.SQL(", ").join(map(sql.Identifier, columns))
-    statement = sql.SQL(
-        "ALTER PUBLICATION {publication} DROP TABLE {table}; ALTER PUBLICATION {publication}"
-        " ADD TABLE {table}{columns};"
-    ).format(
-        publication=sql.Identifier(table.publications[0]),
-        table=table.identifier,
-        columns=sql.SQL(" ({})").format(names) if columns else sql.SQL(""),
-    )
-    return statement.as_string(connection)
-
-
-def _table_problem(  # noqa: PLR0917 - the fields of a problem, in their order.
-    table: _Table, code: str, what: str, expected: str, found: str, fix: str
-) -> Problem:
-    return Problem(Severity.ERROR, code, what, expected, found, fix, table=str(table.table))

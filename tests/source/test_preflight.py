@@ -251,7 +251,11 @@ def test_what_is_never_replicated_is_a_note(
     )
     problems = find(database, slot)
     assert codes(problems) == set()
-    assert codes(problems, Severity.NOTE) == {"not_replicated", "generated_columns"}
+    assert codes(problems, Severity.NOTE) == {
+        "not_replicated",
+        "generated_columns",
+        "publication_open",
+    }
 
 
 def test_origin_needs_version_16(
@@ -262,29 +266,55 @@ def test_origin_needs_version_16(
     assert codes(find(database, slot, origin="none")) == expected
 
 
-def test_the_check_changes_nothing(
+def test_the_check_reads_only_and_leaves_nothing(
     database: Database, slot: str, set_up: Callable[..., None]
 ) -> None:
-    set_up()
+    set_up(SOUND, "create table keyless (n int)")
+    settings = "select array_agg(name || setting order by name) from pg_settings"
+    relations = "select count(*) from pg_class"
     source = SourceSettings(dsn=database.dsn, slot=slot)
     with closing(open_connection(source)) as connection:
-        connection.execute("set default_transaction_read_only = on")
-        assert codes(find_problems(connection, source)) == set()
+        before = connection.execute(settings).fetchone(), connection.execute(relations).fetchone()
+        with connection.transaction():
+            connection.execute("set transaction read only")
+            assert codes(find_problems(connection, source)) == {"no_key"}
+            assigned = connection.execute("select pg_current_xact_id_if_assigned()").fetchone()
+        assert assigned == (None,)
+        after = connection.execute(settings).fetchone(), connection.execute(relations).fetchone()
+        assert after[0] is not None
+        assert before[0] is not None
+        odd = {f"transaction_read_only{value}" for value in ("on", "off")}
+        assert set(after[0][0]) - odd == set(before[0][0]) - odd
+        assert after[1] == before[1]
+
+
+@pytest.mark.parametrize("timeout", ["0", "2s"])
+def test_timeouts_that_let_a_capture_hang_or_fall_are_a_warning(
+    database18: Database, timeout: str
+) -> None:
+    slot = f"slot_{database18.name}"
+    dsn = database18.server.dsn(database18.name, options=f"-c wal_sender_timeout={timeout}")
+    assert "wal_sender_timeout" in codes(find(database18, slot, dsn=dsn), Severity.WARNING)
+    assert "wal_sender_timeout" not in codes(find(database18, slot), Severity.WARNING)
 
 
 def test_a_server_not_ready_for_replication_is_named(
     private_postgres: Callable[..., PostgresServer],
 ) -> None:
     server = private_postgres(
-        18, wal_level="replica", max_replication_slots="1", max_wal_senders="0"
+        18,
+        wal_level="replica",
+        max_replication_slots="1",
+        max_wal_senders="0",
+        idle_replication_slot_timeout="1h",
     )
     server.execute("postgres", SOUND)
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
         connection.execute("select pg_create_physical_replication_slot('other')")
         source = SourceSettings(dsn=server.dsn())
-        assert {"wal_level", "wal_senders", "slots_exhausted"} <= codes(
-            find_problems(connection, source)
-        )
+        problems = find_problems(connection, source)
+        assert {"wal_level", "wal_senders", "slots_exhausted"} <= codes(problems)
+        assert "slot_timeout" in codes(problems, Severity.WARNING)
 
 
 def test_a_lost_slot_is_named(private_postgres: Callable[..., PostgresServer]) -> None:

@@ -1,0 +1,108 @@
+"""What is wrong with the publications: missing, empty, younger than the slot, open to all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import sql
+
+from cdc_core.settings import SourceSettings
+from cdc_core.source.problems import Problem, Severity
+
+_ACTIONS = ("insert", "update", "delete", "truncate")
+
+_PUBLICATIONS = """
+select pubname::text, pubinsert, pubupdate, pubdelete, pubtruncate,
+       puballtables {or_schemas},
+       coalesce(age(p.xmin) <= (select age(catalog_xmin) from pg_replication_slots
+                                where slot_name = %s), false)
+from pg_publication p where pubname = any(%s) order by pubname
+"""
+_HAS_SCHEMAS = "or exists (select from pg_publication_namespace where pnpubid = p.oid)"
+# The version in which a publication began to hold whole schemas.
+_SCHEMAS_SINCE = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """A publication; `is_open` where tables made later are in it by themselves."""
+
+    name: str
+    actions: frozenset[str]
+    is_open: bool
+    may_be_younger: bool
+
+
+def read_publications(
+    connection: psycopg.Connection, source: SourceSettings, *, major: int
+) -> list[Publication]:
+    """Read those of the configured publications that exist, in order of name."""
+    schemas = sql.SQL(_HAS_SCHEMAS if major >= _SCHEMAS_SINCE else "")
+    query = sql.SQL(_PUBLICATIONS).format(or_schemas=schemas)
+    return [
+        Publication(
+            name=name,
+            actions=frozenset(a for a, has in zip(_ACTIONS, flags, strict=True) if has),
+            is_open=is_open,
+            may_be_younger=younger,
+        )
+        for name, *flags, is_open, younger in connection.execute(
+            query, (source.slot, list(source.publication))
+        )
+    ]
+
+
+def find_publication_problems(
+    publications: Sequence[Publication],
+    source: SourceSettings,
+    connection: psycopg.Connection,
+    *,
+    table_count: int,
+) -> Iterator[Problem]:
+    """Find the problems of the configured publications, which hold so many tables."""
+    known = {publication.name for publication in publications}
+    for name in source.publication:
+        if name not in known:
+            create = sql.SQL("CREATE PUBLICATION {} FOR TABLE …").format(sql.Identifier(name))
+            yield Problem(
+                Severity.ERROR,
+                "publication_missing",
+                f"publication {name} does not exist",
+                "a publication in this database",
+                "none of that name",
+                f"`walgate init --create`, or {create.as_string(connection)} and then make the"
+                " slot again: a slot cannot read what is older than its publication",
+            )
+    if publications and not table_count:
+        add = sql.SQL("ALTER PUBLICATION {} ADD TABLE …;")
+        yield Problem(
+            Severity.ERROR,
+            "publication_empty",
+            f"no table is published by {', '.join(sorted(known))}",
+            "at least one table",
+            "none",
+            add.format(sql.Identifier(publications[0].name)).as_string(connection),
+        )
+    for publication in publications:
+        if publication.may_be_younger:
+            yield Problem(
+                Severity.WARNING,
+                "publication_younger",
+                f"publication {publication.name} may be younger than slot {source.slot}",
+                "publication first, then slot",
+                "a publication made or altered within the slot's reach",
+                "if it was made after the slot and nothing is staged yet, drop the slot and make"
+                " it again; otherwise nothing",
+            )
+        if publication.is_open:
+            yield Problem(
+                Severity.NOTE,
+                "publication_open",
+                f"publication {publication.name} takes in every table made later, and the source's"
+                " own UPDATE and DELETE fail on one without a key",
+                "tables made with a primary key",
+                "a publication of all tables, or of a schema",
+                "nothing, or publish tables by name",
+            )

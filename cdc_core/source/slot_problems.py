@@ -1,0 +1,137 @@
+"""What is wrong with the slot: missing, another's, lost, in use, or keeping too much WAL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+
+from cdc_core.quantities import format_size
+from cdc_core.settings import SourceSettings
+from cdc_core.source.problems import Problem, Severity
+from cdc_core.source.server_problems import ServerFacts
+from cdc_core.source.slot import Slot
+
+DEFAULT_SLOT_BUDGET = 10 << 30
+BUDGET_WARNING_SHARE = 0.8
+
+
+def choose_budget(source: SourceSettings, wal_limit: int | None) -> int:
+    """Give the bytes of WAL that a slot may keep, where the server limits them to `wal_limit`."""
+    return source.slot_budget or wal_limit or DEFAULT_SLOT_BUDGET
+
+
+def find_slot_problems(
+    slot: Slot | None, server: ServerFacts, source: SourceSettings, connection: psycopg.Connection
+) -> Iterator[Problem]:
+    """Find the problems of the slot, as it is now."""
+    name = source.slot
+    create = f"SELECT pg_create_logical_replication_slot('{name}', 'pgoutput');"
+    drop = f"SELECT pg_drop_replication_slot('{name}'); {create}"
+    if server.wal_limit is None:
+        yield Problem(
+            Severity.WARNING,
+            "wal_unlimited",
+            "a stopped capture can fill the server's disk",
+            "max_slot_wal_keep_size with a limit",
+            "-1",
+            "ALTER SYSTEM SET max_slot_wal_keep_size = '10GB'; SELECT pg_reload_conf();",
+        )
+    if slot is None:
+        yield Problem(
+            Severity.ERROR,
+            "slot_missing",
+            f"slot {name} does not exist",
+            "a logical slot of pgoutput",
+            "none of that name",
+            f"before the first run `walgate init --create`, or {create}",
+        )
+        if server.slots >= server.slot_limit:
+            yield Problem(
+                Severity.ERROR,
+                "slots_exhausted",
+                "no slot is free",
+                f"fewer than max_replication_slots = {server.slot_limit} in use",
+                str(server.slots),
+                f"ALTER SYSTEM SET max_replication_slots = {server.slots + 5}; then restart the"
+                " server",
+            )
+        return
+    if slot.slot_type != "logical" or slot.plugin != "pgoutput":
+        yield Problem(
+            Severity.ERROR,
+            "slot_plugin",
+            f"slot {name} cannot be read",
+            "a logical slot of pgoutput",
+            f"a {slot.slot_type} slot of {slot.plugin or 'no plugin'}",
+            "name another slot in [source] slot",
+        )
+        return
+    if slot.database != server.database:
+        yield Problem(
+            Severity.ERROR,
+            "slot_database",
+            f"slot {name} belongs to another database",
+            server.database,
+            str(slot.database),
+            "name another slot in [source] slot, or the other database in [source] dsn",
+        )
+    if slot.two_phase:
+        yield Problem(
+            Severity.ERROR,
+            "slot_two_phase",
+            f"slot {name} sends prepared transactions before their commit",
+            "two_phase = false",
+            "two_phase = true",
+            f"name another slot in [source] slot, or before the first run {drop}",
+        )
+    yield from _find_activity_problems(slot, connection)
+    if slot.wal_status == "lost" or slot.restart is None:
+        yield Problem(
+            Severity.ERROR,
+            "slot_lost",
+            f"slot {name} is lost: the server has removed WAL that it needed",
+            "wal_status reserved or extended",
+            f"wal_status {slot.wal_status}",
+            f"the changes in between are gone: {drop} starts again from now, in an empty lake",
+        )
+    elif slot.wal_status == "unreserved":
+        yield Problem(
+            Severity.WARNING,
+            "slot_unreserved",
+            f"slot {name} will be lost at one of the next checkpoints",
+            "wal_status reserved or extended",
+            "wal_status unreserved",
+            "run `walgate replicate` now, and raise max_slot_wal_keep_size",
+        )
+    budget = choose_budget(source, server.wal_limit)
+    retained = slot.retained_bytes or 0
+    if retained > budget * BUDGET_WARNING_SHARE:
+        yield Problem(
+            Severity.ERROR if retained > budget else Severity.WARNING,
+            "slot_budget",
+            f"slot {name} keeps much WAL",
+            f"less than {format_size(budget)}",
+            format_size(retained),
+            "run `walgate replicate`, end long transactions of the source, or raise"
+            " [source] slot_budget",
+        )
+
+
+def _find_activity_problems(slot: Slot, connection: psycopg.Connection) -> Iterator[Problem]:
+    """Tell our own capture from another consumer by its application name, where it is shown."""
+    if slot.active_pid is None:
+        return
+    row = connection.execute(
+        "select application_name from pg_stat_activity where pid = %s", (slot.active_pid,)
+    ).fetchone()
+    application = (row[0] if row else None) or "an application not shown to this role"
+    is_ours = application.startswith("walgate")
+    yield Problem(
+        Severity.NOTE if is_ours else Severity.ERROR,
+        "slot_active",
+        f"slot {slot.name} is in use",
+        "Walgate's own capture or nobody",
+        f"{application}, PID {slot.active_pid}",
+        "nothing" if is_ours else "stop that consumer, or name another slot in [source] slot",
+    )
