@@ -66,6 +66,10 @@ class SourceStopping(SourceError):
     """The server is up but takes no connections: it is shutting down or starting."""
 
 
+class SourceSilent(SourceError):
+    """The stream brought nothing for longer than the server was asked to be silent."""
+
+
 class SlotLost(SourceError):
     """The slot is missing, invalidated, recreated, or ahead of staging."""
 

@@ -123,6 +123,7 @@ class SourceSettings(_Section):
     origin: Literal["any", "none"] = "any"
     slot_budget: Size | None = None
     connect_timeout: Duration = 10.0
+    silence_timeout: Duration = 30.0
     allow_insecure: bool = False
 
 

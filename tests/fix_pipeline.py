@@ -76,9 +76,13 @@ class Pipeline:
 
     def wait_for_line(self, child: ChildProcess, text: str) -> None:
         """Wait until a running capture has said something."""
+        self.wait_for_lines(child, text, 1)
+
+    def wait_for_lines(self, child: ChildProcess, text: str, count: int) -> None:
+        """Wait until a running capture has said something so many times."""
 
         def said() -> bool:
-            if text in child.output():
+            if child.output().count(text) >= count:
                 return True
             assert child.is_running, f"capture ended, exit {child.exit_code}:\n{child.output()}"
             return False

@@ -40,6 +40,7 @@ class WireProxy:
         self._flows.set()
         self._lock = threading.Lock()
         self._links: list[_Link] = []
+        self._stranded: list[_Link] = []
         self._bytes_left: dict[Direction, int] = {}
         self._acceptor = threading.Thread(target=self._accept, name="proxy-accept", daemon=True)
         self._acceptor.start()
@@ -64,6 +65,14 @@ class WireProxy:
         """Forward what waited, and go on."""
         self._flows.set()
 
+    def strand(self) -> None:
+        """Leave the open connections half-open for good: nothing flows, nobody is told."""
+        with self._lock:
+            links, self._links = self._links, []
+            self._stranded += links
+        for link in links:
+            link.is_stranded = True
+
     def reset_after(self, count: int, direction: Direction) -> None:
         """Reset all connections once this many more bytes went this way, in mid-message if so."""
         with self._lock:
@@ -74,6 +83,8 @@ class WireProxy:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        with self._lock:
+            self._links += self._stranded
         self.cut()
         self.resume()
         self._acceptor.join(CLOSE_DEADLINE_S)
@@ -105,6 +116,8 @@ class WireProxy:
                 if self.delay_s:
                     time.sleep(self.delay_s)
                 self._flows.wait()
+                if link.is_stranded:
+                    return
                 allowed = self._allow(direction, len(data))
                 link.sink(direction).sendall(data[:allowed])
                 if allowed < len(data):
@@ -140,6 +153,7 @@ class _Link:
     """One client's connection and ours to the server."""
 
     def __init__(self, client: socket.socket, server: socket.socket) -> None:
+        self.is_stranded = False
         self._ends = {Direction.FROM_CLIENT: client, Direction.FROM_SERVER: server}
         self._readers = {direction: FrameReader(direction) for direction in Direction}
 

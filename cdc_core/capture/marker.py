@@ -110,7 +110,7 @@ class Marker:
                     connection.close()
                     connection = None
                 _logger.warning("marker failed", extra={"fields": {"reason": exc.message}})
-            if stopping:
+            if stopping or (self._stopping and not self._requests):
                 break
             wait_s = min(_LONGEST_LOOK_S, self._heartbeat_s / 2) if connection else _RECONNECT_S
             self._wake.wait(wait_s)

@@ -25,7 +25,15 @@ from cdc_core.capture.transactions import Collector
 from cdc_core.capture.writer import Writer
 from cdc_core.coordination.lease import Lease
 from cdc_core.coordination.live import Figures
-from cdc_core.errors import START_ANEW, Retry, SlotInUse, SlotLost, WalgateError, WrongServer
+from cdc_core.errors import (
+    START_ANEW,
+    Retry,
+    SlotInUse,
+    SlotLost,
+    SourceSilent,
+    WalgateError,
+    WrongServer,
+)
 from cdc_core.protocol.messages import Announcement
 from cdc_core.settings import LakeSettings, Settings
 from cdc_core.source.server import MarkConnection, Source
@@ -35,6 +43,8 @@ from cdc_core.vocabulary import Lsn, Relation
 
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
+# A server may be busier with one transaction than it was trusted to be: it is given longer then.
+_MOST_PATIENCE = 8
 
 _logger = logging.getLogger("walgate.capture")
 
@@ -78,12 +88,13 @@ def run_capture(
     lease = Lease(settings.redis, slot=settings.source.slot)
     run = _Run(settings, bound, lease, watch or _overlook)
     pause = _FIRST_PAUSE_S
+    patience = 1
     has_streamed = False
     try:
         while True:
             streamed = Progress(Lsn(0), Lsn(0), Lsn(0))
             try:
-                _run_session(run, open_log(settings.lake), streamed)
+                _run_session(run, open_log(settings.lake), streamed, patience)
             except Fenced:
                 _logger.warning("another writer committed, starting again", extra={"fields": {}})
             except WalgateError as exc:
@@ -93,8 +104,12 @@ def run_capture(
                 if final or not has_streamed or bound.is_met():
                     raise
                 _logger.warning("session ended", extra={"fields": {"reason": exc.message}})
+                if isinstance(exc, SourceSilent):
+                    patience = min(2 * patience, _MOST_PATIENCE)
             else:
                 return
+            if streamed.batches:
+                patience = 1
             pause = _FIRST_PAUSE_S if streamed.batches else min(2 * pause, _LONGEST_PAUSE_S)
             bound.stop.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter.
             if bound.is_met():
@@ -107,8 +122,9 @@ def _overlook(_: Figures) -> None:
     pass
 
 
-def _run_session(run: _Run, log: ChangeLog, progress: Progress) -> None:
-    source = Source(run.settings.source)
+def _run_session(run: _Run, log: ChangeLog, progress: Progress, patience: int) -> None:
+    silence_s = patience * run.settings.source.silence_timeout
+    source = Source(run.settings.source.model_copy(update={"silence_timeout": silence_s}))
     try:
         start = _take_slot(run.settings, source, log, run.bound)
         log.empty_spool()

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import psycopg
 from psycopg import pq
+from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from cdc_core.errors import Retry, SlotInUse, SourceError, SourceStopping
@@ -26,14 +28,10 @@ OUTPUT_SETTINGS = {
     "synchronous_commit": "local",
 }
 
-# A silent peer is noticed within about half a minute, whatever the kernel's own defaults are.
-_KEEPALIVE = {
-    "keepalives": "1",
-    "keepalives_idle": "10",
-    "keepalives_interval": "5",
-    "keepalives_count": "3",
-    "tcp_user_timeout": "30000",
-}
+# By it a walsender of ours is known on the server.
+CAPTURE_NAME = "walgate capture"
+
+_KEEPALIVE_PROBES = 3
 
 # Long enough for a server that is there.
 _BRIEF_S = 3.0
@@ -42,12 +40,39 @@ _BRIEF_S = 3.0
 # privilege, wrong statement.
 _NEEDS_A_PERSON = ("28", "3D", "42")
 
+_Answer = TypeVar("_Answer")
+
+
+class _ImpatientConnection(psycopg.Connection):
+    """A connection that is given up where an answer takes longer than `answer_s`.
+
+    A server that was stopped, or a middleman before one that is gone, goes on acknowledging what it
+    is sent: neither an error nor a timer of TCP ever ends the wait for its answer.
+    """
+
+    answer_s: float | None = None
+
+    def wait(
+        self, gen: PQGen[_Answer], interval: float = 0.1, timeout: float | None = None
+    ) -> _Answer:
+        """Wait for an answer as long as was agreed. Raises: OperationalError."""
+        try:
+            return super().wait(gen, interval, timeout=timeout or self.answer_s)
+        except psycopg.errors._WaitTimeout as exc:  # noqa: SLF001 - it has no other name.
+            self.pgconn.finish()
+            raise psycopg.OperationalError(f"no answer for {self.answer_s:g} s") from exc
+
 
 def open_connection(
-    source: SourceSettings, *, application_name: str = "walgate", replication: bool = False
+    source: SourceSettings,
+    *,
+    application_name: str = "walgate",
+    replication: bool = False,
+    answer_s: float | None = None,
 ) -> psycopg.Connection:
     """Connect in autocommit with the output settings; `replication` makes it a walsender.
 
+    Each answer is waited for as long as it takes, or for `answer_s`.
     Raises: SourceStopping, SourceError.
     """
     options: dict[str, str] = {
@@ -58,7 +83,7 @@ def open_connection(
     options["client_encoding"] = "UTF8"
     options["application_name"] = application_name
     options["connect_timeout"] = str(max(2, round(source.connect_timeout)))
-    for name, value in _KEEPALIVE.items():
+    for name, value in _keepalive(source.silence_timeout).items():
         options.setdefault(name, value)
     if source.password is not None:
         options["password"] = source.password.get_secret_value()
@@ -66,7 +91,10 @@ def open_connection(
         options["replication"] = "database"
     with source_errors("connect to the source"):
         try:
-            return psycopg.connect("", autocommit=True, **options)  # type: ignore[arg-type]
+            connection = _ImpatientConnection.connect("", autocommit=True, **options)  # type: ignore[arg-type]
+        except psycopg.errors.ConnectionTimeout:
+            # To ask whether it takes connections would wait once more, with the interpreter locked.
+            raise
         except psycopg.OperationalError as exc:
             if pq.PGconn.ping(make_conninfo("", **options).encode()) == pq.Ping.REJECT:
                 raise SourceStopping(
@@ -75,6 +103,19 @@ def open_connection(
                     retry=Retry.LATER,
                 ) from exc
             raise
+    connection.answer_s = answer_s
+    return connection
+
+
+def _keepalive(silence_s: float) -> dict[str, str]:
+    """A peer whose kernel is gone is noticed in about this time, whatever our kernel's defaults."""
+    return {
+        "keepalives": "1",
+        "keepalives_idle": str(max(1, round(silence_s / 3))),
+        "keepalives_interval": str(max(1, round(silence_s / 6))),
+        "keepalives_count": str(_KEEPALIVE_PROBES),
+        "tcp_user_timeout": str(round(1000 * silence_s)),
+    }
 
 
 def open_briefly(source: SourceSettings, *, application_name: str) -> psycopg.Connection:
@@ -84,7 +125,9 @@ def open_briefly(source: SourceSettings, *, application_name: str) -> psycopg.Co
     """
     patience = min(source.connect_timeout, _BRIEF_S)
     brief = source.model_copy(update={"connect_timeout": patience})
-    return open_connection(brief, application_name=application_name)
+    return open_connection(
+        brief, application_name=application_name, answer_s=source.silence_timeout
+    )
 
 
 @contextmanager

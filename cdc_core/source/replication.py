@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import pq
 
-from cdc_core.errors import Retry, SourceError
+from cdc_core.errors import Retry, SourceError, SourceSilent
 from cdc_core.protocol import frames
 from cdc_core.settings import SourceSettings
-from cdc_core.source.connection import open_connection, source_errors
+from cdc_core.source.connection import CAPTURE_NAME, open_connection, source_errors
 from cdc_core.vocabulary import Lsn
 
 Frame = bytes | memoryview
@@ -34,6 +34,8 @@ _READS_AT_ONCE = 4
 # Rows may be large: what one read returns is bounded by its bytes too.
 _MOST_BYTES = 4 << 20
 _CLOSE_DEADLINE_S = 3.0
+# How often the server is asked for an answer within the time in which it must give one.
+_ASKED_WITHIN = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,29 +55,50 @@ class ReplicationStream:
 
     def __init__(self, source: SourceSettings) -> None:
         """Connect as a walsender. Raises: SourceError."""
+        self._silence_s = source.silence_timeout
         self._connection = open_connection(
-            source, application_name="walgate capture", replication=True
+            source,
+            application_name=CAPTURE_NAME,
+            replication=True,
+            answer_s=source.silence_timeout,
         )
         self._pgconn = self._connection.pgconn
         self._lock = threading.Lock()
         self._gather_s = _SHORTEST_GATHER_S
+        self._silent_since: float | None = None
+        self._is_silent = False
+        self._asked_at = time.monotonic()
         self.pid = self._connection.info.backend_pid
         self.server = self._identify()
 
     def _identify(self) -> Server:
         with source_errors("identify the server"):
             row = self._connection.execute("IDENTIFY_SYSTEM").fetchone()
-            timeout = self._connection.execute("SHOW wal_sender_timeout").fetchone()
         assert row is not None
-        assert timeout is not None
         return Server(
             system_id=str(row[0]),
             timeline=int(row[1]),
             current=Lsn.parse(row[2]),
             database=str(row[3]),
             version=self._connection.info.server_version,
-            wal_sender_timeout_s=_parse_server_duration(timeout[0]),
+            wal_sender_timeout_s=self._agree_on_silence(),
         )
+
+    def _agree_on_silence(self) -> float:
+        """Have the server notice us gone within the time in which we notice it gone.
+
+        So the slot is free again soon after a path has broken; and a walsender that is long busy
+        with what it does not send answers within half of its timeout, but for 0 never.
+        """
+        with source_errors("agree on wal_sender_timeout"):
+            shown = self._connection.execute("SHOW wal_sender_timeout").fetchone()
+            assert shown is not None
+            timeout = _parse_server_duration(shown[0])
+            if 0 < timeout <= self._silence_s:
+                return timeout
+            wanted = round(1000 * self._silence_s)
+            self._connection.execute(f"SET wal_sender_timeout TO {wanted}")
+        return self._silence_s
 
     def _accept_raw_bytes(self) -> None:
         """Take the bytes of an SQL_ASCII database as they are.
@@ -127,14 +150,17 @@ class ReplicationStream:
     def read_frames(self, *, most: int, wait_s: float) -> list[Frame]:
         """Frames that have arrived, at most `most`, or some megabytes; none after `wait_s`.
 
-        Raises: SourceError where the stream has ended or broken.
+        Raises: SourceError where the stream has ended or broken; SourceSilent.
         """
         received = self._drain(most)
         if received:
+            self._silent_since = None
             return received
         readable, _, _ = select.select([self._pgconn.socket], [], [], wait_s)
         if not readable:
+            self._note_silence()
             return []
+        self._silent_since = None
         time.sleep(self._gather_s)
         with self._lock, source_errors("read the replication stream"):
             for _ in range(_READS_AT_ONCE):
@@ -143,6 +169,19 @@ class ReplicationStream:
         wanted = 0.8 if sum(map(len, received)) > _GATHER_BYTES else 1.25
         self._gather_s = min(_LONGEST_GATHER_S, max(_SHORTEST_GATHER_S, wanted * self._gather_s))
         return received
+
+    def _note_silence(self) -> None:
+        """Give the stream up once nothing has come for too long: the server was asked to answer."""
+        now = time.monotonic()
+        if self._silent_since is None:
+            self._silent_since = now
+        elif now - self._silent_since > self._silence_s:
+            self._is_silent = True
+            raise SourceSilent(
+                f"replication stopped: no answer for {self._silence_s:g} s",
+                fix="see that the server is up and reachable; capture connects again by itself",
+                retry=Retry.LATER,
+            )
 
     def _drain(self, most: int) -> list[Frame]:
         received: list[Frame] = []
@@ -178,8 +217,12 @@ class ReplicationStream:
         )
 
     def send_status(self, flushed: Lsn) -> None:
-        """Confirm everything up to `flushed`. Raises: SourceError."""
-        message = frames.format_status(flushed, unix_us=time.time_ns() // 1000)
+        """Confirm everything up to `flushed`; ask for an answer in time. Raises: SourceError."""
+        now = time.monotonic()
+        ask = now - self._asked_at >= self._silence_s / _ASKED_WITHIN
+        if ask:
+            self._asked_at = now
+        message = frames.format_status(flushed, unix_us=time.time_ns() // 1000, reply_requested=ask)
         with self._lock, source_errors("send the replication status"):
             self._pgconn.put_copy_data(message)
             self._pgconn.flush()
@@ -188,7 +231,8 @@ class ReplicationStream:
         """End the stream so that the server reads the last status first, then disconnect."""
         try:
             with self._lock:
-                if self._pgconn.transaction_status == pq.TransactionStatus.ACTIVE:
+                is_streaming = self._pgconn.transaction_status == pq.TransactionStatus.ACTIVE
+                if is_streaming and not self._is_silent:
                     self._pgconn.put_copy_end()
                     self._pgconn.flush()
                     self._await_end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 
@@ -15,12 +16,22 @@ from cdc_core.source.catalog import complete_relation
 from cdc_core.source.connection import open_connection
 from cdc_core.source.replication import ReplicationStream
 from cdc_core.source.role import require_replication
-from cdc_core.source.slot import Slot, read_slot, require_held, require_usable
+from cdc_core.source.slot import (
+    Holder,
+    Slot,
+    read_holder,
+    read_slot,
+    require_held,
+    require_usable,
+)
 from cdc_core.vocabulary import Lsn, Relation
 
 # A killed run's walsender is gone within moments; a living consumer stays longer than this.
 _TAKE_OVER_S = 15.0
 _RETRY_S = 0.3
+_SAY_AGAIN_S = 30.0
+
+_logger = logging.getLogger("walgate.capture")
 
 
 class MarkConnection:
@@ -28,7 +39,9 @@ class MarkConnection:
 
     def __init__(self, source: SourceSettings) -> None:
         """Connect. Raises: SourceError."""
-        self._connection = open_connection(source, application_name="walgate marks")
+        self._connection = open_connection(
+            source, application_name="walgate marks", answer_s=source.silence_timeout
+        )
 
     def emit_mark(self, detail: str) -> None:
         """Write a mark to the WAL. Raises: SourceError."""
@@ -49,7 +62,9 @@ class Source:
     def __init__(self, settings: SourceSettings) -> None:
         """Connect twice. Raises: SourceError."""
         self._settings = settings
-        self._connection = open_connection(settings, application_name="walgate catalog")
+        self._connection = open_connection(
+            settings, application_name="walgate catalog", answer_s=settings.silence_timeout
+        )
         try:
             require_replication(self._connection)
             self.stream = ReplicationStream(settings)
@@ -65,11 +80,13 @@ class Source:
         return require_usable(found, name=name, database=self.server.database)
 
     def take_slot(self, is_stopped: Callable[[], bool]) -> Slot:
-        """Start the stream, waiting a while for one that is being given up; the slot then.
+        """Start the stream, waiting for one that is being given up or is gone; the slot then.
 
-        Raises: SlotInUse, SourceError.
+        A consumer that speaks is waited for a while; a capture that is silent, until the server has
+        noticed that it is gone. Raises: SlotInUse, SourceError.
         """
         deadline = time.monotonic() + _TAKE_OVER_S
+        first: Holder | None = None
         while True:
             try:
                 self.stream.start(
@@ -78,8 +95,14 @@ class Source:
                     origin=self._settings.origin,
                 )
             except SlotInUse:
-                if time.monotonic() > deadline or is_stopped():
+                holder = read_holder(self._connection, self._settings.slot)
+                first = first or holder
+                gone = holder is not None and holder == first and holder.is_capture
+                if is_stopped() or (time.monotonic() > deadline and not gone):
                     raise
+                if time.monotonic() > deadline and holder is not None:
+                    deadline += _SAY_AGAIN_S
+                    _say_waiting(holder)
                 time.sleep(_RETRY_S)
                 continue
             return self.read_slot()
@@ -106,3 +129,10 @@ class Source:
             self._connection.close()
         except psycopg.Error:
             return
+
+
+def _say_waiting(holder: Holder) -> None:
+    _logger.warning(
+        "slot held by a silent capture, waiting until the server gives it up",
+        extra={"fields": {"pid": holder.pid, "fix": f"select pg_terminate_backend({holder.pid})"}},
+    )

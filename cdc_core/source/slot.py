@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
 import psycopg
 
 from cdc_core.errors import START_ANEW, Retry, SlotInUse, SlotLost, SourceError
-from cdc_core.source.connection import source_errors
+from cdc_core.source.connection import CAPTURE_NAME, source_errors
 from cdc_core.vocabulary import Lsn
 
 
@@ -30,6 +31,37 @@ class Slot:
     safe_wal_size: int | None
     retained_bytes: int | None
     two_phase: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The walsender that holds a slot; two looks are equal where it has not spoken in between.
+
+    `replied_at` is by the clock of the client, None where this role may not see it.
+    """
+
+    pid: int
+    application: str
+    replied_at: datetime | None
+
+    @property
+    def is_capture(self) -> bool:
+        """Whether it is a capture of Walgate's, as far as this role may see."""
+        return self.application == CAPTURE_NAME and self.replied_at is not None
+
+
+def read_holder(connection: psycopg.Connection, name: str) -> Holder | None:
+    """Who holds the slot; None where nobody does. Raises: SourceError."""
+    with source_errors(f"read who holds slot {name}"):
+        row = connection.execute(
+            """
+            select active_pid, coalesce(application_name, ''), reply_time
+            from pg_replication_slots left join pg_stat_replication on pid = active_pid
+            where slot_name = %s and active_pid is not null
+            """,
+            (name,),
+        ).fetchone()
+    return None if row is None else Holder(*row)
 
 
 def read_slot(connection: psycopg.Connection, name: str) -> Slot | None:
