@@ -17,7 +17,7 @@ from typing import Annotated
 
 import typer
 
-from orchestration.cli import demo, pipeline, query, set_up, state, up
+from orchestration.cli import demo, pipeline, publish, query, set_up, state, up
 from orchestration.cli.context import Context
 from orchestration.failures import explain_failure, trace_failure
 from orchestration.log_lines import start_logging
@@ -30,6 +30,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 set_up.register(app)
+publish.register(app)
 pipeline.register(app)
 state.register(app)
 query.register(app)

@@ -1,0 +1,61 @@
+"""Patterns that name tables: `public.orders`, `public.*`, `*.audit_*`, `"odd.schema"."a*b"`.
+
+Outside double quotes `*` stands for any run of characters; inside them every character for itself.
+Names are as the catalog spells them: nothing is folded to lower case.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from cdc_core.vocabulary import TableName
+
+_PART = re.compile(r'"((?:[^"]|"")+)"|([^".\s]+)')
+_PARTS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class TablePattern:
+    """One pattern; of two that match a table, the one with the larger `exactness` counts."""
+
+    text: str
+    expression: re.Pattern[str]
+    exactness: tuple[bool, int]
+
+    @classmethod
+    def parse(cls, text: str) -> TablePattern:
+        """Read `schema.name`, quoted or not, with wildcards. Raises: ValueError."""
+        expressions: list[str] = []
+        wildcards = literals = position = 0
+        while (match := _PART.match(text, position)) is not None:
+            if match[1] is not None:
+                name = match[1].replace('""', '"')
+                expressions.append(re.escape(name))
+                literals += len(name)
+            else:
+                pieces = match[2].split("*")
+                expressions.append(".*".join(map(re.escape, pieces)))
+                wildcards += len(pieces) - 1
+                literals += sum(map(len, pieces))
+            position = match.end()
+            if text[position : position + 1] != ".":
+                break
+            position += 1
+        if len(expressions) != _PARTS or position != len(text):
+            raise ValueError(
+                f"not a table or pattern: {text!r}; expected schema.name, schema.* or"
+                ' "schema"."name"'
+            )
+        # No identifier has a NUL, so that it parts schema and name for certain.
+        expression = re.compile("\0".join(expressions), re.DOTALL)
+        return cls(text, expression, (not wildcards, literals))
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it names one table, without wildcards."""
+        return self.exactness[0]
+
+    def matches(self, table: TableName) -> bool:
+        """Tell whether it names the table."""
+        return self.expression.fullmatch(f"{table.schema}\0{table.name}") is not None

@@ -1,0 +1,59 @@
+"""`walgate publish`: tables added to the publication, without losing a writer."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Annotated
+
+import typer
+
+from cdc_core.errors import ConfigurationError
+from cdc_core.table_patterns import TablePattern
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("publish")(publish)
+
+
+def publish(
+    context: typer.Context,
+    tables: Annotated[
+        list[str], typer.Argument(help='Tables: public.orders, "public.*", \'"Odd"."T"\'.')
+    ],
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the SQL and end.")] = False,
+) -> None:
+    """Add tables to the publication, which waits for writers under way; shows the SQL."""
+    from cdc_core.source import publishing  # noqa: PLC0415 - not for --help.
+    from cdc_core.source.connection import open_connection  # noqa: PLC0415
+
+    patterns = _parse_patterns(tables)
+    source = context.obj.load_settings().source
+    with closing(open_connection(source, application_name="walgate publish")) as connection:
+        plan = publishing.plan_publishing(connection, source, patterns)
+        for table in plan.keyless:
+            typer.echo(f"left out, without a key: {table}", err=True)
+        if not plan.added:
+            typer.echo("nothing to add: all of these are published")
+            return
+        statements = ["BEGIN", *(s.as_string(connection) for s in plan.statements), "COMMIT"]
+        typer.echo("\n".join(f"{statement};" for statement in statements))
+        if dry_run:
+            return
+        if publishing.publish(connection, plan):
+            typer.echo(f"-- done: {len(plan.added)} added; their older rows come as they change")
+        else:
+            typer.echo("-- The role may not do this; let an owner of the tables run it.")
+
+
+def _parse_patterns(texts: list[str]) -> list[TablePattern]:
+    patterns, problems = [], []
+    for text in texts:
+        try:
+            patterns.append(TablePattern.parse(text))
+        except ValueError as error:
+            problems.append(str(error))
+    if problems:
+        raise ConfigurationError(problems, fix='name tables as schema.name or "schema"."name"')
+    return patterns
