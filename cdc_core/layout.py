@@ -65,6 +65,8 @@ RELATIONS_SCHEMA = pa.schema(
                             pa.field("in_identity", pa.bool_()),
                             pa.field("missing_value", pa.string()),
                             pa.field("has_default", pa.bool_()),
+                            pa.field("base_oid", pa.int64()),
+                            pa.field("base_modifier", pa.int32()),
                         ]
                     ),
                 )

@@ -136,6 +136,7 @@ class Column:
     `key_ordinal` is the column's place in the primary key, from 1; None outside it.
     `missing_value` is the text that rows older than the column have (ADD COLUMN … DEFAULT);
     `has_default` with no missing value means that older rows cannot be known from the stream.
+    `base_oid` and `base_modifier` are the type below a domain; None where the type is no domain.
     """
 
     name: str
@@ -148,6 +149,8 @@ class Column:
     in_identity: bool
     missing_value: str | None = None
     has_default: bool = False
+    base_oid: int | None = None
+    base_modifier: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Folded texts to the rows of a table: typed values, what does not fit, what is not known.
 
 A table has its columns typed, then the lake's own: `_epoch, _commit_lsn, _seq, _committed_at`,
-`_raw` (texts that their type cannot hold, by column; null if none), `_holes` (columns whose value
-was never sent; null if none), and `_key` where the typed key is not exact.
+`_raw` (texts that their typed value alone would not give back, by column; null if none), `_holes`
+(columns whose value was never sent; null if none), and `_key` where the typed key is not exact.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyspark.sql import types as T
 
 from spark_jobs.changes import has_exact_key, id_names
 from spark_jobs.shapes import Shape
-from spark_jobs.types import map_type
+from spark_jobs.types import TypeMapping, map_type
 
 _META_FIELDS = (
     T.StructField("_epoch", T.IntegerType()),
@@ -54,10 +54,7 @@ def type_rows(folded: DataFrame, shape: Shape) -> DataFrame:
         {f"_v{i}": mapping.parse(F.col("values")[i]) for i, mapping in enumerate(types)}
     )
     misfits = [
-        F.when(
-            F.col(f"_v{i}").isNull() & F.col("values")[i].isNotNull(),
-            F.struct(F.lit(names[i]).alias("key"), F.col("values")[i].alias("value")),
-        )
+        _keep_raw(names[i], mapping, F.col("values")[i], F.col(f"_v{i}"))
         for i, mapping in enumerate(types)
         if not mapping.is_total
     ]
@@ -164,11 +161,7 @@ def widen(target: DataFrame, shape: Shape) -> DataFrame:
         mapping, text = map_type(column), F.lit(column.missing_value).cast("string")
         younger[name] = mapping.parse(text).cast(mapping.spark_type)
         if column.missing_value is not None and not mapping.is_total:
-            raws.append(
-                F.when(
-                    younger[name].isNull(), F.struct(F.lit(name).alias("key"), text.alias("value"))
-                )
-            )
+            raws.append(_keep_raw(name, mapping, text, younger[name]))
     widened = target.withColumns(younger) if younger else target
     if not raws:
         return widened
@@ -188,6 +181,12 @@ def _select(values: dict[str, Expression], shape: Shape) -> list[Expression]:
         values[field.name].alias(field.name, metadata=field.metadata)
         for field in table_fields(shape)
     ]
+
+
+def _keep_raw(name: str, mapping: TypeMapping, text: Expression, value: Expression) -> Expression:
+    """The entry of `_raw` for a text, or null where its value is enough."""
+    entry = F.struct(F.lit(name).alias("key"), text.alias("value"))
+    return F.when(mapping.is_raw(text, value), entry)
 
 
 def _qualify(alias: str) -> Callable[[str], Expression]:

@@ -51,7 +51,15 @@ class Shape:
         """The Delta metadata of a column."""
         column = self.columns[index]
         place = self.key.index(index) if index in self.key else None
-        stored = [column.name, column.attnum, column.type_oid, column.type_modifier, place]
+        stored = [
+            column.name,
+            column.attnum,
+            column.type_oid,
+            column.type_modifier,
+            place,
+            column.base_oid,
+            column.base_modifier,
+        ]
         return {METADATA_KEY: json.dumps(stored)}
 
     @classmethod
@@ -63,7 +71,9 @@ class Shape:
             stored = metadata.get(METADATA_KEY)
             if stored is None:
                 continue
-            name, attnum, type_oid, type_modifier, place = json.loads(str(stored))
+            name, attnum, type_oid, type_modifier, place, base_oid, base_modifier = json.loads(
+                str(stored)
+            )
             if place is not None:
                 places[place] = len(columns)
             columns.append(
@@ -76,6 +86,8 @@ class Shape:
                     not_null=False,
                     key_ordinal=None if place is None else place + 1,
                     in_identity=False,
+                    base_oid=base_oid,
+                    base_modifier=base_modifier,
                 )
             )
         return cls(oid, tuple(columns), tuple(places[place] for place in sorted(places)))

@@ -1,14 +1,18 @@
 """For each Postgres type the Spark type, and how its text is read: exactly, or not at all.
 
-A text that a type cannot hold for certain gives NULL here and stays whole in `_raw`. Spark's casts
-trim blanks, round decimals and take suffixes such as `1d`, so each text is matched first against
-the one form that Postgres writes (DateStyle ISO, UTC, extra_float_digits 3, bytea_output hex).
-Types not listed are kept as their Postgres text in a string.
+A text that a type cannot hold for certain gives NULL here and stays whole in `_raw`; one that its
+value alone would not give back, such as `1.50` of a numeric without scale, stands in both. Spark's
+casts trim blanks, round decimals and take suffixes such as `1d`, so each text is matched first
+against the one form that Postgres writes (DateStyle ISO, UTC, extra_float_digits 3, bytea_output
+hex). No pattern here repeats a group of open length: Java's would overflow the stack.
+
+A domain is what its base type is, an array of a built-in type an array of what that type is. All
+others, of users and of extensions too, are their Postgres text in a string.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from pyspark.sql import Column as Expression
@@ -16,10 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from cdc_core.vocabulary import Column
-
-_BOOL, _BYTEA, _CHAR, _INT8, _INT2, _INT4, _TEXT, _JSON = 16, 17, 18, 20, 21, 23, 25, 114
-_FLOAT4, _FLOAT8, _BPCHAR, _VARCHAR, _DATE = 700, 701, 1042, 1043, 1082
-_TIMESTAMP, _TIMESTAMPTZ, _NUMERIC, _UUID, _JSONB = 1114, 1184, 1700, 2950, 3802
+from spark_jobs.types_built_in import ELEMENTS, OIDS
 
 _MAX_PRECISION = 38
 _UNCONSTRAINED = T.DecimalType(38, 18)
@@ -28,26 +29,53 @@ _DATE_FORM = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _TIMESTAMP_FORM = _DATE_FORM + r" [0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
 _FLOAT_FORM = r"(-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?|NaN|-?Infinity)"
 
+# While an array's text is taken apart these stand for its escapes `\\` and `\"`.
+_BACKSLASH, _QUOTE = "\ufffe", "\uffff"
+
 
 @dataclass(frozen=True, slots=True)
 class TypeMapping:
     """How values of a Postgres type stand in a table.
 
-    `parse` gives NULL where the text does not fit. `is_exact` says that each text has its own typed
-    value, so that rows can be identified by it.
+    `parse` gives NULL where the text does not fit; `loses` says which of the texts that fit are not
+    given back by their value, None if all are. `is_exact` says that each text has its own typed
+    value, so that rows can be identified by it. `raw` says to a reader what `_raw` holds.
     """
 
     spark_type: T.DataType
     parse: Callable[[Expression], Expression]
     is_exact: bool
-    is_total: bool = False  # Every text fits.
+    is_total: bool = False  # Every text fits, and is given back.
+    loses: Callable[[Expression], Expression] | None = None
+    raw: str = ""
+
+    def is_raw(self, text: Expression, value: Expression) -> Expression:
+        """Whether a text must be kept beside the value that was read from it."""
+        unfit = value.isNull() & text.isNotNull()
+        return unfit if self.loses is None else unfit | self.loses(text)
 
 
 def map_type(column: Column) -> TypeMapping:
     """Give the mapping of a column's type."""
-    if column.type_oid == _NUMERIC:
-        return _map_numeric(column.type_modifier)
-    return _MAPPINGS.get(column.type_oid, _STRING)
+    if column.base_oid is None:
+        return _map(column.type_oid, column.type_modifier)
+    return _map(column.base_oid, column.base_modifier)
+
+
+def describe_types() -> Iterator[tuple[str, str, str]]:
+    """Give the whole table, for a reader: Postgres types, the lake's type, what `_raw` holds."""
+    numeric = _map_numeric(-1)
+    for name, mapping in _MAPPINGS.items():
+        if mapping is not _STRING:
+            yield name, mapping.spark_type.simpleString(), mapping.raw
+    yield "numeric(p,s)", "decimal(p,s), p at most 38", "NaN; what 38 digits do not hold"
+    yield "numeric(p,s), s above 38", "string", ""
+    yield "numeric", numeric.spark_type.simpleString(), numeric.raw
+    typed = {name for name, mapping in _MAPPINGS.items() if mapping is not _STRING}
+    yield ", ".join(sorted({*OIDS} - typed - {"numeric"})), "string", ""
+    yield "arrays of all these", "array of the element's type", _map(1007, -1).raw
+    yield "domains", "the type of what they are over", "as there"
+    yield "enums, composite types, all other types, and arrays of them", "string", ""
 
 
 def decode_numeric_modifier(type_modifier: int) -> tuple[int, int] | None:
@@ -58,22 +86,31 @@ def decode_numeric_modifier(type_modifier: int) -> tuple[int, int] | None:
     return packed >> 16, ((packed & 0x7FF) ^ 0x400) - 0x400
 
 
+def _map(type_oid: int, type_modifier: int) -> TypeMapping:
+    if type_oid in ELEMENTS:
+        return _array(_map(ELEMENTS[type_oid], type_modifier))
+    if type_oid == OIDS["numeric"]:
+        return _map_numeric(type_modifier)
+    return _BY_OID.get(type_oid, _STRING)
+
+
 def _map_numeric(type_modifier: int) -> TypeMapping:
     decoded = decode_numeric_modifier(type_modifier)
     if decoded is None:
-        return _decimal(_UNCONSTRAINED)
+        return _UNLIMITED_NUMERIC
     precision, scale = decoded
+    if scale > _MAX_PRECISION:
+        return _STRING
     # numeric(3,-2) has five digits; numeric(2,4) is 0.00nn, which decimal(4,4) holds.
-    digits = max(precision - min(scale, 0), scale)
-    return _decimal(T.DecimalType(min(digits, _MAX_PRECISION), min(max(scale, 0), _MAX_PRECISION)))
+    digits = min(max(precision - min(scale, 0), scale), _MAX_PRECISION)
+    decimal = T.DecimalType(digits, max(scale, 0))
+    # Its text has just as many digits behind the point as its scale says.
+    form = rf"\A-?[0-9]+\.[0-9]{{{scale}}}\z" if scale > 0 else r"\A-?[0-9]+\z"
+    return TypeMapping(decimal, _decimal(decimal, form), False)
 
 
-def _decimal(decimal: T.DecimalType) -> TypeMapping:
-    # Digits beyond the scale would be rounded: only zeros may stand there.
-    form = rf"\A-?[0-9]+(\.[0-9]{{0,{decimal.scale}}}0*)?\z"
-    return TypeMapping(
-        decimal, lambda text: _where(text.rlike(form), text.try_cast(decimal)), False
-    )
+def _decimal(decimal: T.DecimalType, form: str) -> Callable[[Expression], Expression]:
+    return lambda text: _where(text.rlike(form), text.try_cast(decimal))
 
 
 def _integer(kind: T.DataType) -> TypeMapping:
@@ -93,12 +130,50 @@ def _float(kind: T.DataType) -> TypeMapping:
     return TypeMapping(kind, parse, False)
 
 
+def _array(element: TypeMapping) -> TypeMapping:
+    """Arrays of one dimension. Source: PostgreSQL documentation, section 8.15.6."""
+
+    def parse(text: Expression) -> Expression:
+        unbound = F.regexp_replace(text, r"\A\[[-+0-9]+:[-+0-9]+\]=\{", "{")
+        plain = F.replace(unbound, F.lit("\\\\"), F.lit(_BACKSLASH))
+        plain = F.replace(plain, F.lit('\\"'), F.lit(_QUOTE))
+        words = F.regexp_extract_all(plain, F.lit(r'"[^"]*"|[^",{}]+'), F.lit(0))
+        values = F.transform(
+            words,
+            lambda word: F.when(
+                word != "NULL",
+                element.parse(F.translate(word, f'{_BACKSLASH}{_QUOTE}"', '\\"')),
+            ),
+        )
+        # Words that make up the whole text prove that nothing was passed over.
+        whole = F.concat(F.lit("{"), F.array_join(words, ","), F.lit("}")) == plain
+        fits = whole & ~text.contains(_BACKSLASH) & ~text.contains(_QUOTE)
+        if not element.is_total:
+            known = F.array_size(F.array_compact(values))
+            fits &= known == F.array_size(F.array_remove(words, "NULL"))
+        return _where(fits, values)
+
+    def loses(text: Expression) -> Expression:
+        bounded = text.startswith("[")
+        return bounded if element.loses is None else bounded | element.loses(text)
+
+    return TypeMapping(
+        T.ArrayType(element.spark_type),
+        parse,
+        False,
+        loses=loses,
+        raw="all of it where an element does not fit or there are more dimensions; "
+        "beside the value where the lower bound is not 1",
+    )
+
+
 def _parse_bool(text: Expression) -> Expression:
     return F.when(text == "t", True).when(text == "f", False)
 
 
 def _parse_bytea(text: Expression) -> Expression:
-    return _where(text.rlike(r"\A\\x([0-9a-f]{2})*\z"), F.unhex(F.substring(text, 3, 2**31 - 1)))
+    is_hex = text.rlike(r"\A\\x[0-9a-f]*\z") & (F.length(text) % 2 == 0)
+    return _where(is_hex, F.unhex(F.substring(text, 3, 2**31 - 1)))
 
 
 def _parse_date(text: Expression) -> Expression:
@@ -117,17 +192,27 @@ def _where(fits: Expression, value: Expression) -> Expression:
     return F.when(fits, value)
 
 
+_FAR = "±infinity, BC, years above 9999"
 _STRING = TypeMapping(T.StringType(), lambda text: text, True, True)
+_UNLIMITED_NUMERIC = TypeMapping(
+    _UNCONSTRAINED,
+    # Digits beyond the scale would be rounded: only zeros may stand there.
+    _decimal(_UNCONSTRAINED, r"\A-?[0-9]+(\.[0-9]{0,18}0*)?\z"),
+    False,
+    loses=lambda text: text.rlike(r"\.[0-9]*0(\z|[,}])"),
+    raw="NaN, ±Infinity, what is longer; beside the value where zeros end its fraction",
+)
 _MAPPINGS = {
-    _BOOL: TypeMapping(T.BooleanType(), _parse_bool, True),
-    _INT2: _integer(T.ShortType()),
-    _INT4: _integer(T.IntegerType()),
-    _INT8: _integer(T.LongType()),
-    _FLOAT4: _float(T.FloatType()),
-    _FLOAT8: _float(T.DoubleType()),
-    _BYTEA: TypeMapping(T.BinaryType(), _parse_bytea, True),
-    _DATE: TypeMapping(T.DateType(), _parse_date, False),
-    _TIMESTAMP: TypeMapping(T.TimestampNTZType(), _parse_timestamp, False),
-    _TIMESTAMPTZ: TypeMapping(T.TimestampType(), _parse_timestamptz, False),
-    **dict.fromkeys((_TEXT, _VARCHAR, _BPCHAR, _CHAR, _UUID, _JSON, _JSONB), _STRING),
+    "bool": TypeMapping(T.BooleanType(), _parse_bool, True),
+    "int2": _integer(T.ShortType()),
+    "int4": _integer(T.IntegerType()),
+    "int8": _integer(T.LongType()),
+    "oid": _integer(T.LongType()),
+    "float4": _float(T.FloatType()),
+    "float8": _float(T.DoubleType()),
+    "bytea": TypeMapping(T.BinaryType(), _parse_bytea, True),
+    "date": TypeMapping(T.DateType(), _parse_date, False, raw=_FAR),
+    "timestamp": TypeMapping(T.TimestampNTZType(), _parse_timestamp, False, raw=_FAR),
+    "timestamptz": TypeMapping(T.TimestampType(), _parse_timestamptz, False, raw=_FAR),
 }
+_BY_OID = {OIDS[name]: mapping for name, mapping in _MAPPINGS.items()}

@@ -16,21 +16,38 @@ from cdc_core.protocol.messages import AnnouncedColumn, Announcement
 from cdc_core.source.connection import source_errors
 from cdc_core.vocabulary import Column, Relation, ReplicaIdentity
 
+# The type below a domain, through domains over domains; only the last has a modifier.
+_BASE = """
+with recursive domain as (
+    select typbasetype, typtypmod, 1 as depth from pg_type where oid = {type} and typtype = 'd'
+    union all
+    select t.typbasetype, t.typtypmod, depth + 1
+    from domain join pg_type t on t.oid = domain.typbasetype and t.typtype = 'd')
+select typbasetype::bigint as base_oid, typtypmod as base_modifier
+from domain order by depth desc limit 1
+"""
 # Source: PostgreSQL documentation, sections 51.7 (pg_attribute) and 51.26 (pg_index).
 _COLUMNS = """
 select a.attname, a.attnum, a.atttypid::bigint, a.atttypmod, a.attnotnull,
        format_type(a.atttypid, a.atttypmod),
        (a.attmissingval::text::text[])[1],
        a.atthasdef or a.attidentity <> '' or a.attgenerated <> '',
-       k.ordinal
+       k.ordinal, b.base_oid, coalesce(b.base_modifier, -1)
 from pg_attribute a
 left join (select i.indrelid, u.attnum, u.ordinal::int
            from pg_index i, unnest(i.indkey) with ordinality u(attnum, ordinal)
            where i.indisprimary and i.indrelid = %(oid)s) k
        on k.indrelid = a.attrelid and k.attnum = a.attnum
+left join lateral ({base}) b on true
 where a.attrelid = %(oid)s and a.attnum > 0 and not a.attisdropped
 order by a.attnum
 """
+_TYPE = """
+select format_type(%(oid)s, %(modifier)s), b.base_oid, coalesce(b.base_modifier, -1)
+from (select) one left join lateral ({base}) b on true
+"""
+_COLUMNS = _COLUMNS.format(base=_BASE.format(type="a.atttypid"))
+_TYPE = _TYPE.format(base=_BASE.format(type="%(oid)s"))
 
 
 def complete_relation(
@@ -51,6 +68,8 @@ def complete_relation(
                 in_identity=False,
                 missing_value=missing_value,
                 has_default=has_default,
+                base_oid=base_oid,
+                base_modifier=base_modifier,
             )
             for (
                 name,
@@ -62,6 +81,8 @@ def complete_relation(
                 missing_value,
                 has_default,
                 ordinal,
+                base_oid,
+                base_modifier,
             ) in rows
         ]
         earlier = () if previous is None else previous.columns
@@ -86,17 +107,20 @@ def _shape(column: Column | AnnouncedColumn) -> tuple[str, int, int]:
 
 def _column_from_wire(connection: psycopg.Connection, column: AnnouncedColumn) -> Column:
     row = connection.execute(
-        "select format_type(%s::oid, %s)", (column.type_oid, column.type_modifier)
+        _TYPE, {"oid": column.type_oid, "modifier": column.type_modifier}
     ).fetchone()
+    type_name, base_oid, base_modifier = row or (None, None, -1)
     return Column(
         name=column.name,
         attnum=None,
         type_oid=column.type_oid,
         type_modifier=column.type_modifier,
-        type_name=row[0] if row and row[0] else "???",
+        type_name=type_name or "???",
         not_null=False,
         key_ordinal=None,
         in_identity=column.in_identity,
+        base_oid=base_oid,
+        base_modifier=base_modifier,
     )
 
 

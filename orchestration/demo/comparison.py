@@ -2,7 +2,7 @@
 
 The lake's rows go into a temporary table of the source's server (those are not replicated), a text
 column for each of theirs; PostgreSQL, under the output settings that capture uses, says how its own
-rows read and compares. What only `_raw` holds is taken from there. A hole is a value that is not
+rows read and compares. What `_raw` holds is taken from there. A hole is a value that is not
 known: its name stands in a column of its own, which is empty for every row of the source.
 """
 
@@ -95,8 +95,8 @@ def write_texts(rows: DataFrame, names: list[str]) -> DataFrame:
     types = {field.name: field.dataType for field in rows.schema.fields}
     texts = [
         functions.coalesce(
-            _format(functions.col(f"`{name}`"), types[name]),
             functions.try_element_at("_raw", functions.lit(name)),
+            _format(functions.col(f"`{name}`"), types[name]),
         )
         for name in map(encode_name, names)
     ]

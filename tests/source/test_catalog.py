@@ -117,6 +117,25 @@ def test_a_default_that_rewrote_older_rows_is_told_apart(
     assert (found.missing_value, found.has_default) == (None, True)
 
 
+def test_the_type_below_a_domain_is_found_through_domains_over_domains(
+    database: Database, announce: Announce, connection: psycopg.Connection
+) -> None:
+    database.execute("create domain price as numeric(10,2)")
+    database.execute("create domain net_price as price check (value > 0)")
+    database.execute("create domain prices as numeric(10,2)[]")
+    database.execute("create table t (a net_price primary key, b prices, c numeric(10,2))")
+    announcement = announce()
+    kept = complete_relation(connection, announcement, previous=None)
+    database.execute("alter table t drop a, drop b")
+    lost = complete_relation(connection, announcement, previous=None)
+    for relation in (kept, lost):
+        assert [(c.base_oid, c.base_modifier) for c in relation.columns] == [
+            (1700, (10 << 16 | 2) + 4),
+            (1231, (10 << 16 | 2) + 4),
+            (None, -1),
+        ]
+
+
 def test_a_table_that_is_gone_keeps_what_the_wire_says_or_what_was_known(
     database: Database, announce: Announce, connection: psycopg.Connection
 ) -> None:
