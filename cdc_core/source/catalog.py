@@ -36,7 +36,7 @@ select a.attname, a.attnum, a.atttypid::bigint, a.atttypmod, a.attnotnull,
 from pg_attribute a
 left join (select i.indrelid, u.attnum, u.ordinal::int
            from pg_index i, unnest(i.indkey) with ordinality u(attnum, ordinal)
-           where i.indisprimary and i.indrelid = %(oid)s) k
+           where i.indisprimary and i.indrelid = %(oid)s and u.ordinal <= i.indnkeyatts) k
        on k.indrelid = a.attrelid and k.attnum = a.attnum
 left join lateral ({base}) b on true
 where a.attrelid = %(oid)s and a.attnum > 0 and not a.attisdropped

@@ -191,6 +191,22 @@ def test_the_key_under_each_identity(
     assert key_names(complete_relation(connection, announce(), previous=None)) == []
 
 
+def test_columns_kept_beside_the_key_in_its_index_are_none_of_it(
+    database: Database, announce: Announce, connection: psycopg.Connection
+) -> None:
+    database.execute("create table t (note text, a int, primary key (a) include (note))")
+    database.execute("alter table t replica identity full")
+    assert key_names(complete_relation(connection, announce(), previous=None)) == ["a"]
+
+
+def test_a_deferrable_key_is_the_key_under_identity_full(
+    database: Database, announce: Announce, connection: psycopg.Connection
+) -> None:
+    database.execute("create table t (a int primary key deferrable, note text)")
+    database.execute("alter table t replica identity full")
+    assert key_names(complete_relation(connection, announce(), previous=None)) == ["a"]
+
+
 def test_the_same_announcement_completed_again_is_the_same_version(
     database: Database, announce: Announce, connection: psycopg.Connection
 ) -> None:
