@@ -9,8 +9,9 @@ from typing import Any
 
 import dagster as dg
 
-from cdc_core.errors import SourceError
+from cdc_core.errors import SourceError, StagingError
 from cdc_core.settings import Settings
+from cdc_core.staging.tables import staging_errors
 from orchestration.look import Look, look_at_source
 from orchestration.staging_reports import STAGING_KEY
 from spark_jobs.lake import Lake
@@ -58,11 +59,29 @@ def evaluate_staging(settings: Settings, look: Look | SourceError) -> list[dg.As
     if isinstance(look, SourceError):
         down: dict[str, Any] = {"reason": look.message, "fix": look.fix}
         return [_judge("slot_budget", 1.0, down), _judge("staging_lag", 1.0, down)]
-    slot, figures = look.slot, look.figures
-    retained = slot.retained_bytes if slot else None
-    share = 1.0 if retained is None else retained / look.budget
+    return [_judge_slot(settings, look), _judge_lag(settings, look)]
+
+
+def _judge_slot(settings: Settings, look: Look) -> dg.AssetCheckEvaluation:
+    """Judge what the slot holds back by the levels of its budget."""
+    retention = look.retention
+    if retention is None:
+        status = look.slot.wal_status if look.slot else "missing"
+        return _judge("slot_budget", 1.0, {"slot": settings.source.slot, "wal_status": status})
+    said = retention.describe(look.growth) | {"summary": retention.explain(look.growth)}
+    return _judge("slot_budget", retention.used_percent / 100, said)
+
+
+def _judge_lag(settings: Settings, look: Look) -> dg.AssetCheckEvaluation:
+    """Judge how far staging is behind the source; unreadable staging is as bad as can be."""
+    figures = look.figures
     lake = Lake(settings.lake.root, settings.state_folder)
-    staged = lake.read_staged(lake.read_epochs())
+    try:
+        with staging_errors("read the log"):
+            staged = lake.read_staged(lake.read_epochs())
+    except StagingError as error:
+        said = {"source_lsn": str(look.current), "reason": error.message, "fix": error.fix}
+        return _judge("staging_lag", 1.0, said)
     behind = None if staged is None else max(0, look.current - staged.lsn)
     # Of a capture that does not show itself only the bytes are known.
     seconds = 0.0 if not behind else figures.lag_seconds if figures else None
@@ -72,20 +91,7 @@ def evaluate_staging(settings: Settings, look: Look | SourceError) -> list[dg.As
         "lag_bytes": behind,
         "lag_seconds": seconds,
     }
-    return [
-        _judge(
-            "slot_budget",
-            share,
-            {
-                "slot": settings.source.slot,
-                "wal_status": slot.wal_status if slot else "missing",
-                "retained_bytes": retained,
-                "budget_bytes": look.budget,
-                "budget_used_percent": round(100 * share, 2),
-            },
-        ),
-        _judge("staging_lag", 1.0 if seconds is None else seconds / _LAG_S * _WARN_SHARE, lag),
-    ]
+    return _judge("staging_lag", 1.0 if seconds is None else seconds / _LAG_S * _WARN_SHARE, lag)
 
 
 def _judge(name: str, share: float, metadata: dict[str, Any]) -> dg.AssetCheckEvaluation:

@@ -11,7 +11,13 @@ from cdc_core.errors import SourceError
 from cdc_core.settings import Settings
 from cdc_core.source.connection import open_briefly
 from cdc_core.source.identity import read_identity
-from cdc_core.source.preflight import read_slot_budget
+from cdc_core.source.retention import (
+    Growth,
+    Retention,
+    find_retention,
+    measure_growth,
+    read_slot_budget,
+)
 from cdc_core.source.slot import Slot, read_slot
 from cdc_core.vocabulary import Lsn
 
@@ -24,17 +30,37 @@ class Look:
     budget: int
     current: Lsn
     figures: Figures | None
+    growth: float | None
+
+    @property
+    def retention(self) -> Retention | None:
+        """What the slot holds back; None where it is missing or lost."""
+        return None if self.slot is None else find_retention(self.slot, self.budget)
 
 
-def look_at_source(settings: Settings) -> Look | SourceError:
-    """Look once, without waiting for a server that is away; the error if it cannot be seen."""
+def look_at_source(settings: Settings, growth: Growth | None = None) -> Look | SourceError:
+    """Look once, without waiting for a server that is away; the error if it cannot be seen.
+
+    `growth` keeps the looks of a caller that comes again; for others this one takes a second more.
+    """
     source = settings.source
+    figures = read_figures(settings)
     try:
         with closing(open_briefly(source, application_name="walgate look")) as connection:
             slot = read_slot(connection, source.slot)
             budget = read_slot_budget(connection, source)
             current = read_identity(connection).current
+            rate = None if figures is None else figures.retained_growth
+            if growth is not None and slot is not None:
+                rate = growth.look(slot)
+            elif rate is None and slot is not None:
+                rate = measure_growth(connection, slot)
     except SourceError as error:
         return error
-    with closing(Lease(settings.redis, slot=source.slot)) as lease:
-        return Look(slot, budget, current, lease.read_figures())
+    return Look(slot, budget, current, figures, rate)
+
+
+def read_figures(settings: Settings) -> Figures | None:
+    """Read what the running capture shows."""
+    with closing(Lease(settings.redis, slot=settings.source.slot)) as lease:
+        return lease.read_figures()

@@ -9,6 +9,7 @@ import dagster as dg
 from cdc_core.coordination.live import Figures
 from cdc_core.errors import SourceError
 from cdc_core.settings import Settings
+from cdc_core.source.retention import Growth
 from cdc_core.source.slot import Slot
 from orchestration import replicate, tables
 from orchestration.checks import evaluate_staging
@@ -33,6 +34,7 @@ _CLICKED_JOB = "__ASSET_JOB"
 
 def build_keep_replicating(settings: Settings) -> dg.SensorDefinition:
     """The sensor that keeps exactly one replicate run alive."""
+    growth = Growth()  # Lives as long as the code server; only the time left rests on it.
 
     @dg.sensor(
         name="keep_replicating",
@@ -45,7 +47,7 @@ def build_keep_replicating(settings: Settings) -> dg.SensorDefinition:
         ),
     )
     def keep_replicating(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        look = look_at_source(settings)
+        look = look_at_source(settings, growth)
         decision = _decide_to_replicate(settings, context.instance, look)
         result = apply_decision(context, decision, lambda key: dg.RunRequest(run_key=key))
         # The cursor only spares events: it says when the checks were last evaluated.

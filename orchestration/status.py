@@ -8,25 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from cdc_core.coordination.lease import Lease
 from cdc_core.coordination.live import Figures
-from cdc_core.errors import SourceError
+from cdc_core.errors import SourceError, StagingError
 from cdc_core.settings import Settings
 from cdc_core.source.connection import open_connection
 from cdc_core.source.identity import Identity, list_published_tables, read_identity
-from cdc_core.source.preflight import find_problems, read_slot_budget
+from cdc_core.source.preflight import find_problems
 from cdc_core.source.problems import Problem, Severity
+from cdc_core.source.retention import Retention, find_retention, measure_growth, read_slot_budget
 from cdc_core.source.slot import Slot, read_slot
+from cdc_core.source.slot_problems import BUDGET_CODE, find_budget_problems
+from cdc_core.staging.tables import staging_errors
 from cdc_core.vocabulary import Lsn, TableName
 from spark_jobs.lake import Bound, Lake
 from spark_jobs.ledger import Cut, TableState, find_cut, read_states
 
 ANSWER_VERSION = 1
-_SLOT_FACTS = ("active_pid", "confirmed_flush", "restart", "wal_status", "retained_bytes")
+_SLOT_FACTS = (
+    *("active_pid", "confirmed_flush", "restart", "wal_status", "retained_bytes"),
+    *("safe_wal_size", "inactive_seconds"),
+)
 _STREAMING, _HALTED = "streaming", "halted"
 
 
@@ -39,6 +45,12 @@ class _Source:
     budget_bytes: int
     tables: list[TableName]
     problems: list[Problem]
+    growth: float | None
+
+    @property
+    def retention(self) -> Retention | None:
+        """What the slot holds back; None where it is missing or lost."""
+        return None if self.slot is None else find_retention(self.slot, self.budget_bytes)
 
     @property
     def is_capture_active(self) -> bool:
@@ -52,12 +64,13 @@ class _Source:
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
-    """What the lake says at one moment."""
+    """What the lake says at one moment; nothing but the failure where it cannot be read."""
 
-    staged: Bound | None
-    cut: Cut | None
-    states: dict[str, TableState]
-    tables: set[str]
+    staged: Bound | None = None
+    cut: Cut | None = None
+    states: dict[str, TableState] = field(default_factory=dict)
+    tables: set[str] = field(default_factory=set)
+    failure: StagingError | None = None
 
 
 def read_status(settings: Settings) -> dict[str, Any]:
@@ -69,7 +82,7 @@ def read_status(settings: Settings) -> dict[str, Any]:
     failure: SourceError | None = None
     source: _Source | None = None
     try:
-        source = _read_source(settings)
+        source = _read_source(settings, figures)
     except SourceError as error:
         failure = error
     progress = _read_progress(settings)
@@ -91,26 +104,37 @@ def read_status(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _read_source(settings: Settings) -> _Source:
+def _read_source(settings: Settings, figures: Figures | None) -> _Source:
     source = settings.source
-    with closing(open_connection(source, application_name="walgate status")) as connection:
+    with closing(
+        open_connection(source, application_name="walgate status", answer_s=source.silence_timeout)
+    ) as connection:
+        slot = read_slot(connection, source.slot)
+        growth = None if figures is None else figures.retained_growth
+        if growth is None and slot is not None:
+            growth = measure_growth(connection, slot)
         return _Source(
             read_identity(connection),
-            read_slot(connection, source.slot),
+            slot,
             read_slot_budget(connection, source),
             list_published_tables(connection, source.publication),
             find_problems(connection, source),
+            growth,
         )
 
 
 def _read_progress(settings: Settings) -> _Progress:
     lake = Lake(settings.lake.root, settings.state_folder)
-    return _Progress(
-        staged=lake.read_staged(lake.read_epochs()),
-        cut=find_cut(lake),
-        states=read_states(lake),
-        tables={str(relation.table) for relation in lake.read_relations().values()},
-    )
+    try:
+        with staging_errors("read the lake"):
+            return _Progress(
+                staged=lake.read_staged(lake.read_epochs()),
+                cut=find_cut(lake),
+                states=read_states(lake),
+                tables={str(relation.table) for relation in lake.read_relations().values()},
+            )
+    except StagingError as error:
+        return _Progress(failure=error)
 
 
 def _describe_source(identity: Identity) -> dict[str, Any]:
@@ -123,14 +147,13 @@ def _describe_source(identity: Identity) -> dict[str, Any]:
 
 
 def _describe_slot(name: str, source: _Source) -> dict[str, Any]:
-    slot = source.slot
+    slot, retention = source.slot, source.retention
     if slot is None:
         facts = dict.fromkeys(_SLOT_FACTS)
         state = "missing"
     else:
         facts = {fact: getattr(slot, fact) for fact in _SLOT_FACTS}
-        is_lost = slot.wal_status == "lost" or slot.restart is None
-        state = "lost" if is_lost else "idle" if slot.active_pid is None else "active"
+        state = "lost" if slot.is_lost else "idle" if slot.active_pid is None else "active"
     return {
         "name": name,
         "state": state,
@@ -140,8 +163,11 @@ def _describe_slot(name: str, source: _Source) -> dict[str, Any]:
         "wal_status": facts["wal_status"],
         "retained_bytes": facts["retained_bytes"],
         "budget_bytes": source.budget_bytes,
-        # Needs the rate at which the source writes WAL over time, which nobody keeps.
-        "seconds_left": None,
+        "budget_used_percent": retention and retention.used_percent,
+        "safe_wal_size": facts["safe_wal_size"],
+        "inactive_seconds": facts["inactive_seconds"],
+        "growth_bytes_per_second": source.growth,
+        "seconds_left": retention and retention.seconds_left(source.growth),
     }
 
 
@@ -205,7 +231,7 @@ def _list_problems(
 ) -> Iterator[dict[str, Any]]:
     if failure is not None:
         yield _describe_problem(Severity.ERROR, "source_down", failure.message, failure.fix)
-    for problem in [] if source is None else source.problems:
+    for problem in _list_source_problems(source):
         if problem.severity is not Severity.NOTE:
             place = f"{problem.table}: " if problem.table else ""
             what = f"{place}{problem.what}, expected {problem.expected}, found {problem.found}"
@@ -214,6 +240,9 @@ def _list_problems(
         what = f"the log cannot be written: {figures.storage_error}"
         fix = "see that the lake's storage is up, writable and not full"
         yield _describe_problem(Severity.ERROR, "storage", what, fix)
+    if progress.failure is not None:
+        what, fix = progress.failure.message, progress.failure.fix
+        yield _describe_problem(Severity.ERROR, "lake_down", what, fix)
     for state in progress.states.values():
         if state.state == _HALTED:
             what = f"{state.table} is halted: {state.reason}"
@@ -223,6 +252,15 @@ def _list_problems(
         yield _describe_problem(
             Severity.WARNING, "redis_down", what, "start Redis, or correct [redis] url"
         )
+
+
+def _list_source_problems(source: _Source | None) -> Iterator[Problem]:
+    if source is None:
+        return
+    yield from (problem for problem in source.problems if problem.code != BUDGET_CODE)
+    if source.retention is not None:
+        # The preflight looks once, and so cannot tell when the budget is used up.
+        yield from find_budget_problems(source.retention, source.growth)
 
 
 def _describe_problem(severity: Severity, code: str, what: str, fix: str) -> dict[str, Any]:

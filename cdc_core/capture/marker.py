@@ -1,7 +1,7 @@
 """The marker: emits marks, so that an idle or filtered database still moves the slot and the log.
 
-It also looks where the server's WAL is, on a connection of its own, and notices a server that is
-being shut down.
+On a connection of its own it also looks where the server's WAL is and what the slot holds back, and
+notices a server that is being shut down.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from cdc_core.capture.progress import Progress
+from cdc_core.capture.slot_watch import SlotWatch
 from cdc_core.errors import Retry, SourceError, SourceStopping
+from cdc_core.source.retention import Retention
 from cdc_core.vocabulary import Lsn
 
 # WAL that a server writes on its own account (running transactions, checkpoints, our own marks): it
@@ -37,6 +39,10 @@ class MarkConnection(Protocol):
 
     def read_current_lsn(self) -> Lsn:
         """How far the server's WAL is written."""
+        ...
+
+    def read_retention(self) -> Retention | None:
+        """What the slot holds back now."""
         ...
 
     def close(self) -> None:
@@ -64,6 +70,7 @@ class Marker:
         self._wake = threading.Event()
         self._stopping = False
         self._marked_at = float("-inf")
+        self._slot_watch = SlotWatch(progress)
         self.failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="walgate-marker", daemon=True)
         self._thread.start()
@@ -123,6 +130,9 @@ class Marker:
             self._emit(connection, self._requests[0])
             self._requests.pop(0)
         self._progress.current = current = connection.read_current_lsn()
+        retention = connection.read_retention()
+        if retention is not None:
+            self._slot_watch.look(retention)
         now = time.monotonic()
         silent_s = now - max(self._progress.staged_at, self._marked_at)
         moved = current - self._progress.staged

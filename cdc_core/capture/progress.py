@@ -17,7 +17,8 @@ class Progress:
     """What was staged, what may be confirmed, where the server is.
 
     `confirmed` is where the slot was at the start. `idle_at`, in Unix seconds, is when nothing was
-    last waiting to be staged; other times are of the monotonic clock.
+    last waiting to be staged; other times are of the monotonic clock. `retained_growth`, in bytes a
+    second, is that of the WAL which the slot holds back.
     """
 
     staged: Lsn
@@ -32,6 +33,7 @@ class Progress:
     staged_at: float = field(default_factory=time.monotonic)
     state: str = "starting"
     storage_error: str | None = None
+    retained_growth: float | None = None
     confirm: threading.Event = field(default_factory=threading.Event)
     report: threading.Event = field(default_factory=threading.Event)
 

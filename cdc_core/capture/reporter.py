@@ -86,6 +86,7 @@ class Reporter:
             batches=progress.batches,
             at=unix_s,
             storage_error=progress.storage_error or "",
+            retained_growth=progress.retained_growth,
         )
 
     def _measure_rate(self) -> None:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, fields
 class Figures:
     """One look at a running capture.
 
-    Units: bytes and seconds of lag, rows per second over the last second or so, Unix seconds for
-    `at`. LSNs are text; rows, transactions (those of marks too) and batches are of the session.
+    Units: bytes and seconds of lag, rows per second over the last second or so, bytes per second by
+    which the WAL grows that the slot holds back, Unix seconds for `at`. LSNs are text; rows,
+    transactions (those of marks too) and batches are of the session.
     """
 
     term: int | None
@@ -26,6 +27,7 @@ class Figures:
     batches: int
     at: float
     storage_error: str = ""
+    retained_growth: float | None = None
 
     def to_fields(self) -> dict[str, str]:
         """As a Redis hash."""
@@ -49,9 +51,14 @@ class Figures:
                 batches=int(stored["batches"]),
                 at=float(stored["at"]),
                 storage_error=stored["storage_error"],
+                retained_growth=_parse_optional(stored["retained_growth"]),
             )
         except (KeyError, ValueError):
             return None
+
+
+def _parse_optional(text: str) -> float | None:
+    return float(text) if text else None
 
 
 def _format(value: object) -> str:

@@ -5,12 +5,13 @@ Reads catalogs and settings that every role may read; changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import psycopg
 
-from cdc_core.settings import SourceSettings
+from cdc_core.settings import SourceSettings, TableSettings
 from cdc_core.source.column_problems import find_column_problems, find_path_clashes
+from cdc_core.source.concealment_problems import exclude_columns, find_concealment_problems
 from cdc_core.source.connection import source_errors
 from cdc_core.source.left_out import find_left_out
 from cdc_core.source.partition_problems import find_partition_problems, find_partitions_apart
@@ -19,42 +20,41 @@ from cdc_core.source.publication_problems import find_publication_problems, read
 from cdc_core.source.published_tables import read_published_tables
 from cdc_core.source.server_problems import ServerFacts, find_server_problems, read_server
 from cdc_core.source.slot import read_slot
-from cdc_core.source.slot_problems import choose_budget, find_slot_problems
+from cdc_core.source.slot_problems import find_slot_problems
 from cdc_core.source.table_problems import find_row_problems
 
 
-def find_problems(connection: psycopg.Connection, source: SourceSettings) -> list[Problem]:
+def find_problems(
+    connection: psycopg.Connection,
+    source: SourceSettings,
+    rules: Mapping[str, TableSettings] | None = None,
+) -> list[Problem]:
     """Find every problem of server, role, publications, slot and tables. Raises: SourceError.
 
-    Order: errors first, then warnings, then notes.
+    `rules` are the sections `[tables.…]`. Order: errors first, then warnings, then notes.
     """
     with source_errors("check the source"):
         server = read_server(connection)
         problems = [
             *find_server_problems(server, source, connection),
             *find_slot_problems(read_slot(connection, source.slot), server, source, connection),
-            *_find_published(connection, source, server),
+            *_find_published(connection, source, server, rules or {}),
             *find_left_out(connection),
         ]
     order = list(Severity)
     return sorted(problems, key=lambda problem: order.index(problem.severity))
 
 
-def read_slot_budget(connection: psycopg.Connection, source: SourceSettings) -> int:
-    """Give the bytes of WAL the slot may keep: configured, else the server's limit, else 10 GB."""
-    with source_errors("read max_slot_wal_keep_size"):
-        row = connection.execute(
-            "select setting::bigint from pg_settings where name = 'max_slot_wal_keep_size'"
-        ).fetchone()
-    return choose_budget(source, None if row is None or row[0] < 0 else row[0] << 20)
-
-
 def _find_published(
-    connection: psycopg.Connection, source: SourceSettings, server: ServerFacts
+    connection: psycopg.Connection,
+    source: SourceSettings,
+    server: ServerFacts,
+    rules: Mapping[str, TableSettings],
 ) -> Iterator[Problem]:
     publications = read_publications(connection, source, major=server.major)
     names = [publication.name for publication in publications]
     tables = read_published_tables(connection, names, major=server.major)
+    tables = exclude_columns(tables, rules)
     yield from find_publication_problems(publications, source, connection, table_count=len(tables))
     for table in tables:
         yield from find_row_problems(table, publications, connection)
@@ -62,3 +62,4 @@ def _find_published(
         yield from find_column_problems(table, connection, major=server.major)
     yield from find_partitions_apart(tables, connection)
     yield from find_path_clashes(tables, connection)
+    yield from find_concealment_problems(tables, rules)

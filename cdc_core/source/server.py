@@ -15,6 +15,7 @@ from cdc_core.source import marks
 from cdc_core.source.catalog import complete_relation
 from cdc_core.source.connection import open_connection
 from cdc_core.source.replication import ReplicationStream
+from cdc_core.source.retention import Retention, read_retention
 from cdc_core.source.role import require_replication
 from cdc_core.source.slot import (
     Holder,
@@ -39,6 +40,7 @@ class MarkConnection:
 
     def __init__(self, source: SourceSettings) -> None:
         """Connect. Raises: SourceError."""
+        self._source = source
         self._connection = open_connection(
             source, application_name="walgate marks", answer_s=source.silence_timeout
         )
@@ -50,6 +52,10 @@ class MarkConnection:
     def read_current_lsn(self) -> Lsn:
         """How far the server's WAL is written. Raises: SourceError."""
         return marks.read_current_lsn(self._connection)
+
+    def read_retention(self) -> Retention | None:
+        """What the slot holds back now. Raises: SourceError."""
+        return read_retention(self._connection, self._source)
 
     def close(self) -> None:
         """Disconnect."""

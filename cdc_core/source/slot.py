@@ -17,7 +17,8 @@ class Slot:
     """A row of `pg_replication_slots` (PostgreSQL documentation, section 52.20).
 
     Units: `retained_bytes` of WAL that the slot holds back; `safe_wal_size` in bytes, None where
-    the server sets no limit.
+    the server sets no limit. How long it was not in use, and why the server gave it up, are known
+    from PostgreSQL 17 on.
     """
 
     name: str
@@ -31,6 +32,13 @@ class Slot:
     safe_wal_size: int | None
     retained_bytes: int | None
     two_phase: bool
+    inactive_seconds: float | None
+    invalidation: str | None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the server has given it up."""
+        return self.wal_status == "lost" or self.restart is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +81,18 @@ def read_slot(connection: psycopg.Connection, name: str) -> Slot | None:
                    restart_lsn::text, wal_status, safe_wal_size,
                    case when not pg_is_in_recovery()
                         then pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint end,
-                   two_phase
-            from pg_replication_slots where slot_name = %s
+                   two_phase,
+                   extract(epoch from clock_timestamp()
+                           - (to_jsonb(s) ->> 'inactive_since')::timestamptz)::float8,
+                   to_jsonb(s) ->> 'invalidation_reason'
+            from pg_replication_slots s where slot_name = %s
             """,
             (name,),
         ).fetchone()
     if row is None:
         return None
-    plugin, slot_type, database, active_pid, confirmed, restart, wal_status, safe, kept, two = row
+    plugin, slot_type, database, active_pid, confirmed, restart, wal_status, safe, kept = row[:9]
+    two_phase, inactive_s, invalidation = row[9:]
     return Slot(
         name=name,
         plugin=plugin,
@@ -92,7 +104,9 @@ def read_slot(connection: psycopg.Connection, name: str) -> Slot | None:
         wal_status=wal_status,
         safe_wal_size=safe,
         retained_bytes=kept,
-        two_phase=two,
+        two_phase=two_phase,
+        inactive_seconds=None if active_pid is not None else inactive_s,
+        invalidation=invalidation,
     )
 
 
@@ -123,10 +137,11 @@ def require_usable(slot: Slot | None, *, name: str, database: str) -> Slot:
             fix="name another slot in [source] slot; prepared transactions arrive at their commit",
             retry=Retry.AFTER_FIX,
         )
-    if slot.wal_status == "lost" or slot.restart is None or slot.confirmed_flush is None:
+    if slot.is_lost or slot.confirmed_flush is None:
+        reason = f", invalidated for {slot.invalidation}" if slot.invalidation else ""
         raise SlotLost(
-            f"slot {name} is lost: wal_status {slot.wal_status}, restart LSN {slot.restart}; the"
-            " server has removed WAL that it needed",
+            f"slot {name} is lost: wal_status {slot.wal_status}, restart LSN {slot.restart}"
+            f"{reason}; the server may have removed WAL that it needed",
             fix=START_ANEW,
             retry=Retry.AFTER_FIX,
         )

@@ -6,19 +6,13 @@ from collections.abc import Iterator
 
 import psycopg
 
-from cdc_core.quantities import format_size
 from cdc_core.settings import SourceSettings
 from cdc_core.source.problems import Problem, Severity
+from cdc_core.source.retention import LEVELS, Retention, choose_budget, find_retention
 from cdc_core.source.server_problems import ServerFacts
 from cdc_core.source.slot import Slot
 
-DEFAULT_SLOT_BUDGET = 10 << 30
-BUDGET_WARNING_SHARE = 0.8
-
-
-def choose_budget(source: SourceSettings, wal_limit: int | None) -> int:
-    """Give the bytes of WAL that a slot may keep, where the server limits them to `wal_limit`."""
-    return source.slot_budget or wal_limit or DEFAULT_SLOT_BUDGET
+BUDGET_CODE = "slot_budget"
 
 
 def find_slot_problems(
@@ -86,7 +80,7 @@ def find_slot_problems(
             f"name another slot in [source] slot, or before the first run {drop}",
         )
     yield from _find_activity_problems(slot, connection)
-    if slot.wal_status == "lost" or slot.restart is None:
+    if slot.is_lost:
         yield Problem(
             Severity.ERROR,
             "slot_lost",
@@ -104,15 +98,20 @@ def find_slot_problems(
             "wal_status unreserved",
             "run `walgate replicate` now, and raise max_slot_wal_keep_size",
         )
-    budget = choose_budget(source, server.wal_limit)
-    retained = slot.retained_bytes or 0
-    if retained > budget * BUDGET_WARNING_SHARE:
+    retention = find_retention(slot, choose_budget(source, server.wal_limit))
+    if retention is not None:
+        yield from find_budget_problems(retention, None)
+
+
+def find_budget_problems(retention: Retention, growth: float | None) -> Iterator[Problem]:
+    """Find whether the slot holds back much; `growth` is in bytes a second, where it is known."""
+    if retention.level:
         yield Problem(
-            Severity.ERROR if retained > budget else Severity.WARNING,
-            "slot_budget",
-            f"slot {name} keeps much WAL",
-            f"less than {format_size(budget)}",
-            format_size(retained),
+            Severity.ERROR if retention.level == LEVELS[-1] else Severity.WARNING,
+            BUDGET_CODE,
+            f"slot {retention.slot} has used {retention.level} % of its budget",
+            f"less than {LEVELS[0]} %",
+            retention.explain(growth),
             "run `walgate replicate`, end long transactions of the source, or raise"
             " [source] slot_budget",
         )

@@ -43,7 +43,8 @@ def format_status(answer: dict[str, Any]) -> Iterator[str]:
         yield (
             f"slot     {slot['name']} {slot['state']}, confirmed"
             f" {_show(slot['confirmed_flush_lsn'])}, keeps {_show(slot['retained_bytes'])} of"
-            f" {slot['budget_bytes']} bytes"
+            f" {slot['budget_bytes']} bytes ({_show(slot['budget_used_percent'])} %),"
+            f" {_show(slot['seconds_left'])} s left at the present rate"
         )
     yield (
         f"capture  {capture['state']}, staged {_show(capture['staged_lsn'])}, lag"

@@ -21,7 +21,7 @@ publication = {publication}
 # origin = "any"               # "none" leaves out what another replication brought (16 or later)
 # slot_budget = "10GB"         # WAL the slot may keep; default: the server's max_slot_wal_keep_size
 # connect_timeout = "10s"
-# silence_timeout = "30s"      # after this without an answer a connection is given up and made again
+# silence_timeout = "30s"      # without an answer; then the connection is made again
 # allow_insecure = false
 
 [lake]

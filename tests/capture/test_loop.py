@@ -55,6 +55,9 @@ class MemoryMarks:
         """Give where the server is."""
         return Lsn(self._at)
 
+    def read_retention(self) -> None:
+        """Give nothing."""
+
     def close(self) -> None:
         """Do nothing."""
 

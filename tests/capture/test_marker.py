@@ -36,6 +36,9 @@ class Server:
     def read_current_lsn(self) -> Lsn:
         return Lsn(self.current)
 
+    def read_retention(self) -> None:
+        pass
+
     def close(self) -> None:
         self.closed += 1
 
