@@ -33,6 +33,8 @@ _CONF = {
     "spark.databricks.delta.merge.materializeSource": "none",
     # Merges generate much code; a full code cache turns the compiler off for good.
     "spark.driver.defaultJavaOptions": "-XX:ReservedCodeCacheSize=512m",
+    # A round compiles some 40 classes a table, the same in every round; 100 are kept by default.
+    "spark.sql.codegen.cache.maxEntries": "4000",
     # What a round computed is freed once the collector has seen that nothing refers to it.
     "spark.cleaner.periodicGC.interval": "5min",
     "spark.ui.enabled": "false",

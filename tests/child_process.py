@@ -17,6 +17,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+# Under nohup every child would inherit that a hang-up is ignored.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
 STOP_DEADLINE_S = 60.0
 _GUARD = """
 read -r _

@@ -41,6 +41,8 @@ _DICTIONARY_COLUMNS = [
     "relation_version",
     "op",
 ]
+# What is encoded stays in memory until its row group is whole.
+_GROUP_ROWS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class Part:
 
 
 class PartWriter:
-    """Writes one part, a row group at a time; private, and removed unless finished."""
+    """Writes one part, some row groups at a time; private, and removed unless finished."""
 
     def __init__(self, folder: Path) -> None:
         """Open a new file with a name that no other run uses."""
@@ -92,8 +94,8 @@ class PartWriter:
         return self._file.tell()
 
     def write(self, changes: pa.Table) -> None:
-        """Add a row group. Raises: OSError where the storage refuses."""
-        self._writer.write_table(changes, row_group_size=max(1, changes.num_rows))
+        """Add row groups. Raises: OSError where the storage refuses."""
+        self._writer.write_table(changes, row_group_size=_GROUP_ROWS)
         self._rows += changes.num_rows
         self._marks += changes.column("table").null_count
         for name in STATISTICS_COLUMNS:
