@@ -31,7 +31,7 @@ def _watch_arguments() -> Iterator[set[str]]:
     done = threading.Event()
 
     def look() -> None:
-        while not done.wait(0.02):
+        while not done.wait(0.1):
             for process in psutil.process_iter(["cmdline"]):
                 seen.update(process.info["cmdline"] or ())
 
