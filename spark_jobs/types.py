@@ -64,18 +64,19 @@ def map_type(column: Column) -> TypeMapping:
 
 def describe_types() -> Iterator[tuple[str, str, str]]:
     """Give the whole table, for a reader: Postgres types, the lake's type, what `_raw` holds."""
-    numeric = _map_numeric(-1)
+    lines: dict[tuple[str, str], list[str]] = {}
     for name, mapping in _MAPPINGS.items():
-        if mapping is not _STRING:
-            yield name, mapping.spark_type.simpleString(), mapping.raw
+        lines.setdefault((mapping.spark_type.simpleString(), mapping.raw), []).append(name)
+    for (kind, raw), names in lines.items():
+        yield ", ".join(names), kind, raw
     yield "numeric(p,s)", "decimal(p,s), p at most 38", "NaN; what 38 digits do not hold"
-    yield "numeric(p,s), s above 38", "string", ""
-    yield "numeric", numeric.spark_type.simpleString(), numeric.raw
-    typed = {name for name, mapping in _MAPPINGS.items() if mapping is not _STRING}
-    yield ", ".join(sorted({*OIDS} - typed - {"numeric"})), "string", ""
-    yield "arrays of all these", "array of the element's type", _map(1007, -1).raw
-    yield "domains", "the type of what they are over", "as there"
-    yield "enums, composite types, all other types, and arrays of them", "string", ""
+    yield f"numeric(p,s), s above {_MAX_PRECISION}", _STRING.spark_type.simpleString(), ""
+    yield "numeric", _UNCONSTRAINED.simpleString(), _UNLIMITED_NUMERIC.raw
+    as_text = sorted({*OIDS} - {*_MAPPINGS, "numeric"})
+    yield ", ".join(as_text), _STRING.spark_type.simpleString(), ""
+    yield "arrays of these, but of box", "array of the same", _array(_STRING).raw
+    yield "domains", "as what they are over", "as there"
+    yield "enums, composite types, all others and their arrays", "string", ""
 
 
 def decode_numeric_modifier(type_modifier: int) -> tuple[int, int] | None:
@@ -162,8 +163,8 @@ def _array(element: TypeMapping) -> TypeMapping:
         parse,
         False,
         loses=loses,
-        raw="all of it where an element does not fit or there are more dimensions; "
-        "beside the value where the lower bound is not 1",
+        raw="more dimensions, elements that do not fit; "
+        "beside the value what its elements lose, and a lower bound other than 1",
     )
 
 

@@ -17,6 +17,7 @@ from cdc_core.vocabulary import Column
 from spark_jobs.types import decode_numeric_modifier, map_type
 from spark_jobs.types_built_in import ELEMENTS, OIDS
 from tests.postgres_server import Database
+from tests.spark.types_table import README, replace_table
 
 ARRAYS = {element: array for array, element in ELEMENTS.items()}
 BOX_ARRAY = 1020
@@ -295,3 +296,8 @@ def test_the_built_in_types_are_those_of_the_server(database: Database) -> None:
     )
     assert {name: oid for name, oid, _, _ in found} == OIDS
     assert {array: oid for _, oid, array, delimiter in found if delimiter == ","} == ELEMENTS
+
+
+def test_the_readme_has_the_table_of_types_that_the_code_has() -> None:
+    readme = README.read_text()
+    assert replace_table(readme) == readme
