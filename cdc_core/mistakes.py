@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -37,6 +37,10 @@ _EXAMPLES: dict[_Key, str] = {
 }
 # It tells where a password goes and holds none.
 _PASSWORD_FIX = "set WALGATE_SOURCE__PASSWORD, or password_file, or use libpq's PGPASSFILE"  # noqa: S105
+HASH_KEY_VARIABLE = "WALGATE_HASH_KEY"
+# Of 256 bits made by chance and written in hex; a word could be guessed from hashed values.
+_MIN_HASH_KEY_LENGTH = 32
+_HASH_KEY_FIX = f"set {HASH_KEY_VARIABLE} or hash_key_file to the output of `openssl rand -hex 32`"
 _LAKE_FOLDERS = ("staging", "tables", "history", "quarantine", "reports", "ledger")
 _HEADER = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?\Z")
 _ENTRY = re.compile(r"\s*([A-Za-z0-9_.-]+|\"[^\"]+\")\s*=")
@@ -100,11 +104,15 @@ def find_mistakes(
 ) -> list[Mistake]:
     """Find what no single value shows: secrets in the wrong place and contradictions."""
     mistakes = []
-    if "state_folder" in written:
-        mistakes.append(Mistake(("state_folder",), "unknown section", fix="remove it"))
+    mistakes += [
+        Mistake((name,), "unknown section", fix="remove it")
+        for name in ("state_folder", "hash_key")
+        if name in written
+    ]
     source, lake = values.get("source"), values.get("lake")
     if isinstance(source, dict):
         mistakes += _find_source_mistakes(written, source, environ, folder=folder)
+    mistakes += _find_hash_key_mistakes(values, environ, folder=folder)
     if isinstance(lake, dict) and all(isinstance(lake.get(key), str) for key in ("root", "spool")):
         mistakes += _find_lake_mistakes(folder / lake["root"], folder / lake["spool"], folder)
     return mistakes
@@ -116,7 +124,8 @@ def explain_mistakes(
     """Say each of pydantic's errors in our words."""
     mistakes = []
     for entry in error.errors(include_url=False):
-        key = tuple(str(part) for part in entry["loc"][:2])
+        depth = 3 if entry["loc"][:1] == ("tables",) else 2
+        key = tuple(str(part) for part in entry["loc"][:depth] if part != "[key]")
         if entry["type"] == "default_factory_not_called":
             continue
         if entry["type"] == "extra_forbidden":
@@ -142,7 +151,9 @@ def explain_mistakes(
         }.get(entry["type"], entry["msg"].removeprefix("Value error, "))
         expected = expected.replace("Input should be", "expected")
         found = _describe_value(key, values)
-        mistakes.append(Mistake(key, f"{expected}, found {found}", fix=fix))
+        # What a section as a whole is refused for says itself what was found.
+        what = expected if found == "a dict" else f"{expected}, found {found}"
+        mistakes.append(Mistake(key, what, fix=fix))
     return mistakes
 
 
@@ -161,7 +172,9 @@ def _find_source_mistakes(
         what = "both password_file and WALGATE_SOURCE__PASSWORD are given"
         mistakes.append(Mistake(("source", "password_file"), what, "keep one of them"))
     elif isinstance(source.get("password_file"), str):
-        mistakes += _find_password_file_mistakes(folder / source["password_file"])
+        mistakes += _find_secret_file_mistakes(
+            "password_file", folder / source["password_file"], what="the password"
+        )
     dsn = source.get("dsn")
     if not isinstance(dsn, str) or not dsn:
         return mistakes
@@ -201,15 +214,43 @@ def _find_transport_mistakes(parameters: Mapping[str, str], *, is_allowed: bool)
     ]
 
 
-def _find_password_file_mistakes(file: Path) -> list[Mistake]:
-    key = ("source", "password_file")
+def _find_hash_key_mistakes(
+    values: Mapping[str, Any], environ: Mapping[str, str], *, folder: Path
+) -> list[Mistake]:
+    """Refuse hashing without a key, and a key that could be guessed."""
+    key = ("source", "hash_key_file")
+    source, tables = values.get("source"), values.get("tables")
+    file = source.get("hash_key_file") if isinstance(source, dict) else None
+    given = environ.get(HASH_KEY_VARIABLE)
+    if isinstance(file, str):
+        if given is not None:
+            what = f"both hash_key_file and {HASH_KEY_VARIABLE} are given"
+            return [Mistake(key, what, "keep one of them")]
+        mistakes = _find_secret_file_mistakes("hash_key_file", folder / file, what="the key")
+        if mistakes:
+            return mistakes
+        given = (folder / file).expanduser().read_text(encoding="utf-8").strip()
+    if given is not None and len(given) < _MIN_HASH_KEY_LENGTH:
+        what = f"the hash key is shorter than {_MIN_HASH_KEY_LENGTH} characters"
+        return [Mistake(key, what, _HASH_KEY_FIX)]
+    if given is not None or not isinstance(tables, dict):
+        return []
+    return [
+        Mistake(("tables", str(name), "hash"), "hashing needs a key", _HASH_KEY_FIX)
+        for name, entries in tables.items()
+        if isinstance(entries, dict) and entries.get("hash")
+    ]
+
+
+def _find_secret_file_mistakes(name: str, file: Path, *, what: str) -> list[Mistake]:
+    key = ("source", name)
     try:
         text = file.expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         return [Mistake(key, f"cannot be read: {reason}", "make it a readable UTF-8 file")]
     if len(text.splitlines()) != 1:
-        return [Mistake(key, "expected one line", "write the password and nothing else into it")]
+        return [Mistake(key, "expected one line", f"write {what} and nothing else into it")]
     return []
 
 
@@ -230,20 +271,24 @@ def _explain_unknown(key: _Key, model: type[BaseModel]) -> Mistake:
     what = "unknown section"
     if len(key) > 1:
         what = "unknown key"
-        section = model.model_fields[key[0]].annotation
-        fields = section.model_fields if section is not None else {}
-    known = sorted(set(fields) - {"state_folder", "password"})
+        fields = getattr(_section_of(key, model), "model_fields", {})
+    known = sorted(set(fields) - {"state_folder", "hash_key", "password"})
     near = difflib.get_close_matches(key[-1], known, n=1)
     fix = f"did you mean {near[0]}?" if near else f"remove it; known are {', '.join(known)}"
     return Mistake(key, what, fix)
+
+
+def _section_of(key: _Key, model: type[BaseModel]) -> object:
+    """Give the model of the section that a key is in; of `[tables]`, that of each table."""
+    annotation = model.model_fields[key[0]].annotation
+    return get_args(annotation)[-1] if get_origin(annotation) is dict else annotation
 
 
 def _default_of(key: _Key, model: type[BaseModel]) -> str | None:
     """Write a key's default as TOML would."""
     if len(key) != 2:  # noqa: PLR2004 - a section and its key.
         return None
-    section = model.model_fields[key[0]].annotation
-    setting = getattr(section, "model_fields", {}).get(key[1])
+    setting = getattr(_section_of(key, model), "model_fields", {}).get(key[1])
     default = None if setting is None else setting.default
     if isinstance(default, bool):
         return str(default).lower()

@@ -11,7 +11,7 @@ import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -22,11 +22,19 @@ from pydantic import (
     SecretStr,
     ValidationError,
     ValidationInfo,
+    model_validator,
 )
 
 from cdc_core.errors import ConfigurationError
-from cdc_core.mistakes import Mistake, Origins, explain_mistakes, find_mistakes
+from cdc_core.mistakes import (
+    HASH_KEY_VARIABLE,
+    Mistake,
+    Origins,
+    explain_mistakes,
+    find_mistakes,
+)
 from cdc_core.quantities import parse_duration, parse_size
+from cdc_core.table_patterns import TablePattern
 
 CONFIG_NAME = "walgate.toml"
 _PREFIX = "WALGATE_"
@@ -95,6 +103,11 @@ def _check_redis_url(value: str) -> str:
     return value
 
 
+def _check_pattern(value: str) -> str:
+    TablePattern.parse(value)
+    return value
+
+
 def _require_time(value: float) -> float:
     if value <= 0:
         raise ValueError("expected a duration above zero such as 30s")
@@ -118,6 +131,7 @@ class SourceSettings(_Section):
     dsn: str = Field(min_length=1)
     password_file: LocalPath | None = None
     password: SecretStr | None = Field(default=None, repr=False)
+    hash_key_file: LocalPath | None = None
     slot: str = Field(default="walgate", pattern=r"^[a-z0-9_]{1,63}$")
     publication: Annotated[tuple[str, ...], BeforeValidator(_split_list)] = ("walgate",)
     origin: Literal["any", "none"] = "any"
@@ -185,8 +199,24 @@ class DagsterSettings(_Section):
     )
 
 
+class TableSettings(_Section):
+    """`[tables."schema.name"]`: what of a table's columns is kept from the lake."""
+
+    exclude: Annotated[tuple[str, ...], BeforeValidator(_split_list)] = ()
+    hash: Annotated[tuple[str, ...], BeforeValidator(_split_list)] = ()
+
+    @model_validator(mode="after")
+    def _refuse_both(self) -> Self:
+        if both := sorted({*self.exclude} & {*self.hash}):
+            raise ValueError(f"expected each column once, found {', '.join(both)} in both lists")
+        return self
+
+
 class Settings(_Section):
-    """All sections; `state_folder` is this host's state, which may be deleted."""
+    """All sections; `state_folder` is this host's state, which may be deleted.
+
+    `hash_key` comes from the environment or a file, never from `walgate.toml`.
+    """
 
     source: SourceSettings
     lake: LakeSettings
@@ -195,6 +225,10 @@ class Settings(_Section):
     spark: SparkSettings = SparkSettings()
     merge: MergeSettings = MergeSettings()
     dagster: DagsterSettings
+    tables: dict[Annotated[str, AfterValidator(_check_pattern)], TableSettings] = Field(
+        default_factory=dict
+    )
+    hash_key: SecretStr | None = Field(default=None, repr=False)
     state_folder: Path
 
 
@@ -245,7 +279,7 @@ def parse_settings(text: str, *, file: Path, environ: Mapping[str, str]) -> Sett
             origins.report(mistakes),
             fix=f"correct {file.name}, then run `walgate check`",
         )
-    return _with_password(settings)
+    return _with_secrets(settings, environ)
 
 
 def _read_text(file: Path) -> str:
@@ -283,11 +317,23 @@ def _override(
     return values, mistakes
 
 
-def _with_password(settings: Settings) -> Settings:
-    """Read the password file, if there is one; find_mistakes has seen that it can be read."""
-    file = settings.source.password_file
-    if file is None:
-        return settings
-    password = SecretStr(file.read_text(encoding="utf-8").rstrip("\r\n"))
-    source = settings.source.model_copy(update={"password": password})
-    return settings.model_copy(update={"source": source})
+def _with_secrets(settings: Settings, environ: Mapping[str, str]) -> Settings:
+    """Read the files of secrets, if there are any; find_mistakes has seen that they can be read."""
+    source = settings.source
+    if source.password_file is not None:
+        password = _read_secret(source.password_file)
+        settings = settings.model_copy(
+            update={"source": source.model_copy(update={"password": password})}
+        )
+    hash_key = None
+    if source.hash_key_file is not None:
+        hash_key = _read_secret(source.hash_key_file)
+    elif HASH_KEY_VARIABLE in environ:
+        hash_key = SecretStr(environ[HASH_KEY_VARIABLE])
+    if hash_key is not None:
+        settings = settings.model_copy(update={"hash_key": hash_key})
+    return settings
+
+
+def _read_secret(file: Path) -> SecretStr:
+    return SecretStr(file.read_text(encoding="utf-8").rstrip("\r\n"))

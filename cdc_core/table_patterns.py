@@ -7,12 +7,16 @@ Names are as the catalog spells them: nothing is folded to lower case.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from cdc_core.vocabulary import TableName
 
 _PART = re.compile(r'"((?:[^"]|"")+)"|([^".\s]+)')
 _PARTS = 2
+
+_Rule = TypeVar("_Rule")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +63,10 @@ class TablePattern:
     def matches(self, table: TableName) -> bool:
         """Tell whether it names the table."""
         return self.expression.fullmatch(f"{table.schema}\0{table.name}") is not None
+
+
+def choose_rule(rules: Mapping[str, _Rule], table: TableName) -> tuple[TablePattern, _Rule] | None:
+    """Choose of the rules that match the table the one with the most exact pattern, if any does."""
+    patterns = ((TablePattern.parse(text), rule) for text, rule in rules.items())
+    found = [(pattern, rule) for pattern, rule in patterns if pattern.matches(table)]
+    return max(found, key=lambda entry: (entry[0].exactness, entry[0].text), default=None)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 
+from cdc_core.capture.concealing import make_conceal
 from cdc_core.capture.loop import Bound, CaptureLoop
 from cdc_core.capture.marker import Marker
 from cdc_core.capture.memory import return_freed_memory
@@ -226,6 +227,7 @@ def _stream(run: _Run, source: Source, log: ChangeLog, start: _Start, progress: 
         staged=start.staged,
         expected=log.read_transactions(start.epoch, since=confirmed),
         complete=complete,
+        conceal=make_conceal(settings, log.latest_relation),
     )
     progress.staged = start.staged
     progress.confirmed = confirmed

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from cdc_core.capture.batches import Batch, Block, Entry, Runs, Transactions, split_blocks
+from cdc_core.capture.concealing import Conceal, conceal_nothing
 from cdc_core.capture.marks import mark_id, read_mark
 from cdc_core.errors import START_ANEW, Retry, UnexpectedMessage, WrongServer
 from cdc_core.layout import END_LSN_NOT_KNOWN
@@ -80,13 +81,15 @@ class Collector:
         staged: Lsn,
         expected: Iterable[TransactionId],
         complete: Callable[[Announcement], Relation],
+        conceal: Conceal = conceal_nothing,
     ) -> None:
         """Drop what ends at or below `staged`, if it is exactly `expected`, in commit order."""
         self._staged = staged
         self._expected = deque(expected)
         self._complete = complete
+        self._conceal = conceal
         self._last_end = Lsn(0)
-        self._known: dict[int, Relation] = {}
+        self._known: dict[int, RelationFrom] = {}
         self._announced: list[RelationFrom] = []
         self._relations: list[tuple[Relation, Lsn]] = []
         self._frames: list[Frame] = []
@@ -250,8 +253,12 @@ class Collector:
     def _announce(self, announcement: Announcement) -> None:
         transaction = self._require_open("relation")
         relation = self._complete(announcement)
-        self._known[relation.oid] = relation
-        self._announced.append(RelationFrom(len(self._frames), relation))
+        concealment = self._conceal(relation)
+        if concealment is not None:
+            relation = concealment.conceal_relation(relation)
+        known = RelationFrom(len(self._frames), relation, concealment)
+        self._known[relation.oid] = known
+        self._announced.append(known)
         self._relations.append((relation, transaction.begin.commit_lsn))
 
     def _truncate(self, truncate: Truncate) -> None:
@@ -260,7 +267,7 @@ class Collector:
             raise UnexpectedMessage("no relation was announced for it", "truncate")
         detail = json.dumps({"cascade": truncate.cascade})
         for oid in truncate.oids:
-            self._add_entry(Operation.TRUNCATE, detail, self._known[oid])
+            self._add_entry(Operation.TRUNCATE, detail, self._known[oid].relation)
 
     def _receive_message(self, message: LogicalMessage) -> None:
         if not message.transactional:
@@ -303,7 +310,7 @@ class Collector:
         if rows and transaction.replayed:
             del self._frames[transaction.run_row :]
             self._announced = [
-                RelationFrom(min(entry.first_row, transaction.run_row), entry.relation)
+                replace(entry, first_row=min(entry.first_row, transaction.run_row))
                 for entry in self._announced
             ]
         elif rows:
@@ -325,7 +332,7 @@ class Collector:
             self._frames.clear()
             self._runs = Runs()
         self._waiting_size = 0
-        self._announced = [RelationFrom(0, relation) for relation in self._known.values()]
+        self._announced = [replace(known, first_row=0) for known in self._known.values()]
 
     def _count_growth(self, growth: int, rows: int) -> None:
         """Count what decoding made larger: a NULL is one byte on the wire and four in a column."""

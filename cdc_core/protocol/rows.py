@@ -21,6 +21,7 @@ import pyarrow as pa
 from cdc_core.errors import UnexpectedMessage
 from cdc_core.layout import DECODED_SCHEMA
 from cdc_core.protocol import tuples
+from cdc_core.protocol.concealment import Concealment, conceal_messages
 from cdc_core.protocol.tuples import Cells, Flags, Integers, Octets, RowMessages
 from cdc_core.vocabulary import Operation, Relation
 
@@ -33,10 +34,14 @@ _UNDECODED_CODE = _OPERATIONS.index(Operation.UNDECODED)
 
 @dataclass(frozen=True, slots=True)
 class RelationFrom:
-    """The relation that rows of its oid decode by, from `first_row` to the next of that oid."""
+    """The relation that rows of its oid decode by, from `first_row` to the next of that oid.
+
+    With a concealment it is the concealed one, and the rows are concealed before they are decoded.
+    """
 
     first_row: int
     relation: Relation
+    concealment: Concealment | None = None
 
 
 def decode_rows(
@@ -50,6 +55,9 @@ def decode_rows(
     """
     if not frames:
         return pa.RecordBatch.from_pylist([], schema=DECODED_SCHEMA)
+    if any(entry.concealment for entry in relations):
+        rules = [(entry.first_row, entry.relation.oid, entry.concealment) for entry in relations]
+        frames = conceal_messages(frames, rules)
     messages = tuples.join_messages(frames)
     chosen = _match_relations(messages, relations)
     cells = tuples.walk_tuples(messages)

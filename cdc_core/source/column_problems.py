@@ -136,5 +136,6 @@ def _find_name_problems(table: PublishedTable, connection: psycopg.Connection) -
                 column,
                 sql.SQL("ALTER TABLE {} RENAME COLUMN {} TO …;")
                 .format(table.identifier, sql.Identifier(column))
-                .as_string(connection),
+                .as_string(connection)
+                + " or exclude it in [tables.…]",
             )

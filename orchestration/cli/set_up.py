@@ -75,7 +75,7 @@ def check(
 
     settings = context.obj.load_settings()
     with closing(open_connection(settings.source, application_name="walgate check")) as connection:
-        problems = find_problems(connection, settings.source)
+        problems = find_problems(connection, settings.source, settings.tables)
     if as_json:
         answer = {"version": ANSWER_VERSION, "problems": [asdict(p) for p in problems]}
         typer.echo(json.dumps(answer, indent=2))

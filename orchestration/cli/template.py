@@ -23,6 +23,7 @@ publication = {publication}
 # connect_timeout = "10s"
 # silence_timeout = "30s"      # without an answer; then the connection is made again
 # allow_insecure = false
+# hash_key_file = "hash.key"   # or WALGATE_HASH_KEY; needed by hash below
 
 [lake]
 root = {root}
@@ -57,6 +58,10 @@ root = {root}
 # port = 3000                  # of its page, on loopback
 # autostart = true             # sensors run from the start
 # freshness = {{ "staging/changes" = "5min" }}
+
+# [tables."public.orders"]     # or a pattern such as "public.*"; the most exact one counts
+# exclude = ["ssn"]            # never in the log, and no column of the table
+# hash = ["email"]             # HMAC-SHA256 of its text, in hexadecimal
 """
 
 

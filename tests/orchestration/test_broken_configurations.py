@@ -68,6 +68,23 @@ BROKEN: dict[str, tuple[str, dict[str, str], list[list[str]]]] = {
             ["walgate.toml:11", "capture.batch_rows", "above zero"],
         ],
     ),
+    "tables": (
+        SOURCE + LAKE + "[tables.orders]\n[tables.'public.*']\nexcluded = ['a']\n"
+        + "exclude = ['a', 'a']\n[tables.\"public.t\"]\nexclude = ['a']\nhash = ['a', 'b']\n",
+        {},
+        [
+            ["walgate.toml:5", "tables.orders", "not a table or pattern"],
+            ["tables.public.*.excluded", "did you mean exclude"],
+            ["tables.public.*.exclude", "each name once"],
+            ["walgate.toml:9", "tables.public.t", "found a in both lists"],
+            ["walgate.toml:11", "tables.public.t.hash", "needs a key", "WALGATE_HASH_KEY"],
+        ],
+    ),
+    "a_hash_key_that_is_guessed": (
+        f"hash_key = '{CANARY}'\n" + SOURCE + LAKE + "[tables.\"public.t\"]\nhash = ['a']\n",
+        {"WALGATE_HASH_KEY": CANARY},
+        [["source.hash_key_file", "shorter than 32"], ["hash_key", "unknown section"]],
+    ),
     "password_in_a_pair": (
         f"[source]\ndsn = \"host=/nowhere password='{CANARY}'\"\npassword = '{CANARY}'\n" + LAKE,
         {},
@@ -172,10 +189,11 @@ def test_every_default_that_init_shows_may_be_set(tmp_path: Path) -> None:
     shown = [line.removeprefix("# ") for line in file.read_text().splitlines()]
     written = [line for line in shown if re.match(r"\[|[a-z_]+ = ", line)]
     assert len(written) > 20
-    # The one without a default names a file that would have to exist.
-    kept = [line for line in written if not line.startswith("password_file")]
+    # Those without a default name files that would have to exist.
+    kept = [line for line in written if not line.startswith(("password_file", "hash_key_file"))]
     file.write_text("\n".join(kept))
-    assert run_walgate("check", folder=tmp_path).exit_code == 3
+    key = {"WALGATE_HASH_KEY": "f" * 64}
+    assert run_walgate("check", folder=tmp_path, environment=key).exit_code == 3
 
 
 def test_an_unreachable_source_is_a_failure_that_a_retry_may_cure(tmp_path: Path) -> None:

@@ -1,0 +1,80 @@
+"""Which columns of which table the settings keep from the log.
+
+A rule that names a column in vain may be misspelt, or the column renamed, and what it was to
+conceal be staged in the clear. So for a table named exactly capture stops where a column of the
+rule is missing and the table is new, or another column has appeared. A pattern conceals what a
+table has of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from cdc_core.errors import ConfigurationError
+from cdc_core.protocol.concealment import Concealment, Treatment
+from cdc_core.settings import Settings, TableSettings
+from cdc_core.table_patterns import choose_rule
+from cdc_core.vocabulary import Relation
+
+# Gives what is concealed of a relation. Raises: ConfigurationError.
+Conceal: TypeAlias = Callable[[Relation], Concealment | None]
+
+
+def conceal_nothing(_: Relation) -> None:
+    """No rule."""
+
+
+def make_conceal(settings: Settings, latest: Callable[[int], Relation | None]) -> Conceal:
+    """Give the settings' rules for relations in log order; `latest` gives the log's newest."""
+    if not settings.tables:
+        return conceal_nothing
+    key = b"" if settings.hash_key is None else settings.hash_key.get_secret_value().encode()
+    seen: dict[int, Relation] = {}
+
+    def conceal(relation: Relation) -> Concealment | None:
+        previous = seen.get(relation.oid) or latest(relation.oid)
+        chosen = _choose_concealment(settings.tables, relation, previous, key)
+        seen[relation.oid] = relation
+        return chosen
+
+    return conceal
+
+
+def _choose_concealment(
+    rules: Mapping[str, TableSettings], relation: Relation, previous: Relation | None, key: bytes
+) -> Concealment | None:
+    found = choose_rule(rules, relation.table)
+    if found is None:
+        return None
+    pattern, rule = found
+    section = f"[tables.{pattern.text!r}]"
+    names, listed = {c.name for c in relation.columns}, {*rule.exclude, *rule.hash}
+    appeared = names - listed - {c.name for c in (previous.columns if previous else ())}
+    missing = sorted(listed - names)
+    if missing and appeared and pattern.is_exact:
+        what = (
+            f"{section} conceals {', '.join(missing)}, which {relation.table} as sent does not"
+            f" have, while {', '.join(sorted(appeared))} may be that column renamed; nothing of it"
+            " is staged"
+        )
+        fix = (
+            "correct the names; while older changes still have an old name, give both to a pattern"
+            " that the table matches, of which a table needs none"
+        )
+        raise ConfigurationError([what], fix=fix)
+    identifying = {relation.columns[index].name for index in relation.key}
+    if keys := sorted(identifying.intersection(rule.exclude)):
+        what = f"{section} excludes {', '.join(keys)}, which identifies rows of {relation.table}"
+        raise ConfigurationError([what], fix="hash it instead, or take it off the list")
+    treatments = tuple(
+        Treatment.DROP
+        if column.name in rule.exclude
+        else Treatment.HASH
+        if column.name in rule.hash
+        else Treatment.KEEP
+        for column in relation.columns
+    )
+    if all(treatment is Treatment.KEEP for treatment in treatments):
+        return None
+    return Concealment(treatments, key)

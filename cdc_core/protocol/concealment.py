@@ -1,0 +1,136 @@
+"""Columns kept from the log: left out, or put in as a keyed hash of their text.
+
+A row message of such a table is written anew before it is decoded, without the columns left out and
+with hashes in the place of texts. So no later step, not even one that keeps an undecodable message
+as it came, can hold what is concealed. Costs some microseconds a row, of these tables only.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from cdc_core.errors import MalformedMessage
+from cdc_core.protocol.frames import HEADER_SIZE
+from cdc_core.protocol.tuples import NULL, TEXT, UNCHANGED
+from cdc_core.vocabulary import Column, Relation
+
+# Kind and oid; then each tuple's kind and column count; then in a text value its kind and length.
+_OID_START, _TUPLES_START = HEADER_SIZE + 1, HEADER_SIZE + 5
+_TUPLE_PREFIX_SIZE, _TEXT_PREFIX_SIZE = 3, 5
+# Hexadecimal digits of SHA-256.
+_HASH_SIZE = 64
+_HASH_PREFIX = bytes([TEXT]) + _HASH_SIZE.to_bytes(4, "big")
+# The type `text`: a hash is one whatever was hashed.
+_TEXT_OID = 25
+
+
+class Treatment(Enum):
+    """What becomes of a column."""
+
+    KEEP = "keep"
+    DROP = "drop"
+    HASH = "hash"
+
+
+@dataclass(frozen=True, slots=True)
+class Concealment:
+    """The treatment of each column as sent, and the key of the hashes."""
+
+    treatments: tuple[Treatment, ...]
+    key: bytes
+
+    def hash_text(self, text: bytes) -> bytes:
+        """HMAC-SHA256 of a text, in hexadecimal: equal texts have equal hashes."""
+        return hmac.digest(self.key, text, "sha256").hex().encode("ascii")
+
+    def conceal_relation(self, relation: Relation) -> Relation:
+        """The relation as the log sees it."""
+        pairs = zip(relation.columns, self.treatments, strict=True)
+        columns = [
+            self._hash_column(column) if treatment is Treatment.HASH else column
+            for column, treatment in pairs
+            if treatment is not Treatment.DROP
+        ]
+        return replace(relation, columns=tuple(columns))
+
+    def conceal_message(self, frame: bytes | memoryview) -> bytes:
+        """The frame of a row message with its tuples concealed. Raises: MalformedMessage."""
+        parts = [frame[:_TUPLES_START]]
+        width = len(self.treatments) - self.treatments.count(Treatment.DROP)
+        count = width.to_bytes(2, "big")
+        position = _TUPLES_START
+        while position < len(frame):
+            values = position + _TUPLE_PREFIX_SIZE
+            if int.from_bytes(frame[position + 1 : values], "big") != len(self.treatments):
+                raise _refuse(frame, position, "another number of columns than announced")
+            parts += (frame[position : position + 1], count)
+            position = values
+            for treatment in self.treatments:
+                end = _find_end(frame, position)
+                if treatment is Treatment.KEEP:
+                    parts.append(frame[position:end])
+                elif treatment is Treatment.HASH and frame[position] == TEXT:
+                    text = bytes(frame[position + _TEXT_PREFIX_SIZE : end])
+                    parts += (_HASH_PREFIX, self.hash_text(text))
+                elif treatment is Treatment.HASH:
+                    parts.append(frame[position:end])
+                position = end
+        return b"".join(parts)
+
+    def _hash_column(self, column: Column) -> Column:
+        missing = column.missing_value
+        return replace(
+            column,
+            type_oid=_TEXT_OID,
+            type_modifier=-1,
+            type_name="text",
+            base_oid=None,
+            base_modifier=-1,
+            missing_value=None if missing is None else self.hash_text(missing.encode()).decode(),
+        )
+
+
+def read_oid(frame: bytes | memoryview) -> int:
+    """The oid of a row message's relation; of one too short for it, whatever its bytes are."""
+    return int.from_bytes(frame[_OID_START:_TUPLES_START], "big")
+
+
+def conceal_messages(
+    frames: Sequence[bytes | memoryview], rules: Sequence[tuple[int, int, Concealment | None]]
+) -> list[bytes | memoryview]:
+    """Conceal each frame by the last rule (first row, oid, concealment) of its oid before it."""
+    by_oid: dict[int, list[tuple[int, Concealment | None]]] = {}
+    for first_row, oid, concealment in rules:
+        by_oid.setdefault(oid, []).append((first_row, concealment))
+    open_oids = {oid for oid, known in by_oid.items() if all(rule is None for _, rule in known)}
+    concealed: list[bytes | memoryview] = []
+    for row, frame in enumerate(frames):
+        oid = read_oid(frame)
+        if oid not in open_oids:
+            known = [rule for first_row, rule in by_oid.get(oid, ()) if first_row <= row]
+            if known and known[-1] is not None:
+                concealed.append(known[-1].conceal_message(frame))
+                continue
+        concealed.append(frame)
+    return concealed
+
+
+def _find_end(frame: bytes | memoryview, position: int) -> int:
+    """Where the value that begins here ends."""
+    kind = frame[position] if position < len(frame) else None
+    if kind in (NULL, UNCHANGED):
+        return position + 1
+    start = position + _TEXT_PREFIX_SIZE
+    end = start + int.from_bytes(frame[position + 1 : start], "big")
+    if kind != TEXT or start > len(frame) or end > len(frame):
+        raise _refuse(frame, position, "no value of text, null or unchanged")
+    return end
+
+
+def _refuse(frame: bytes | memoryview, position: int, reason: str) -> MalformedMessage:
+    return MalformedMessage(
+        "row", offset=position - HEADER_SIZE, size=len(frame) - HEADER_SIZE, reason=reason
+    )

@@ -1,0 +1,66 @@
+"""Where `exclude` and `hash` do not fit what is published: a misspelt rule conceals nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from cdc_core.settings import TableSettings
+from cdc_core.source.problems import Problem, Severity
+from cdc_core.source.published_tables import PublishedTable
+from cdc_core.source.table_problems import table_error
+from cdc_core.table_patterns import TablePattern, choose_rule
+
+
+def exclude_columns(
+    tables: Sequence[PublishedTable], rules: Mapping[str, TableSettings]
+) -> list[PublishedTable]:
+    """Tell each table what the rules exclude of it."""
+    chosen = [(table, choose_rule(rules, table.table)) for table in tables]
+    return [
+        table if found is None else replace(table, excluded=frozenset(found[1].exclude))
+        for table, found in chosen
+    ]
+
+
+def find_concealment_problems(
+    tables: Sequence[PublishedTable], rules: Mapping[str, TableSettings]
+) -> Iterator[Problem]:
+    """Find rules for nothing, of columns that are not there, and of columns of a key."""
+    for text in rules:
+        pattern = TablePattern.parse(text)
+        if not any(pattern.matches(table.table) for table in tables):
+            yield Problem(
+                Severity.ERROR if pattern.is_exact else Severity.WARNING,
+                "rule_without_table",
+                f"[tables.{text!r}] names no published table, and conceals nothing",
+                "the name of a published table, spelt as the catalog has it",
+                text,
+                "correct the name, or remove the section",
+            )
+    for table in tables:
+        found = choose_rule(rules, table.table)
+        if found is None:
+            continue
+        pattern, rule = found
+        missing = sorted({*rule.exclude, *rule.hash} - {*table.sent_columns})
+        if missing and pattern.is_exact:
+            yield table_error(
+                table,
+                "rule_without_column",
+                "capture stops at this table, for a column that is to be concealed is not sent, and"
+                " a renamed one would be in the clear",
+                ", ".join(missing),
+                ", ".join(table.sent_columns),
+                f"correct the names in [tables.{pattern.text!r}]",
+            )
+        keys = sorted(table.key_columns.intersection(rule.exclude))
+        if keys:
+            yield table_error(
+                table,
+                "exclude_key",
+                "a column that identifies rows cannot be excluded",
+                "columns beside the key",
+                ", ".join(keys),
+                "hash it instead, or take it off the list",
+            )
