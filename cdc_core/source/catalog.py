@@ -26,14 +26,18 @@ with recursive domain as (
 select typbasetype::bigint as base_oid, typtypmod as base_modifier
 from domain order by depth desc limit 1
 """
+# Under a column list a column that is new to the stream may be as old as the table, so that what
+# older rows have in it cannot be known (`prattrs` came with version 15).
 # Source: PostgreSQL documentation, sections 51.7 (pg_attribute) and 51.26 (pg_index).
 _COLUMNS = """
 select a.attname, a.attnum, a.atttypid::bigint, a.atttypmod, a.attnotnull,
        format_type(a.atttypid, a.atttypmod),
-       (a.attmissingval::text::text[])[1],
-       a.atthasdef or a.attidentity <> '' or a.attgenerated <> '',
+       case when not c.is_listed then (a.attmissingval::text::text[])[1] end,
+       c.is_listed or a.atthasdef or a.attidentity <> '' or a.attgenerated <> '',
        k.ordinal, b.base_oid, coalesce(b.base_modifier, -1)
 from pg_attribute a
+cross join (select exists (select from pg_publication_rel r where r.prrelid = %(oid)s
+                           and to_jsonb(r) ->> 'prattrs' is not null) as is_listed) c
 left join (select i.indrelid, u.attnum, u.ordinal::int
            from pg_index i, unnest(i.indkey) with ordinality u(attnum, ordinal)
            where i.indisprimary and i.indrelid = %(oid)s and u.ordinal <= i.indnkeyatts) k

@@ -71,7 +71,7 @@ def _find_list_problems(table: PublishedTable, connection: psycopg.Connection) -
             " values of older rows, and the table halts then",
             "all columns, or only those that readers need",
             f"without {', '.join(left_out)}",
-            "nothing",
+            "nothing; and do not take the whole list away later: that looks like a new column",
             table=str(table.table),
         )
 

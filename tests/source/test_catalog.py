@@ -136,6 +136,20 @@ def test_the_type_below_a_domain_is_found_through_domains_over_domains(
         ]
 
 
+def test_under_a_column_list_no_older_value_is_known(
+    database: Database, announce: Announce, connection: psycopg.Connection
+) -> None:
+    database.execute("create table t (id int primary key)")
+    database.execute("alter table t add column c int default 7")
+    database.execute("create publication p for table t (id)")
+    database.execute("alter publication p set table t (id, c)")
+    found = column(complete_relation(connection, announce(), previous=None), "c")
+    assert (found.missing_value, found.has_default) == (None, True)
+    database.execute("alter publication p set table t where (id > 0)")
+    found = column(complete_relation(connection, announce(), previous=None), "c")
+    assert (found.missing_value, found.has_default) == ("7", True)
+
+
 def test_a_table_that_is_gone_keeps_what_the_wire_says_or_what_was_known(
     database: Database, announce: Announce, connection: psycopg.Connection
 ) -> None:
