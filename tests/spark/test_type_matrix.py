@@ -1,16 +1,12 @@
 """All types with their edges through the real pipeline: what Delta holds gives back Postgres' text.
 
-Three tables a server, a column for each type, for its arrays and for a domain over it. A text is
-given back by `_raw` where it stands there, else by the typed value alone: as it is where the column
-is a string, else as PostgreSQL writes that value.
+Three tables a server, a column for each type, for its arrays and for a domain over it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pyarrow as pa
@@ -22,12 +18,8 @@ from spark_jobs.rounds import merge_until
 from spark_jobs.types_built_in import OIDS
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import Database
+from tests.spark.given_back import compare
 from tests.spark.type_values import ADDED_LATER, make_arrays, make_types
-
-OUTPUT = (
-    "set datestyle = iso; set intervalstyle = postgres; set timezone = utc;"
-    " set extra_float_digits = 3; set bytea_output = hex"
-)
 
 
 def test_delta_gives_back_the_text_of_every_value_of_every_type(
@@ -60,7 +52,6 @@ def test_delta_gives_back_the_text_of_every_value_of_every_type(
     wrong: list[tuple[str, ...]] = []
     kept: dict[str, list[pa.DataType]] = {}
     with psycopg.connect(database.dsn, autocommit=True) as connection:
-        connection.execute(OUTPUT)
         for table, kinds in tables.items():
             rows = spark.read.format("delta").load(str(pipeline.root / "tables" / "public" / table))
             held = rows.toArrow().sort_by("k")
@@ -91,49 +82,3 @@ def fill(database: Database, tables: dict[str, dict[str, list[str]]]) -> None:
                         sql.SQL(", ").join(sql.Literal(text) for _, text in present),
                     )
                 )
-
-
-def compare(
-    connection: psycopg.Connection, table: str, kinds: list[str], held: pa.Table
-) -> list[tuple[str, ...]]:
-    """The values that Delta does not give back, with where they stand."""
-    with (
-        connection.cursor() as cursor,
-        cursor.copy(f"copy (select * from {table} order by k) to stdout") as copy,
-    ):
-        truth = list(copy.rows())
-    assert len(truth) == len(held)
-    raws = [dict(raw or ()) for raw in held.column("_raw").to_pylist()]
-    wrong: list[tuple[str, ...]] = []
-    for i, kind in enumerate(kinds):
-        name = f"c{i}"
-        column, typed = held.column(name), 0
-        for row, value, raw in zip(truth, column.to_pylist(), raws, strict=True):
-            found = raw.get(name)
-            if found is None and value is not None:
-                found = give_back(connection, kind, column.type, value)
-            typed += value is not None
-            if found != row[i + 1]:
-                wrong.append((table, kind, str(row[i + 1])[:100], str(found)[:100]))
-        if not typed:
-            wrong.append((table, kind, "a typed value", "none"))
-    return wrong
-
-
-def give_back(connection: psycopg.Connection, kind: str, held: pa.DataType, value: Any) -> str:
-    """The text of a typed value alone."""
-    if pa.types.is_string(held):
-        return str(value)
-    if pa.types.is_list(held):
-        kind = "text[]" if pa.types.is_string(held.value_type) else kind
-        bare = pa.types.is_decimal(held.value_type) and held.value_type == pa.decimal128(38, 18)
-        value = [trim(v) if bare and v is not None else v for v in value]
-    elif held == pa.decimal128(38, 18):
-        value = trim(value)
-    ((text,),) = connection.execute(f"select format('%%s', %s::{kind})", [value]).fetchall()
-    return str(text)
-
-
-def trim(value: Decimal) -> Decimal:
-    """A decimal without the zeros that end its fraction, as a numeric without scale has it."""
-    return Decimal(f"{value:f}".rstrip("0").rstrip("."))
