@@ -40,6 +40,9 @@ _BRIEF_S = 3.0
 # privilege, wrong statement.
 _NEEDS_A_PERSON = ("28", "3D", "42")
 
+# Refused before any SQLSTATE is known; the wording is that of the libpq we are installed with.
+_UNTRUSTED = ("certificate", "does not support SSL")
+
 _Answer = TypeVar("_Answer")
 
 
@@ -101,6 +104,13 @@ def open_connection(
                     "the server takes no connections: it is shutting down or starting",
                     fix="wait until it has started",
                     retry=Retry.LATER,
+                ) from exc
+            if any(word in str(exc) for word in _UNTRUSTED):
+                raise SourceError(
+                    f"cannot connect to the source: {first_line(exc)}",
+                    fix="name the host by the name in the server's certificate, and its authority"
+                    " in sslrootcert",
+                    retry=Retry.AFTER_FIX,
                 ) from exc
             raise
     connection.answer_s = answer_s

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -25,7 +26,14 @@ def add_standby(primary: PostgresServer, private_postgres: MakeServer) -> Postgr
     standby.stop()
     for entry in standby.data_folder.iterdir():
         shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-    source = ["-h", primary.socket_folder, "-p", str(primary.port), "-U", "postgres"]
+    source: list[str | Path] = [
+        "-h",
+        primary.socket_folder,
+        "-p",
+        str(primary.port),
+        "-U",
+        "postgres",
+    ]
     standby.run(
         "pg_basebackup",
         *source,

@@ -87,7 +87,8 @@ def status(pipeline: Pipeline) -> dict[str, Any]:
     plain = run_walgate("status", folder=pipeline.folder, environment=environment)
     assert plain.exit_code == 0, plain
     assert "s left at the present rate" in plain.stdout
-    return found["slot"] | {problem["code"]: problem for problem in found["problems"]}
+    problems = {problem["code"]: problem for problem in found["problems"]}
+    return {**found["slot"], **problems}
 
 
 def last_said(pipeline: Pipeline) -> dict[str, str]:
