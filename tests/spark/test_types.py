@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
+import psycopg
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -17,6 +18,7 @@ from cdc_core.vocabulary import Column
 from spark_jobs.types import decode_numeric_modifier, map_type
 from spark_jobs.types_built_in import ELEMENTS, OIDS
 from tests.postgres_server import Database
+from tests.spark.given_back import trim
 from tests.spark.types_table import README, replace_table
 
 ARRAYS = {element: array for array, element in ELEMENTS.items()}
@@ -195,6 +197,45 @@ def test_what_a_type_cannot_hold_is_never_bent_to_fit(spark: SparkSession) -> No
 def test_a_text_that_its_value_would_not_give_back_is_kept_beside_it(spark: SparkSession) -> None:
     found = read_all(spark, [(kind, text) for kind, text, _ in LOSING])
     assert found == [(value, True) for _, _, value in LOSING]
+
+
+def test_random_arrays_and_numbers_are_given_back_or_kept(
+    spark: SparkSession, database18: Database
+) -> None:
+    rng = random.Random(11)
+    letters = [*'"\\{},[]= ', "NULL", "null", "a", "ä", "\n", "\ufffe", "🐘"]
+    lists = [
+        [
+            None if rng.random() < 0.2 else "".join(rng.choices(letters, k=rng.randrange(4)))
+            for _ in range(rng.randrange(5))
+        ]
+        for _ in range(400)
+    ]
+    numbers = [
+        f"{rng.choice(['', '-'])}{rng.randrange(10 ** rng.randrange(1, 24))}"
+        f".{rng.randrange(10 ** rng.randrange(1, 22)):0{rng.randrange(1, 22)}}"
+        for _ in range(400)
+    ]
+    with psycopg.connect(database18.dsn) as connection:
+        arrays = [write(connection, "text[]", value) for value in lists]
+        wide = [write(connection, "numeric", value) for value in numbers]
+        narrow = [write(connection, "numeric(33,9)", value) for value in numbers]
+    kinds = ["text[]"] * 400 + ["numeric"] * 400 + ["numeric(33,9)"] * 400
+    found = read_all(spark, list(zip(kinds, [*arrays, *wide, *narrow], strict=True)))
+    for value, text, read in zip(lists, arrays, found[:400], strict=True):
+        assert read == ((None, True) if "\ufffe" in text else (value, False))
+    for text, (number, is_raw) in zip(wide, found[400:800], strict=True):
+        assert is_raw or f"{trim(number):f}" == text
+        assert number is None or number == Decimal(text)
+    for text, (number, is_raw) in zip(narrow, found[800:], strict=True):
+        assert (f"{number:f}", is_raw) == (text, False)
+    assert 50 < sum(number is not None for number, _ in found[400:800]) < 400
+
+
+def write(connection: psycopg.Connection, kind: str, value: Any) -> str:
+    """The text that PostgreSQL writes for a value."""
+    ((text,),) = connection.execute(f"select format('%%s', %s::{kind})", [value]).fetchall()
+    return str(text)
 
 
 def test_long_texts_are_read_without_a_deep_stack(spark: SparkSession) -> None:
