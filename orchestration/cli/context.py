@@ -19,12 +19,12 @@ class Context:
 
     def load_settings(self) -> Settings:
         """Read the configuration. Raises: ConfigurationError."""
-        from cdc_core.settings import load_settings  # noqa: PLC0415 - not for --help.
+        from cdc_core.settings import load_settings
 
         return load_settings(self.config, os.environ)
 
     def find_config(self) -> Path:
         """Say where the configuration is, for other processes. Raises: ConfigurationError."""
-        from cdc_core.settings import find_file  # noqa: PLC0415 - not for --help.
+        from cdc_core.settings import find_file
 
         return find_file(self.config, os.environ)

@@ -40,15 +40,15 @@ def demo(
     seed: Annotated[int, typer.Option(help="Of what the writers do.")] = 1,
 ) -> int:
     """Sell in a shop, replicate it through Dagster, compare every table; exit 1 on a difference."""
-    from orchestration.demo.demo import (  # noqa: PLC0415 - not for --help.
+    from orchestration.demo.demo import (
         STEPS,
         STEPS_KEPT,
         Sale,
         keep_demo,
         run_demo,
     )
-    from orchestration.demo.show import Show  # noqa: PLC0415
-    from orchestration.demo.stack import Plan  # noqa: PLC0415
+    from orchestration.demo.show import Show
+    from orchestration.demo.stack import Plan
 
     plan = Plan(folder, writers, rate, seed)
     show = Show(sys.stdout, steps=STEPS_KEPT if is_kept else STEPS)

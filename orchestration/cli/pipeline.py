@@ -33,8 +33,8 @@ def replicate(
     seconds: Annotated[float | None, typer.Option(min=0, help="End after so many seconds.")] = None,
 ) -> None:
     """Stage the source's changes; Ctrl-C and SIGTERM drain."""
-    from cdc_core.capture.loop import Bound  # noqa: PLC0415 - not for --help.
-    from cdc_core.capture.run import run_capture  # noqa: PLC0415
+    from cdc_core.capture.loop import Bound
+    from cdc_core.capture.run import run_capture
 
     settings = context.obj.load_settings()
     deadline = None if seconds is None else time.monotonic() + seconds
@@ -53,9 +53,9 @@ def merge(
     ] = False,
 ) -> None:
     """Merge the log into the tables, up to the staged LSN of the start, in whole rounds."""
-    from orchestration.spark import open_spark  # noqa: PLC0415 - not for --help.
-    from spark_jobs.lake import Lake, require_epochs  # noqa: PLC0415
-    from spark_jobs.rounds import follow  # noqa: PLC0415
+    from orchestration.spark import open_spark
+    from spark_jobs.lake import Lake, require_epochs
+    from spark_jobs.rounds import follow
 
     settings = context.obj.load_settings()
     chosen = {str(table) for table in parse_tables(tables)} or None

@@ -25,8 +25,8 @@ def publish(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the SQL and end.")] = False,
 ) -> None:
     """Add tables to the publication, which waits for writers under way; shows the SQL."""
-    from cdc_core.source import publishing  # noqa: PLC0415 - not for --help.
-    from cdc_core.source.connection import open_connection  # noqa: PLC0415
+    from cdc_core.source import publishing
+    from cdc_core.source.connection import open_connection
 
     patterns = _parse_patterns(tables)
     source = context.obj.load_settings().source

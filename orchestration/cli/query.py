@@ -48,12 +48,12 @@ def sql(
     _require_place(at)
     chosen = form or (RowForm.TABLE if sys.stdout.isatty() else RowForm.TSV)
     settings = context.obj.load_settings()
-    from orchestration.cli.row_lines import write_rows  # noqa: PLC0415 - not for --help.
-    from orchestration.spark import open_spark  # noqa: PLC0415
-    from spark_jobs.cuts import find_bound_at  # noqa: PLC0415
-    from spark_jobs.lake import Lake  # noqa: PLC0415
-    from spark_jobs.read_only import require_read_only  # noqa: PLC0415
-    from spark_jobs.sql import answer_query  # noqa: PLC0415
+    from orchestration.cli.row_lines import write_rows
+    from orchestration.spark import open_spark
+    from spark_jobs.cuts import find_bound_at
+    from spark_jobs.lake import Lake
+    from spark_jobs.read_only import require_read_only
+    from spark_jobs.sql import answer_query
 
     lake = Lake(settings.lake.root, settings.state_folder)
     bound = find_bound_at(lake, at)
@@ -81,9 +81,9 @@ def _require_place(at: str) -> None:
 @contextmanager
 def _query_errors() -> Iterator[None]:
     """Say Spark's errors in one line, without values of rows."""
-    from pyspark.errors import AnalysisException, PySparkException  # noqa: PLC0415
+    from pyspark.errors import AnalysisException, PySparkException
 
-    from spark_jobs.read_only import explain_refusal  # noqa: PLC0415
+    from spark_jobs.read_only import explain_refusal
 
     try:
         yield

@@ -84,9 +84,9 @@ def _read(texts: DataFrame) -> Iterator[tuple[str | None, ...]]:
 
 
 def _write_table(names: list[str], rows: Iterator[tuple[str | None, ...]], out: TextIO) -> None:
-    from rich.console import Console  # noqa: PLC0415 - for terminals only.
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
     table = Table()
     for name in names:

@@ -48,7 +48,7 @@ def init(
     root: Annotated[str, typer.Option(help="Folder of the lake.")] = "lake",
 ) -> None:
     """Write a commented walgate.toml; with --create make publication and slot."""
-    from cdc_core.settings import parse_settings  # noqa: PLC0415 - not for --help.
+    from cdc_core.settings import parse_settings
 
     chosen: Context = context.obj
     file = chosen.config or Path(os.environ.get("WALGATE_CONFIG") or "walgate.toml")
@@ -70,8 +70,8 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="Answer as JSON.")] = False,
 ) -> int:
     """Find every problem of the source, each with its fix; exit 1 on an error."""
-    from cdc_core.source.connection import open_connection  # noqa: PLC0415 - not for --help.
-    from cdc_core.source.preflight import find_problems  # noqa: PLC0415
+    from cdc_core.source.connection import open_connection
+    from cdc_core.source.preflight import find_problems
 
     settings = context.obj.load_settings()
     with closing(open_connection(settings.source, application_name="walgate check")) as connection:
@@ -88,9 +88,9 @@ def check(
 
 def _create(source: SourceSettings, tables: list[TableName]) -> None:
     """Make publication and slot, or print what the role may not do."""
-    from cdc_core.source.connection import open_connection  # noqa: PLC0415 - not for --help.
-    from cdc_core.source.creation import create_replication, list_keyed_tables  # noqa: PLC0415
-    from cdc_core.source.preflight import find_problems  # noqa: PLC0415
+    from cdc_core.source.connection import open_connection
+    from cdc_core.source.creation import create_replication, list_keyed_tables
+    from cdc_core.source.preflight import find_problems
 
     with closing(open_connection(source, application_name="walgate init")) as connection:
         blockers = [

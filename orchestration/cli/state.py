@@ -22,7 +22,7 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Answer as JSON.")] = False,
 ) -> int:
     """Show slot, lag, staged and merged LSN, halts and problems; exit 3 if the source is down."""
-    from orchestration.status import read_status  # noqa: PLC0415 - not for --help.
+    from orchestration.status import read_status
 
     answer = read_status(context.obj.load_settings())
     if as_json:

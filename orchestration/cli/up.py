@@ -21,7 +21,7 @@ def register(app: typer.Typer) -> None:
 
 def up(context: typer.Context) -> None:
     """Run replication and merges under Dagster, with its page; Ctrl-C, SIGTERM and SIGHUP drain."""
-    from orchestration.dagster_stack import run_dagster  # noqa: PLC0415 - not for --help.
+    from orchestration.dagster_stack import run_dagster
 
     settings = context.obj.load_settings()
     config = context.obj.find_config()
