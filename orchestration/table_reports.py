@@ -33,7 +33,7 @@ _OWN_COLUMNS = {
     "_commit_lsn": "Commit LSN of the transaction that last changed the row.",
     "_seq": "Ordinal of that change in its transaction.",
     "_committed_at": "When that transaction was committed at the source.",
-    "_raw": "Exact texts of values that their typed column cannot hold, by column.",
+    "_raw": "Exact texts that their typed column alone would not give back, by column.",
     "_holes": "Columns whose TOAST value was never sent, so that it is not known.",
 }
 _PLAIN = re.compile(r"[A-Za-z0-9_]+")
