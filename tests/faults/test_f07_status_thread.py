@@ -6,6 +6,7 @@ The death is simulated inside the process: its code has no way to fail but the c
 from __future__ import annotations
 
 import threading
+
 import pytest
 
 from cdc_core.capture.loop import Bound
