@@ -8,6 +8,7 @@ pytest_plugins = (
     "tests.fix_spark",
     "tests.fix_proxy",
     "tests.fix_pipeline",
+    "tests.fix_subscriber",
     "tests.fix_dagster",
     "tests.fix_browser",
     "tests.fix_header",

@@ -58,6 +58,12 @@ class Pipeline:
         ]
         (self.folder / "walgate.toml").write_text("\n".join(lines) + "\n")
 
+    def make_slot_again(self) -> None:
+        """Give capture a new slot, for a publication that is younger than the old one."""
+        self.database.query("select pg_drop_replication_slot(%s)", [self.slot])
+        create = "select pg_create_logical_replication_slot(%s, 'pgoutput')"
+        self.database.query(create, [self.slot])
+
     def start(self, *arguments: str, **environment: str) -> ChildProcess:
         """Start a capture; keywords are variables of its environment."""
         child = ChildProcess(
