@@ -15,7 +15,7 @@ from tests.truth import read_reached, read_staged
 from tests.wire import StatusUpdate
 
 
-def test_every_flush_ever_sent_is_at_most_what_staging_held_at_that_moment(
+def test_f04_every_flush_ever_sent_is_at_most_what_staging_held_at_that_moment(
     database18: Database,
     make_pipeline: Callable[..., Pipeline],
     make_proxy: Callable[..., WireProxy],

@@ -72,7 +72,7 @@ def watched_memory(child: ChildProcess) -> Iterator[Callable[[], int]]:
         ),
     ],
 )
-def test_a_large_transaction_takes_bounded_memory_and_one_commit(
+def test_f14_a_large_transaction_takes_bounded_memory_and_one_commit(
     database18: Database,
     make_pipeline: Callable[..., Pipeline],
     record_property: Callable[[str, object], None],

@@ -46,7 +46,7 @@ def kill_after(child: ChildProcess, seconds: float) -> None:
     "kills",
     [KILLS, pytest.param(MANY_KILLS, marks=[pytest.mark.soak, pytest.mark.timeout(900)])],
 )
-def test_log_equals_truth_after_kills_at_random_moments(
+def test_f01_log_equals_truth_after_kills_at_random_moments(
     pipeline: Pipeline, tmp_path: Path, seed: int, kills: int
 ) -> None:
     rng = random.Random(seed)
@@ -60,7 +60,7 @@ def test_log_equals_truth_after_kills_at_random_moments(
     assert require_whole_commits(pipeline.root) > 1
 
 
-def test_log_equals_truth_after_a_kill_at_each_named_point(
+def test_f01_f02_log_equals_truth_after_a_kill_at_each_named_point(
     pipeline: Pipeline, tmp_path: Path, seed: int
 ) -> None:
     rng = random.Random(seed)

@@ -21,7 +21,7 @@ def ascii_database(postgres: PostgresServer) -> Iterator[Database]:
     postgres.drop_database(name)
 
 
-def test_a_row_that_is_not_utf8_is_kept_undecoded_and_the_next_ones_are_not(
+def test_f29_a_row_that_is_not_utf8_is_kept_undecoded_and_the_next_ones_are_not(
     ascii_database: Database, make_pipeline: Callable[..., Pipeline]
 ) -> None:
     ascii_database.execute("create table notes (id bigint primary key, note text)")

@@ -11,7 +11,7 @@ from tests.fix_pipeline import DEADLINE_S, Pipeline
 from tests.postgres_server import PostgresServer
 
 
-@pytest.mark.parametrize("version", [15, 18])
+@pytest.mark.parametrize("version", [pytest.param(15, marks=pytest.mark.soak), 18])
 def test_f03_what_is_sent_again_is_known_and_not_staged_twice(
     private_postgres: Callable[..., PostgresServer],
     make_pipeline: Callable[..., Pipeline],

@@ -6,6 +6,7 @@ The death is simulated inside the process: its code has no way to fail but the c
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -17,6 +18,7 @@ from tests.deadline import wait_for
 from tests.fix_pipeline import DEADLINE_S, Pipeline
 
 ROWS = 3
+AT_ONCE_S = 15.0
 
 
 class BrokenThreadError(Exception):
@@ -35,8 +37,10 @@ def test_f07_the_death_of_the_status_thread_ends_the_run(
     monkeypatch.setattr(ReplicationStream, "send_status", fail)
     for _ in range(ROWS):
         pipeline.database.execute("insert into orders default values")
+    started = time.monotonic()
     with pytest.raises(BrokenThreadError):
         run_capture(settings, Bound(threading.Event()))
+    assert time.monotonic() - started < AT_ONCE_S, "it was the silence that was noticed"
     wait_for(lambda: pipeline.slot_facts()["pid"] is None, DEADLINE_S, "the slot to be free")
     monkeypatch.undo()
     pipeline.catch_up()

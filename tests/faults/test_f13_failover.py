@@ -137,7 +137,7 @@ def test_f13_another_server_behind_the_address_is_refused_by_name(
     assert read_log(pipeline.root) == held
 
 
-@pytest.mark.parametrize("version", [15, 18])
+@pytest.mark.parametrize("version", [pytest.param(15, marks=pytest.mark.soak), 18])
 def test_f11_a_slot_lost_under_a_stopped_capture_is_named_and_nothing_is_made_in_its_place(
     private_postgres: MakeServer, make_pipeline: Callable[..., Pipeline], version: int
 ) -> None:

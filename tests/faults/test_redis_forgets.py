@@ -29,7 +29,7 @@ def list_problems(pipeline: Pipeline) -> set[str]:
     return {problem["code"] for problem in json.loads(answer.stdout)["problems"]}
 
 
-def test_redis_may_lose_everything_in_mid_run(
+def test_f09_redis_may_lose_everything_in_mid_run(
     pipeline: Pipeline, redis_server: RedisServer, tmp_path: Path, seed: int
 ) -> None:
     scripts = prepare(pipeline.database, tmp_path)

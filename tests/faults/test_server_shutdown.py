@@ -19,7 +19,7 @@ DEADLINE_S = 60
 
 
 @pytest.mark.parametrize("version", [15, 18])
-def test_a_fast_shutdown_does_not_wait_for_capture(
+def test_f32_a_fast_shutdown_does_not_wait_for_capture(
     private_postgres: Callable[..., PostgresServer], tmp_path: Path, version: int
 ) -> None:
     server = private_postgres(version, wal_sender_timeout="0")

@@ -89,7 +89,7 @@ def watch(seconds: float, child: ChildProcess, pipeline: Pipeline) -> list[int]:
 @pytest.mark.parametrize(
     "seconds", [4 * TIMEOUT_S, pytest.param(40, marks=[pytest.mark.soak, pytest.mark.timeout(600)])]
 )
-def test_a_writer_that_stands_still_costs_neither_connection_nor_memory_nor_truth(
+def test_f06_a_writer_that_stands_still_costs_neither_connection_nor_memory_nor_truth(
     prepared: Pipeline, tmp_path: Path, seconds: int
 ) -> None:
     hold = tmp_path / "hold"
@@ -114,7 +114,7 @@ def test_a_writer_that_stands_still_costs_neither_connection_nor_memory_nor_trut
     assert prepared.require_truth() == (50_000 + ROWS_PER_LOAD) // 1000
 
 
-def test_a_full_disk_is_waited_for_and_shown_by_status(
+def test_f08_a_full_disk_is_waited_for_and_shown_by_status(
     prepared: Pipeline, small_disk: Path, redis_server: RedisServer
 ) -> None:
     prepared.root = small_disk
@@ -147,7 +147,7 @@ def test_a_full_disk_is_waited_for_and_shown_by_status(
     assert prepared.require_truth() == 22
 
 
-def test_a_capture_told_to_stop_while_its_storage_refuses_ends_and_says_so(
+def test_f08_a_capture_told_to_stop_while_its_storage_refuses_ends_and_says_so(
     prepared: Pipeline,
 ) -> None:
     child = prepared.start_streaming(**SMALL)

@@ -99,7 +99,7 @@ def test_history_14_a_server_that_only_lost_its_tail_is_refused(own_pipeline: Pi
     require_refusal(own_pipeline, "it went back in time")
 
 
-def test_a_former_primary_is_refused_once_its_successor_was_followed(
+def test_f13_a_former_primary_is_refused_once_its_successor_was_followed(
     own_pipeline: Pipeline,
 ) -> None:
     server = own_pipeline.database.server

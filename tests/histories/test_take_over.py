@@ -56,7 +56,7 @@ def test_a_capture_that_waited_for_the_slot_goes_on_where_the_other_ended(
     assert pipeline.require_truth() == 10
 
 
-def test_a_server_that_restarts_is_waited_for(own_pipeline: Pipeline) -> None:
+def test_f32_a_server_that_restarts_is_waited_for(own_pipeline: Pipeline) -> None:
     server = own_pipeline.database.server
     child = own_pipeline.start_streaming()
     insert_rows(own_pipeline, 3)
@@ -75,7 +75,7 @@ def test_a_server_that_restarts_is_waited_for(own_pipeline: Pipeline) -> None:
     assert own_pipeline.require_truth() == 6
 
 
-def test_a_promoted_server_is_followed_for_good(own_pipeline: Pipeline) -> None:
+def test_f13_a_promoted_server_is_followed_for_good(own_pipeline: Pipeline) -> None:
     server = own_pipeline.database.server
     insert_rows(own_pipeline, 2)
     own_pipeline.catch_up()
@@ -90,7 +90,7 @@ def test_a_promoted_server_is_followed_for_good(own_pipeline: Pipeline) -> None:
 
 
 @pytest.mark.parametrize("happens", ["dropped", "made again", "consumed by another"])
-def test_a_slot_that_no_longer_continues_staging_needs_a_person(
+def test_f12_a_slot_that_no_longer_continues_staging_needs_a_person(
     pipeline: Pipeline, happens: str
 ) -> None:
     database, name = pipeline.database, [pipeline.slot]
