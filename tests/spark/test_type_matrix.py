@@ -10,9 +10,11 @@ from pathlib import Path
 
 import psycopg
 import pyarrow as pa
+import pytest
 from psycopg import sql
 from pyspark.sql import SparkSession
 
+from spark_jobs import merge
 from spark_jobs.lake import Lake
 from spark_jobs.rounds import merge_until
 from spark_jobs.types_built_in import OIDS
@@ -21,6 +23,8 @@ from tests.postgres_server import Database
 from tests.spark.given_back import compare
 from tests.spark.type_values import ADDED_LATER, make_arrays, make_types
 
+Tables = dict[str, dict[str, list[str]]]
+
 
 def test_delta_gives_back_the_text_of_every_value_of_every_type(
     database: Database,
@@ -28,36 +32,11 @@ def test_delta_gives_back_the_text_of_every_value_of_every_type(
     spark: SparkSession,
     tmp_path: Path,
 ) -> None:
-    values = make_types(database)
-    tables = {
-        "scalars": values,
-        "arrays": {f"{kind}[]": make_arrays(kind, texts) for kind, texts in values.items()},
-        "domains": {},
-    }
-    for number, (kind, texts) in enumerate(values.items()):
-        database.execute(f"create domain d{number} as {kind}")
-        tables["domains"][f"d{number}"] = texts
-    for table, kinds in tables.items():
-        columns = [f"c{i} {kind}" for i, kind in enumerate(kinds)]
-        database.execute(f"create table {table} (k int primary key, {', '.join(columns)})")
+    tables = make_tables(database)
     pipeline = make_pipeline(database)
-    for table in tables:
-        database.execute(f"insert into {table} values (-1)")
-    database.execute(ADDED_LATER)
     fill(database, tables)
-    pipeline.catch_up()
-    lake = Lake(pipeline.root, tmp_path / "state")
-    merge_until(spark, lake, round_rows=1_000_000)
-
-    wrong: list[tuple[str, ...]] = []
-    kept: dict[str, list[pa.DataType]] = {}
-    with psycopg.connect(database.dsn, autocommit=True) as connection:
-        for table, kinds in tables.items():
-            rows = spark.read.format("delta").load(str(pipeline.root / "tables" / "public" / table))
-            held = rows.toArrow().sort_by("k")
-            wrong += compare(connection, table, list(kinds), held)
-            kept[table] = [held.schema.field(f"c{i}").type for i in range(len(kinds))]
-    assert wrong == []
+    merge_all(pipeline, spark, tmp_path)
+    kept = require_equal(pipeline, spark, tables)
     assert kept["domains"] == kept["scalars"]
     assert sum(map(len, kept.values())) >= 300
     named = database.query(
@@ -68,8 +47,63 @@ def test_delta_gives_back_the_text_of_every_value_of_every_type(
     assert {*OIDS} - {name for (name,) in named} <= {"gtsvector", "xml"}
 
 
-def fill(database: Database, tables: dict[str, dict[str, list[str]]]) -> None:
-    """Insert row `i` with value `i` of each column, or nothing; all in one transaction."""
+@pytest.mark.soak
+def test_values_that_an_update_does_not_send_are_given_back_as_well(
+    database: Database,
+    make_pipeline: Callable[..., Pipeline],
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(merge, "SMALL_TABLE_BYTES", 0)
+    tables = make_tables(database)
+    move_values_out_of_rows(database)
+    pipeline = make_pipeline(database)
+    fill(database, tables)
+    merge_all(pipeline, spark, tmp_path)
+    for table in tables:
+        database.execute(f"update {table} set c0 = c0 where k % 2 = 1")
+        database.execute(f"update {table} set k = k + 1000 where k % 2 = 0")
+    merge_all(pipeline, spark, tmp_path)
+    log = spark.read.format("delta").load(str(pipeline.root / "staging" / "changes"))
+    unsent = log.where("op = 'update'").selectExpr("sum(size(unchanged))").collect()[0][0]
+    assert unsent > 500
+    require_equal(pipeline, spark, tables)
+
+
+def make_tables(database: Database) -> Tables:
+    """Make the three tables; give the values of each column, by table and type."""
+    values = make_types(database)
+    domains = {}
+    for number, (kind, texts) in enumerate(values.items()):
+        database.execute(f"create domain d{number} as {kind}")
+        domains[f"d{number}"] = texts
+    arrays = {f"{kind}[]": make_arrays(kind, texts) for kind, texts in values.items()}
+    tables = {"scalars": values, "arrays": arrays, "domains": domains}
+    for table, kinds in tables.items():
+        columns = [f"c{i} {kind}" for i, kind in enumerate(kinds)]
+        database.execute(f"create table {table} (k int primary key, {', '.join(columns)})")
+    return tables
+
+
+def move_values_out_of_rows(database: Database) -> None:
+    """Let whatever can be TOASTed be TOASTed early, uncompressed."""
+    columns = database.query(
+        "select attrelid::regclass::text, attname::text from pg_attribute"
+        " where attrelid in ('scalars'::regclass, 'arrays'::regclass, 'domains'::regclass)"
+        " and attnum > 0 and attstorage <> 'p'"
+    )
+    for table, column in columns:
+        database.execute(f"alter table {table} alter column {column} set storage external")
+    for table in {table for table, _ in columns}:
+        database.execute(f"alter table {table} set (toast_tuple_target = 128)")
+
+
+def fill(database: Database, tables: Tables) -> None:
+    """Insert a row of NULLs, then row `i` with value `i` of each column, or nothing."""
+    for table in tables:
+        database.execute(f"insert into {table} values (-1)")
+    database.execute(ADDED_LATER)
     with psycopg.connect(database.dsn) as connection:
         for table, kinds in tables.items():
             for i in range(max(map(len, kinds.values()))):
@@ -82,3 +116,25 @@ def fill(database: Database, tables: dict[str, dict[str, list[str]]]) -> None:
                         sql.SQL(", ").join(sql.Literal(text) for _, text in present),
                     )
                 )
+
+
+def merge_all(pipeline: Pipeline, spark: SparkSession, folder: Path) -> None:
+    """Stage and merge what is committed now."""
+    pipeline.catch_up()
+    merge_until(spark, Lake(pipeline.root, folder / "state"), round_rows=1_000_000)
+
+
+def require_equal(
+    pipeline: Pipeline, spark: SparkSession, tables: Tables
+) -> dict[str, list[pa.DataType]]:
+    """Fail unless each table gives back its source's texts; give the types of its columns."""
+    wrong: list[tuple[str, ...]] = []
+    kept: dict[str, list[pa.DataType]] = {}
+    with psycopg.connect(pipeline.database.dsn, autocommit=True) as connection:
+        for table, kinds in tables.items():
+            path = pipeline.root / "tables" / "public" / table
+            held = spark.read.format("delta").load(str(path)).toArrow().sort_by("k")
+            wrong += compare(connection, table, list(kinds), held)
+            kept[table] = [held.schema.field(f"c{i}").type for i in range(len(kinds))]
+    assert wrong == []
+    return kept
