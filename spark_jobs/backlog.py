@@ -15,6 +15,9 @@ from cdc_core.vocabulary import Lsn
 from spark_jobs.lake import Bound, Lake, open_table
 from spark_jobs.ledger import Cut, find_cut
 
+# To open a file of the log costs a table what it takes to read some thousand entries of it.
+_FEW_ENTRIES = 5_000
+
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
@@ -52,6 +55,12 @@ def choose_cut(lake: Lake, low: Bound | None, staged: Bound, round_rows: int) ->
         if entries >= round_rows:
             return min(file.end, staged)
     return staged
+
+
+def is_scattered(lake: Lake, low: Bound | None, cut: Bound) -> bool:
+    """Whether the log holds `(low, cut]` in small files, which cost more to open than to read."""
+    files = [f for f in _read_files(lake) if (low is None or low < f.end) and f.end <= cut]
+    return sum(file.entries for file in files) < _FEW_ENTRIES * len(files)
 
 
 def _find_low(cut: Cut) -> Bound:

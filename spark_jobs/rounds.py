@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from cdc_core.crash_points import reach
 from cdc_core.vocabulary import Lsn, Relation, TableName
-from spark_jobs.backlog import choose_cut
+from spark_jobs.backlog import choose_cut, is_scattered
 from spark_jobs.changes import Span, read_log, survey
 from spark_jobs.lake import Bound, Epoch, Lake, find_bound, open_table, require_epochs
 from spark_jobs.ledger import Cut, TableState, find_cut, read_states, write_cut, write_states
@@ -215,17 +215,16 @@ def _merge_round(
 
 @contextmanager
 def _keep_range(start: _Start, cut: Bound) -> Iterator[tuple[DataFrame, list[Span]]]:
-    """What the log holds above the newest cut, read once for all tables, and what is in it."""
+    """What the log holds above the newest cut, and what is in it; small files are opened once."""
     log = read_log(start.session, start.lake, start.low, cut)
-    if cut == start.low:
-        yield log, []
-        return
-    # A range is many small files, and to open a file costs more than to read it.
-    log.persist(StorageLevel.MEMORY_AND_DISK)
+    is_kept = cut != start.low and is_scattered(start.lake, start.low, cut)
+    if is_kept:
+        log.persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        yield log, survey(log)
+        yield log, survey(log) if cut != start.low else []
     finally:
-        log.unpersist()
+        if is_kept:
+            log.unpersist()
 
 
 def _merge_table(

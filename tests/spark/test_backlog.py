@@ -7,7 +7,7 @@ import pytest
 from deltalake import DeltaTable
 
 from cdc_core.vocabulary import Lsn
-from spark_jobs.backlog import Backlog, choose_cut, read_backlog
+from spark_jobs.backlog import Backlog, choose_cut, is_scattered, read_backlog
 from spark_jobs.lake import Bound, Lake
 from spark_jobs.ledger import Cut, write_cut
 from tests.spark.log_writer import LogWriter
@@ -85,3 +85,14 @@ def test_a_round_takes_whole_commits_until_it_has_its_rows(lake: Lake, log: LogW
     assert choose_cut(lake, None, staged, 3) == Bound(1, Lsn(48))
     assert choose_cut(lake, Bound(1, Lsn(32)), staged, 3) == staged
     assert choose_cut(lake, None, staged, 100) == staged
+
+
+def test_a_range_is_scattered_where_its_own_files_are_small(lake: Lake, log: LogWriter) -> None:
+    small = Bound(1, Lsn(64))
+    assert is_scattered(lake, None, small)
+    assert not is_scattered(lake, small, small), "there is nothing in it"
+    log.add([insert(TABLE, str(key)) for key in range(10, 6_010)])
+    log.commit()
+    large = Bound(1, Lsn(80))
+    assert not is_scattered(lake, small, large)
+    assert is_scattered(lake, None, large)
