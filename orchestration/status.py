@@ -118,7 +118,7 @@ def _read_source(settings: Settings, figures: Figures | None) -> _Source:
             slot,
             read_slot_budget(connection, source),
             list_published_tables(connection, source.publication),
-            find_problems(connection, source),
+            find_problems(connection, source, settings.tables),
             growth,
         )
 

@@ -8,11 +8,13 @@ one quoted word, and the two words of the statement become that one.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
+from cdc_core.errors import LakeError, Retry
 from cdc_core.vocabulary import TableName
 from spark_jobs.cuts import list_tables, table_at
 from spark_jobs.lake import Bound, Lake
@@ -39,7 +41,9 @@ class Answer:
 
 def answer_query(session: SparkSession, lake: Lake, query: str, at: Bound) -> Answer:
     """Run a statement with every table it names read at one bound."""
-    tables = {_fold_case(table): table for table in list_tables(lake)}
+    listed = list_tables(lake)
+    tables = {_fold_case(table): table for table in listed}
+    alike = Counter(map(_fold_case, listed))
     named: set[TableName] = set()
 
     def name_view(match: re.Match[str]) -> str:
@@ -48,10 +52,12 @@ def answer_query(session: SparkSession, lake: Lake, query: str, at: Bound) -> An
         first, second = _unquote(match["first"]), _unquote(match["second"])
         qualified = tables.get((first.lower(), second.lower())) if second else None
         if qualified is not None:
+            _require_own_name(qualified, alike)
             named.add(qualified)
             return _quote(_view_name(qualified))
         unqualified = tables.get((_CURRENT_SCHEMA, first.lower()))
         if unqualified is not None:
+            _require_own_name(unqualified, alike)
             named.add(unqualified)
         return match[0]
 
@@ -73,6 +79,17 @@ def register_views(
         if table.schema == _CURRENT_SCHEMA:
             reading.rows.createOrReplaceTempView(_quote(table.name))
     return halted
+
+
+def _require_own_name(table: TableName, alike: Mapping[tuple[str, str], int]) -> None:
+    """Refuse a table that Spark could not tell from another. Raises: LakeError."""
+    if alike[_fold_case(table)] > 1:
+        raise LakeError(
+            f"{table} and another table of the lake have names that differ in case only, which SQL"
+            " cannot tell apart",
+            fix="read their Delta tables by path, or publish one of them alone",
+            retry=Retry.AFTER_FIX,
+        )
 
 
 def _view_name(table: TableName) -> str:

@@ -9,6 +9,7 @@ import pytest
 from psycopg import sql
 from pyspark.sql import SparkSession
 
+from cdc_core.errors import LakeError
 from spark_jobs.cuts import find_bound_at
 from spark_jobs.lake import Lake
 from spark_jobs.rounds import merge_until
@@ -111,6 +112,27 @@ def test_names_of_any_spelling_reach_a_query(
     for path in (hostile.root / "tables").rglob("*"):
         assert path.resolve().is_relative_to(hostile.root.resolve())
         _require_portable(path)
+
+
+def test_tables_that_differ_in_case_only_are_kept_apart_and_not_mistaken_in_sql(
+    database18: Database, pipeline: Pipeline, spark: SparkSession
+) -> None:
+    for name in ("t", "T"):
+        database18.execute(f'create table "{name}" (id int primary key, v text)')
+        database18.execute(f"insert into \"{name}\" values (1, '{name}')")
+    pipeline.catch_up()
+    assert "path_clash" in run_walgate("check", folder=pipeline.folder).stdout
+    lake = Lake(pipeline.root, pipeline.folder / ".walgate")
+    session = spark.newSession()
+    (done,) = merge_until(session, lake, round_rows=1_000_000)
+    assert not done.halted
+    for name in ("t", "T"):
+        path = str(pipeline.root / "tables" / "public" / name)
+        (row,) = session.read.format("delta").load(path).collect()
+        assert (row.id, row.v) == (1, name)
+        for query in (f"select * from `{name}`", f"select * from public.{name}"):
+            with pytest.raises(LakeError, match="differ in case only"):
+                answer_query(session, lake, query, find_bound_at(lake, "latest"))
 
 
 def _require_portable(path: Path) -> None:
