@@ -20,7 +20,9 @@ from cdc_core.vocabulary import TableName
 # A slot waits for every transaction open at its start; a forgotten one must not hold us for ever.
 SLOT_TIMEOUT_S = 60
 
-# Ordinary tables and roots of partitioned ones whose rows the stream can identify by a key.
+# Ordinary tables and roots of partitioned ones whose rows the stream can identify by a key, without
+# making the source's own UPDATE fail: by a deferrable or a generated key it cannot, and version 18
+# refuses to update a table of replica identity full with generated columns that are not sent.
 _KEYED_TABLES = """
 select n.nspname::text, c.relname::text
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
@@ -30,7 +32,12 @@ where c.relkind in ('r', 'p') and c.relpersistence = 'p' and not c.relispartitio
                   and d.objid = c.oid and d.deptype = 'e')
   and exists (select from pg_index i where i.indrelid = c.oid and i.indisvalid
               and case c.relreplident when 'i' then i.indisreplident when 'n' then false
-                  else i.indisprimary end)
+                  when 'f' then i.indisprimary else i.indisprimary and i.indimmediate end
+              and not exists (select from pg_attribute a where a.attrelid = c.oid
+                              and a.attnum = any(i.indkey) and a.attgenerated <> ''))
+  and not (c.relreplident = 'f' and current_setting('server_version_num')::int >= 180000
+           and exists (select from pg_attribute a where a.attrelid = c.oid
+                       and a.attgenerated <> '' and not a.attisdropped))
 order by 1, 2
 """
 
