@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from cdc_core.errors import MalformedMessage
@@ -40,7 +40,7 @@ class Concealment:
     """The treatment of each column as sent, and the key of the hashes."""
 
     treatments: tuple[Treatment, ...]
-    key: bytes
+    key: bytes = field(repr=False)
 
     def hash_text(self, text: bytes) -> bytes:
         """HMAC-SHA256 of a text, in hexadecimal: equal texts have equal hashes."""

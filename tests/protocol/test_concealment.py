@@ -97,6 +97,10 @@ def test_a_concealed_relation_shows_neither_the_column_nor_its_default() -> None
     assert shown.columns[1].missing_value == hashed(SECRET)
 
 
+def test_the_key_is_in_no_description_of_the_rule() -> None:
+    assert KEY.decode() not in repr(RELATIONS)
+
+
 @given(
     st.lists(
         st.lists(st.none() | st.text(max_size=5), min_size=4, max_size=4), min_size=1, max_size=8
