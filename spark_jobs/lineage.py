@@ -16,7 +16,7 @@ segment 0. Where renewals fall among several rows of one key, whose they are is 
 from __future__ import annotations
 
 from pyspark.sql import Column as Expression
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import DataFrame, Observation, Window
 from pyspark.sql import functions as F
 
 from spark_jobs.changes import ARRIVAL, DEPARTURE, POSITION, RENEWAL, id_names
@@ -43,8 +43,9 @@ def fold_by_lineage(
         steps.select(*ids, *POSITION, "committed_at", "kind", "values", "unchanged"),
         [*ids, *POSITION],
         "left",
-    ).localCheckpoint()
-    if not unsent or images.where(F.size("unchanged") > 0).isEmpty():
+    )
+    images, partial = _compute(images, F.size("unchanged") > 0)
+    if not partial:
         return type_rows(images.withColumns(_settled()), shape)
     segments = _cut_segments(steps, verdicts, held, ids)
     lineages = _trace(_link(segments, ids, unsent), unsent)
@@ -53,6 +54,13 @@ def fold_by_lineage(
         lineages, [*ids, "segment"], "left"
     )
     return _fetch(type_rows(_fill(named, ids, unsent, shape), shape), shape, unsent, target)
+
+
+def _compute(rows: DataFrame, condition: Expression) -> tuple[DataFrame, int]:
+    """Compute rows once, and count those of a condition."""
+    found = Observation()
+    computed = rows.observe(found, F.count_if(condition).alias("count")).localCheckpoint()
+    return computed, found.get["count"]
 
 
 def _judge(steps: DataFrame, ids: list[str]) -> DataFrame:
@@ -219,7 +227,7 @@ def _link(segments: DataFrame, ids: list[str], unsent: frozenset[int]) -> DataFr
         "up",
         "up_segment",
         F.when(F.col("segment") == 0, F.struct(*ids)).alias("root"),
-    ).localCheckpoint()
+    )
 
 
 def _trace(nodes: DataFrame, unsent: frozenset[int]) -> DataFrame:
@@ -228,7 +236,9 @@ def _trace(nodes: DataFrame, unsent: frozenset[int]) -> DataFrame:
     ids = [
         name for name in nodes.columns if name not in {*said, "segment", "up", "up_segment", "root"}
     ]
-    while not nodes.where(F.col("up").isNotNull()).isEmpty():
+    has_parent = F.col("up").isNotNull()
+    nodes, children = _compute(nodes, has_parent)
+    while children:
         parents = nodes.select(
             F.struct(*ids).alias("up"),
             F.col("segment").alias("up_segment"),
@@ -240,18 +250,15 @@ def _trace(nodes: DataFrame, unsent: frozenset[int]) -> DataFrame:
         )
         # A segment 0 without a step of its own is the target's row all the same.
         is_root = F.col("found").isNull() & (F.col("up_segment") == 0)
-        nodes = (
-            nodes.join(parents, ["up", "up_segment"], "left")
-            .select(
-                *ids,
-                "segment",
-                *(F.coalesce(name, f"p{name}").alias(name) for name in said),
-                F.col("p_up").alias("up"),
-                F.col("p_up_segment").alias("up_segment"),
-                F.coalesce("root", "p_root", F.when(is_root, F.col("up"))).alias("root"),
-            )
-            .localCheckpoint()
+        nodes = nodes.join(parents, ["up", "up_segment"], "left").select(
+            *ids,
+            "segment",
+            *(F.coalesce(name, f"p{name}").alias(name) for name in said),
+            F.col("p_up").alias("up"),
+            F.col("p_up_segment").alias("up_segment"),
+            F.coalesce("root", "p_root", F.when(is_root, F.col("up"))).alias("root"),
         )
+        nodes, children = _compute(nodes, has_parent)
     return nodes.drop("up", "up_segment")
 
 

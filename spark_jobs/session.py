@@ -35,6 +35,8 @@ _CONF = {
     "spark.driver.defaultJavaOptions": "-XX:ReservedCodeCacheSize=512m",
     # A round compiles some 40 classes a table, the same in every round; 100 are kept by default.
     "spark.sql.codegen.cache.maxEntries": "4000",
+    # Else PySpark looks at the stack for every expression: most of the time to build a wide query.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     # What a round computed is freed once the collector has seen that nothing refers to it.
     "spark.cleaner.periodicGC.interval": "5min",
     "spark.ui.enabled": "false",

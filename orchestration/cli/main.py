@@ -81,7 +81,7 @@ def run_command(arguments: list[str]) -> int:
     except (BrokenPipeError, SystemExit):  # The parser's own exit, which it takes for this alone.
         sys.stderr.close()
         return 0
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - nothing may end as a traceback.
         failure = explain_failure(error)
         for line in failure.lines:
             typer.echo(f"walgate: {line}", err=True)

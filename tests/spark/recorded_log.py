@@ -91,13 +91,13 @@ def read_texts(rows: DataFrame, table: SourceTable) -> Truth:
     """A table's rows by key, as texts in the order of the source's columns; holes are marked."""
     found: Truth = {}
     for row in rows.collect():
-        texts = [_text(row[name]) for name in table.columns]
+        raw = row["_raw"] or {}
+        texts = [raw.get(name, _text(row[name])) for name in table.columns]
         key = tuple(str(texts[table.columns.index(name)]) for name in table.keys)
         assert key not in found, "one row a key"
         for hole in row["_holes"] or ():
             assert texts[table.columns.index(hole)] is None
             texts[table.columns.index(hole)] = "<hole>"
-        assert row["_raw"] is None
         found[key] = texts
     return found
 

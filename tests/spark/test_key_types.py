@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import psycopg
+import pytest
 from pyspark.sql import SparkSession
 
 from spark_jobs.lake import Lake
@@ -42,6 +43,7 @@ INEXACT = EXACT | {
 TABLES = {"exact": EXACT, "inexact": INEXACT}
 
 
+@pytest.mark.soak
 def test_rows_are_found_again_by_keys_of_every_kind(
     pipeline: Pipeline, spark: SparkSession, tmp_path: Path
 ) -> None:
