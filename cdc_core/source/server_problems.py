@@ -153,17 +153,8 @@ def _find_setting_problems(server: ServerFacts, source: SourceSettings) -> Itera
 
 
 def _find_timeout_problems(server: ServerFacts) -> Iterator[Problem]:
-    if server.sender_timeout_ms == 0:
-        yield Problem(
-            Severity.WARNING,
-            "wal_sender_timeout",
-            "the server never notices a capture that is gone without a word, and keeps the slot for"
-            " it",
-            "wal_sender_timeout above 0",
-            "0",
-            "ALTER SYSTEM SET wal_sender_timeout = '60s'; SELECT pg_reload_conf();",
-        )
-    elif server.sender_timeout_ms < _SHORTEST_SENDER_TIMEOUT_MS:
+    # Capture asks for a timeout of its own, and keeps to a shorter one; 0 is none.
+    if 0 < server.sender_timeout_ms < _SHORTEST_SENDER_TIMEOUT_MS:
         yield Problem(
             Severity.WARNING,
             "wal_sender_timeout",
