@@ -76,6 +76,7 @@ def _wait_until_streaming(stack: Stack) -> int:
     return sender
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(3 * DEADLINE_S)
 def test_kills_under_load_leave_one_writer_and_every_row(
     start_demo: Stack, spark: SparkSession, show: Show

@@ -56,6 +56,8 @@ def go_down(database: Database, pipeline: Pipeline) -> Iterator[Pipeline]:
     yield pipeline
     log.unlink()
     log.with_name("hidden").rename(log)
+    # Stopped in the pause before the next try, it would say that the batch is not staged.
+    pipeline.wait_until_staged(pipeline.staged() + 1)
     pipeline.finish(child)
     pipeline.catch_up()
     assert pipeline.require_truth() > 1

@@ -5,6 +5,7 @@ import random
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,13 @@ from tests.spark.source_model import SourceTable
 CHILD = Path(__file__).with_name("merge_child.py")
 PROJECT = Path(__file__).parents[2]
 ONE_ROUND = 1_000_000
+# Each with the size under which a table is written anew instead of merged.
+KILLS = (
+    ("before_merge_commit:2", 0),
+    ("after_merge_commit:1", 0),
+    ("before_cut:1", SMALL_TABLE_BYTES),
+    ("after_cut:1", SMALL_TABLE_BYTES),
+)
 
 
 def kill_merge(folder: Path, point: str, *, small_bytes: int) -> None:
@@ -38,8 +46,12 @@ def kill_merge(folder: Path, point: str, *, small_bytes: int) -> None:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "kills",
+    [pytest.param(KILLS, marks=pytest.mark.soak, id="all"), pytest.param(KILLS[1::2], id="two")],
+)
 def test_a_merge_killed_at_any_point_is_finished_by_the_next(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, kills: Sequence[tuple[str, int]]
 ) -> None:
     seed = 7
     lake = Lake(tmp_path / "lake", tmp_path / "state")
@@ -47,12 +59,6 @@ def test_a_merge_killed_at_any_point_is_finished_by_the_next(
     writer.begin_epoch(16)
     tables = [SourceTable("one", "d"), SourceTable("two", "f", deferrable=True)]
     log = RecordedLog(writer, random.Random(seed), tables)
-    kills = (
-        ("before_merge_commit:2", 0),
-        ("after_merge_commit:1", 0),
-        ("before_cut:1", SMALL_TABLE_BYTES),
-        ("after_cut:1", SMALL_TABLE_BYTES),
-    )
     for point, small_bytes in kills:
         # Each kill leaves work of its round, and the next finds more in the log.
         log.record(20, truncates=0.01)
