@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 
 from tests.child_process import ChildProcess
 from tests.deadline import wait_for
+from tests.fix_spark import quick_spark
 from tests.postgres_server import Database
 from tests.truth import explain_difference, make_truth_slot, read_log, read_staged, read_truth
 from tests.walgate_command import Answer, run_walgate, walgate_command, walgate_environment
@@ -52,6 +53,7 @@ class Pipeline:
             'root = "lake"',
             "[redis]",
             f'url = "{redis}"',
+            *quick_spark(),
             "[capture]",
             "batch_seconds = 0.2",
             "heartbeat_seconds = 2",

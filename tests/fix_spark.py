@@ -32,6 +32,11 @@ TEST_CONF = {
 }
 
 
+def quick_spark() -> list[str]:
+    """The same for a JVM of a command, as lines of a walgate.toml."""
+    return ["[spark.conf]", *(f'"{key}" = "{value}"' for key, value in TEST_CONF.items())]
+
+
 def find_java() -> Path | None:
     """Give the Java home that `make setup` chose, else the one of the environment."""
     chosen = STATE_FOLDER / "java"

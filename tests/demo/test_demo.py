@@ -14,7 +14,7 @@ from tests.walgate_command import run_walgate
 
 START = Callable[..., RunningDemo]
 TABLES = ("customers", "deliveries", "order_lines", "orders", "payments", "products", "stock")
-SHORT = ("--seconds", "25", "--large-transaction", "30000")
+SHORT = ("--seconds", "25", "--rate", "15", "--large-transaction", "30000")
 QUIET = ("--keep", "--rate", "10")
 
 

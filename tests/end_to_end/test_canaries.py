@@ -17,6 +17,7 @@ import pytest
 from tests.child_process import ChildProcess
 from tests.deadline import wait_for
 from tests.fix_redis import RedisServer
+from tests.fix_spark import quick_spark
 from tests.postgres_server import PostgresServer
 from tests.walgate_command import run_walgate, walgate_command, walgate_environment
 
@@ -69,6 +70,7 @@ def test_password_and_row_values_stay_where_they_belong(
     dsn = f"host=127.0.0.1 port={server.port} dbname=shop user=canary"
     (tmp_path / "walgate.toml").write_text(
         f'[source]\ndsn = "{dsn}"\n[lake]\nroot = "lake"\n[redis]\nurl = "{redis_server.url}"\n'
+        + "\n".join(quick_spark())
     )
     secret = {"WALGATE_SOURCE__PASSWORD": PASSWORD}
     outputs: list[str] = []

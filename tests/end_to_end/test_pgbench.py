@@ -162,7 +162,7 @@ def test_pgbench_tables_equal_the_source_and_balance_at_every_cut(
     spark: SparkSession,
     tmp_path: Path,
 ) -> None:
-    _check_pgbench(database, walgate, spark, tmp_path, scale=1, seconds=10)
+    _check_pgbench(database, walgate, spark, tmp_path, scale=1, seconds=5)
 
 
 @pytest.mark.soak
