@@ -35,12 +35,16 @@ _EXAMPLES: dict[_Key, str] = {
     ("capture", "batch_bytes"): '"64MB"',
     ("capture", "spool_bytes"): '"128MB"',
 }
-# It tells where a password goes and holds none.
-_PASSWORD_FIX = "set WALGATE_SOURCE__PASSWORD, or password_file, or use libpq's PGPASSFILE"  # noqa: S105
+_PASSWORD_FIX = (
+    "set WALGATE_SOURCE__PASSWORD, "  # noqa: S105 - it tells where a password goes.
+    "or password_file, or use libpq's PGPASSFILE"
+)
 HASH_KEY_VARIABLE = "WALGATE_HASH_KEY"
 # Of 256 bits made by chance and written in hex; a word could be guessed from hashed values.
 _MIN_HASH_KEY_LENGTH = 32
 _HASH_KEY_FIX = f"set {HASH_KEY_VARIABLE} or hash_key_file to the output of `openssl rand -hex 32`"
+# Larger defaults are sizes, which the template shows with their unit.
+_SMALLEST_SIZE = 1e6
 _LAKE_FOLDERS = ("staging", "tables", "history", "quarantine", "reports", "ledger")
 _HEADER = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?\Z")
 _ENTRY = re.compile(r"\s*([A-Za-z0-9_.-]+|\"[^\"]+\")\s*=")
@@ -298,8 +302,8 @@ def _default_of(key: _Key, model: type[BaseModel]) -> str | None:
 
 
 def _number(value: object) -> str | None:
-    # Larger defaults are sizes, which the template shows with their unit.
-    return f"{value:g}" if isinstance(value, (int, float)) and value < 1e6 else None  # noqa: PLR2004
+    is_plain = isinstance(value, (int, float)) and value < _SMALLEST_SIZE
+    return f"{value:g}" if is_plain else None
 
 
 def _describe_value(key: _Key, values: Mapping[str, Any]) -> str:

@@ -38,6 +38,8 @@ from cdc_core.table_patterns import TablePattern
 
 CONFIG_NAME = "walgate.toml"
 _PREFIX = "WALGATE_"
+# PostgreSQL cuts identifiers here.
+_NAME_BYTES = 63
 # Two runs that follow one another leave a gap of seconds; a slow start is no outage either.
 _STAGING_FRESHNESS_S = 300.0
 
@@ -67,9 +69,8 @@ def _split_list(value: object) -> object:
     names = (value,) if isinstance(value, str) else value
     if not isinstance(names, (list, tuple)) or not names:
         raise ValueError("expected a name or a list of names")
-    # PostgreSQL cuts identifiers at 63 bytes.
-    if not all(isinstance(name, str) and 0 < len(name.encode()) <= 63 for name in names):  # noqa: PLR2004
-        raise ValueError("expected names of 1 to 63 bytes")
+    if not all(isinstance(n, str) and 0 < len(n.encode()) <= _NAME_BYTES for n in names):
+        raise ValueError(f"expected names of 1 to {_NAME_BYTES} bytes")
     if len(set(names)) < len(names):
         raise ValueError("expected each name once")
     return tuple(names)
@@ -83,8 +84,9 @@ def _flatten_conf(value: object) -> object:
     for key, entry in value.items():
         if isinstance(entry, dict):
             nested = _flatten_conf(entry)
-            # A nested table always comes back as one; the return type is that of a validator.
-            flat.update({f"{key}.{k}": v for k, v in dict(nested).items()})  # type: ignore[call-overload]
+            # A validator may return anything; of a table this one returns a table.
+            assert isinstance(nested, dict)
+            flat.update({f"{key}.{k}": v for k, v in nested.items()})
         else:
             flat[key] = str(entry).lower() if isinstance(entry, bool) else str(entry)
     return flat

@@ -32,8 +32,8 @@ def explain_failure(error: BaseException) -> Failure:
         return Failure(tuple(f"{problem}{fix}" for problem in error.problems), error.exit_code)
     if isinstance(error, WalgateError):
         code, what, fix = error.exit_code, error.message, error.fix
-    elif _is_wrong_use(error):
-        what = error.format_message().replace("Value error, ", "")  # type: ignore[attr-defined]
+    elif refusal := _find_refusal(error):
+        what = refusal.replace("Value error, ", "")
         code, fix = WRONG_USE, "see `walgate --help`"
     elif isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
         code, what, fix = MAY_CURE_ITSELF, "interrupted", "run it again, it goes on where it was"
@@ -59,9 +59,10 @@ def trace_failure(error: BaseException) -> str:
     return f"{before}{frames}{type(error).__qualname__}{text}"
 
 
-def _is_wrong_use(error: BaseException) -> bool:
-    """Tell the command line parser's own errors, whose package is private to typer."""
-    return hasattr(error, "format_message") and getattr(error, "exit_code", None) is not None
+def _find_refusal(error: BaseException) -> str | None:
+    """Give the message of the command line parser's errors, whose package is private to typer."""
+    write = getattr(error, "format_message", None)
+    return write() if write and getattr(error, "exit_code", None) is not None else None
 
 
 def _place(error: BaseException) -> str:

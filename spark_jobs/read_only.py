@@ -42,7 +42,9 @@ def explain_refusal(error: PySparkException) -> str:
 
 def _parse(session: SparkSession, statement: str) -> Any:  # noqa: ANN401 - an object of the JVM.
     try:
-        return session._jsparkSession.sessionState().sqlParser().parsePlan(statement)  # noqa: SLF001
+        # PySpark has no parser of its own.
+        parser = session._jsparkSession.sessionState().sqlParser()  # noqa: SLF001 - as above.
+        return parser.parsePlan(statement)
     except PySparkException as error:
         raise ConfigurationError([explain_refusal(error)], fix=_FIX) from error
 

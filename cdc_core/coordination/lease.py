@@ -7,7 +7,7 @@ fenced or dropped by it: staging and the slot decide.
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, cast
 
 import redis
 
@@ -61,7 +61,7 @@ class Lease:
         """What the running capture shows; None where there is none or Redis is down."""
         try:
             # The client's stubs also allow for its asynchronous form.
-            stored: dict[str, str] = self._redis.hgetall(f"{self._prefix}:live")  # type: ignore[assignment]
+            stored = cast("dict[str, str]", self._redis.hgetall(f"{self._prefix}:live"))
         except redis.RedisError:
             return None
         return Figures.from_fields(stored)

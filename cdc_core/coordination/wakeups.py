@@ -55,8 +55,7 @@ class Wakeups:
     def _run(self) -> None:
         while not self._closing.is_set():
             try:
-                # The client has no annotation here.
-                with self._redis.pubsub() as listener:  # type: ignore[no-untyped-call]
+                with self._redis.pubsub() as listener:  # type: ignore[no-untyped-call] # Redis has none.
                     self._listen(listener)
             except redis.RedisError:
                 self._closing.wait(_RECONNECT_S)

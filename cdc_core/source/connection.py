@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg import pq
@@ -78,7 +78,7 @@ def open_connection(
     Each answer is waited for as long as it takes, or for `answer_s`.
     Raises: SourceStopping, SourceError.
     """
-    options: dict[str, str] = {
+    options: dict[str, Any] = {
         key: str(value) for key, value in conninfo_to_dict(source.dsn).items() if value is not None
     }
     chosen = " ".join(f"-c {name}={value}" for name, value in OUTPUT_SETTINGS.items())
@@ -94,7 +94,7 @@ def open_connection(
         options["replication"] = "database"
     with source_errors("connect to the source"):
         try:
-            connection = _ImpatientConnection.connect("", autocommit=True, **options)  # type: ignore[arg-type]
+            connection = _ImpatientConnection.connect("", autocommit=True, **options)
         except psycopg.errors.ConnectionTimeout:
             # To ask whether it takes connections would wait once more, with the interpreter locked.
             raise

