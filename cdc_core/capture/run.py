@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 
+from cdc_core.capture.backfills import Spooled
 from cdc_core.capture.concealing import make_conceal
 from cdc_core.capture.loop import Bound, CaptureLoop
 from cdc_core.capture.marker import Marker
@@ -39,6 +40,7 @@ from cdc_core.protocol.messages import Announcement
 from cdc_core.settings import LakeSettings, Settings
 from cdc_core.source.server import MarkConnection, Source
 from cdc_core.source.slot import Slot, require_continuation
+from cdc_core.staging.chunks import ChunkFolder
 from cdc_core.staging.log import Epoch, Fenced, Log
 from cdc_core.vocabulary import Lsn, Relation
 
@@ -228,6 +230,7 @@ def _stream(run: _Run, source: Source, log: ChangeLog, start: _Start, progress: 
         expected=log.read_transactions(start.epoch, since=confirmed),
         complete=complete,
         conceal=make_conceal(settings, log.latest_relation),
+        spooled=_find_spooled(settings.lake),
     )
     progress.staged = start.staged
     progress.confirmed = confirmed
@@ -274,3 +277,12 @@ def _stream(run: _Run, source: Source, log: ChangeLog, start: _Start, progress: 
     finally:
         reporter.finish()
     _logger.info("capture stopped", extra={"fields": {"staged_lsn": str(progress.staged)}})
+
+
+def _find_spooled(lake: LakeSettings) -> Spooled:
+    """What workers of backfills leave in the spool."""
+    folder = ChunkFolder(lake.spool)
+    return Spooled(
+        lambda step: folder.load(backfill=step.backfill, number=step.chunk, attempt=step.attempt),
+        lambda step: folder.load_sweep(step.backfill),
+    )

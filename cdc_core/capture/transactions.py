@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
+from cdc_core.backfill.steps import Step, parse_step
+from cdc_core.capture.backfills import NOTHING_SPOOLED, Backfills, Spooled
 from cdc_core.capture.batches import Batch, Block, Entry, Runs, Transactions, split_blocks
 from cdc_core.capture.concealing import Conceal, conceal_nothing
 from cdc_core.capture.marks import mark_id, read_mark
@@ -82,12 +84,14 @@ class Collector:
         expected: Iterable[TransactionId],
         complete: Callable[[Announcement], Relation],
         conceal: Conceal = conceal_nothing,
+        spooled: Spooled = NOTHING_SPOOLED,
     ) -> None:
         """Drop what ends at or below `staged`, if it is exactly `expected`, in commit order."""
         self._staged = staged
         self._expected = deque(expected)
         self._complete = complete
         self._conceal = conceal
+        self._backfills = Backfills(spooled)
         self._last_end = Lsn(0)
         self._known: dict[int, RelationFrom] = {}
         self._announced: list[RelationFrom] = []
@@ -266,22 +270,50 @@ class Collector:
         if not self._known.keys() >= set(truncate.oids):
             raise UnexpectedMessage("no relation was announced for it", "truncate")
         detail = json.dumps({"cascade": truncate.cascade})
+        transaction = self._require_open("truncate")
         for oid in truncate.oids:
-            self._add_entry(Operation.TRUNCATE, detail, self._known[oid].relation)
+            relation = self._known[oid].relation
+            table = str(relation.table)
+            self._add_entry(Operation.TRUNCATE, detail, table, relation.version)
+            if not transaction.replayed:
+                self._backfills.tell_truncate(table, transaction.begin.xid)
 
     def _receive_message(self, message: LogicalMessage) -> None:
         if not message.transactional:
             return
-        detail = read_mark(message)
-        if detail is not None:
-            self._add_entry(Operation.MARK, detail)
-            return
         transaction = self._require_open("message")
-        self._end_run(transaction)
-        transaction.seq += 1
+        detail = read_mark(message)
+        if detail is None:
+            self._end_run(transaction)
+            transaction.seq += 1
+        elif transaction.replayed or (step := parse_step(detail)) is None:
+            self._add_entry(Operation.MARK, detail)
+        else:
+            self._take_step(transaction, step, detail)
+
+    def _take_step(self, transaction: _Open, step: Step, detail: str) -> None:
+        """Add what a step of a backfill brings, after all that came before it is decoded."""
+        self._cut_block()
+        taken = self._backfills.take(step, detail, at_us=transaction.begin.committed_at_us)
+        self._add_entry(taken.operation, taken.detail, taken.table)
+        if taken.rows is None or taken.relation is None or not taken.rows.num_rows:
+            return
+        self._relations.append((taken.relation, transaction.begin.commit_lsn))
+        runs = Runs()
+        runs.add(transaction.index, transaction.seq, taken.rows.num_rows)
+        self._blocks.append(Block(taken.rows, runs))
+        self._rows += taken.rows.num_rows
+        self._size += taken.rows.nbytes
+        transaction.size += taken.rows.nbytes
+        transaction.seq += taken.rows.num_rows
+        transaction.entries += taken.rows.num_rows
 
     def _add_entry(
-        self, operation: Operation, detail: str | None, relation: Relation | None = None
+        self,
+        operation: Operation,
+        detail: str | None,
+        table: str | None = None,
+        relation_version: int | None = None,
     ) -> None:
         transaction = self._require_open(str(operation))
         self._end_run(transaction)
@@ -291,8 +323,8 @@ class Collector:
                     transaction=transaction.index,
                     seq=transaction.seq,
                     operation=operation,
-                    table=None if relation is None else str(relation.table),
-                    relation_version=None if relation is None else relation.version,
+                    table=table,
+                    relation_version=relation_version,
                     detail=detail,
                 )
             )
@@ -326,6 +358,9 @@ class Collector:
             self._open.run_row = 0
         if self._frames:
             decoded = decode_rows(self._frames, self._announced)
+            if not self._backfills.is_idle:
+                versions = {known.relation.version: known.relation for known in self._announced}
+                self._backfills.tell_rows(decoded, self._runs, self._transactions, versions)
             self._blocks.append(Block(decoded, self._runs))
             self._rows += decoded.num_rows
             self._count_growth(decoded.nbytes - self._waiting_size, decoded.num_rows)

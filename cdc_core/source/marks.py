@@ -24,3 +24,11 @@ def read_current_lsn(connection: psycopg.Connection) -> Lsn:
         row = connection.execute("select pg_current_wal_lsn()::text").fetchone()
     assert row is not None
     return Lsn.parse(row[0])
+
+
+def read_snapshot(connection: psycopg.Connection) -> str:
+    """Which transactions are seen now, in Postgres' text form. Raises: SourceError."""
+    with source_errors("read the current snapshot"):
+        row = connection.execute("select pg_current_snapshot()::text").fetchone()
+    assert row is not None
+    return str(row[0])

@@ -24,6 +24,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from cdc_core.crash_points import reach
 from cdc_core.layout import CHANGES_SCHEMA, EPOCHS_SCHEMA
+from cdc_core.staging.chunks import ChunkFolder
 from cdc_core.staging.parts import (
     Part,
     PartWriter,
@@ -112,6 +113,7 @@ class Log:
             self._spool.chmod(0o700)
             for left in self._spool.glob("part-*.parquet"):
                 left.unlink()
+            ChunkFolder(self._spool).empty()
 
     def open_spool(self) -> PartWriter:
         """A part in the spool, to be written while its transaction arrives."""

@@ -1,0 +1,83 @@
+"""Which ranges of a table's key are to be read, which are being read, which are in the log.
+
+Ranges are cut off the part that was not looked at yet, one after the other, so that a table that
+grows is read to its end. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+Key: TypeAlias = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Keys above `low` and up to `high`, None where there is no bound; read at an attempt."""
+
+    number: int
+    low: Key | None
+    high: Key | None
+    attempt: int = 1
+
+
+class Plan:
+    """The ranges of one backfill."""
+
+    def __init__(self, *, low: Key | None = None, high: Key | None = None) -> None:
+        """Everything between the bounds is to be read."""
+        self._end = high
+        self._rest: tuple[Key | None, Key | None] | None = (low, high)
+        self._again: deque[Range] = deque()
+        self._open: dict[tuple[int, int], Range] = {}
+        self._next = 0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every range is in the log."""
+        return self._rest is None and not self._again and not self._open
+
+    @property
+    def has_more(self) -> bool:
+        """Whether something can be read now."""
+        return self._rest is not None or bool(self._again)
+
+    @property
+    def rest(self) -> tuple[Key | None, Key | None] | None:
+        """The part that was not cut into ranges yet; None where there is none."""
+        return self._rest
+
+    def take_again(self) -> Range | None:
+        """Give a range that must be read again; None where none must."""
+        if not self._again:
+            return None
+        taken = self._again.popleft()
+        self._open[taken.number, taken.attempt] = taken
+        return taken
+
+    def cut(self, boundary: Key | None) -> Range:
+        """Give the next range of the rest, up to a boundary; None takes all of it."""
+        assert self._rest is not None
+        low, high = self._rest
+        cut = Range(self._next, low, high if boundary is None else boundary)
+        self._next += 1
+        self._rest = None if boundary is None else (boundary, high)
+        self._open[cut.number, cut.attempt] = cut
+        return cut
+
+    def record_staged(self, number: int, attempt: int) -> Range | None:
+        """Note that a range is in the log; None where that was known, or is of no concern."""
+        return self._open.pop((number, attempt), None)
+
+    def record_void(self, number: int, attempt: int) -> None:
+        """Note that a range must be read again."""
+        void = self._open.pop((number, attempt), None)
+        if void is None:
+            return
+        if self._rest is None and void.high == self._end:
+            # It may have grown: it is cut anew.
+            self._rest = (void.low, self._end)
+        else:
+            self._again.append(replace(void, attempt=attempt + 1))

@@ -1,0 +1,158 @@
+"""What capture does at the steps of backfills: remembers keys, lets in what is current of a chunk.
+
+Called in the order of the stream: what was decoded before a watermark is told before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdc_core.backfill.steps import Begin, End, Watermark
+from cdc_core.backfill.visibility import Memory, Xids, join_key
+from cdc_core.layout import DECODED_SCHEMA
+from cdc_core.staging.chunks import Chunk
+from cdc_core.vocabulary import Operation, Relation
+
+# Above it the largest memory is given up, and its backfill begins to remember anew.
+MEMORY_BYTES = 64 << 20
+# A worker is heard of every minute.
+SILENCE_US = 10 * 60 * 1_000_000
+# Far more than run at once; whoever begins more is no worker of ours.
+_MOST_MEMORIES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """What of a chunk enters the log, and how many of its rows were stale."""
+
+    rows: pa.RecordBatch
+    stale: int
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A memory of one table, and when its worker was last heard of, by the stream's times."""
+
+    table: str
+    memory: Memory
+    heard_at_us: int
+
+
+class Remembering:
+    """The memories of all backfills under way, by id."""
+
+    def __init__(self) -> None:
+        """None is under way."""
+        self._kept: dict[str, _Kept] = {}
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing has to be told."""
+        return not self._kept
+
+    @property
+    def size(self) -> int:
+        """Bytes that are remembered."""
+        return sum(kept.memory.size for kept in self._kept.values())
+
+    def begin(self, step: Begin, *, at_us: int) -> None:
+        """Remember what changes in a table from here on; again, it says that the worker lives."""
+        kept = self._kept.get(step.memory)
+        if kept is not None:
+            kept.heard_at_us = at_us
+        elif len(self._kept) < _MOST_MEMORIES:
+            self._kept[step.memory] = _Kept(step.table, Memory(), at_us)
+
+    def end(self, step: End) -> None:
+        """Forget a memory."""
+        self._kept.pop(step.memory, None)
+
+    def expire(self, at_us: int) -> None:
+        """Forget the memories whose worker has been silent for long at this time of the stream."""
+        silent = [m for m, kept in self._kept.items() if at_us - kept.heard_at_us > SILENCE_US]
+        for memory in silent:
+            del self._kept[memory]
+
+    def tell_rows(
+        self, rows: pa.RecordBatch, xids: Xids, relations: Mapping[int, Relation]
+    ) -> None:
+        """Remember the keys of decoded rows; `xids` are those of their transactions."""
+        for kept in self._kept.values():
+            own = pc.equal(rows.column("table"), kept.table)
+            if not own.true_count:
+                continue
+            chosen, own_xids = rows.filter(own), xids[_to_flags(own)]
+            for version in chosen.column("relation_version").unique().to_pylist():
+                same = pc.equal(chosen.column("relation_version"), version)
+                of_version = own_xids[_to_flags(same)]
+                _remember(kept.memory, chosen.filter(same), of_version, relations[version].key)
+        while self.size > MEMORY_BYTES:
+            max(self._kept.values(), key=lambda kept: kept.memory.size).memory.give_up()
+
+    def tell_truncate(self, table: str, xid: int) -> None:
+        """Remember that a transaction emptied a table."""
+        for kept in self._kept.values():
+            if kept.table == table:
+                kept.memory.remember_emptied([xid])
+
+    def admit(self, step: Watermark, chunk: Chunk, *, at_us: int) -> Admitted | None:
+        """Give what is current of a chunk; None where too little is remembered to tell."""
+        kept = self._kept.get(step.memory)
+        if kept is None or kept.memory.is_void or kept.table != str(chunk.relation.table):
+            return None
+        kept.heard_at_us = at_us
+        keys = _take_key(chunk.values, chunk.relation.key)
+        current = kept.memory.find_current(step.snapshot, keys)
+        kept.memory.forget(step.oldest)
+        values = chunk.values.filter(pa.array(current))
+        return Admitted(_make_entries(chunk.relation, values), len(keys) - len(values))
+
+
+def _remember(memory: Memory, rows: pa.RecordBatch, xids: Xids, key: tuple[int, ...]) -> None:
+    """Remember the keys that rows had and have; all keys where a row does not tell its own."""
+    is_untold = _to_flags(pc.equal(rows.column("op"), Operation.UNDECODED.value))
+    if not key:
+        is_untold[:] = True
+    memory.remember_emptied(set(xids[is_untold].tolist()))
+    if not key:
+        return
+    for side in ("values", "old_values"):
+        keys = _take_key(rows.column(side), key)
+        is_told = keys.is_valid()
+        memory.remember(xids[_to_flags(is_told)], keys.filter(is_told))
+
+
+def _take_key(values: pa.ListArray, key: tuple[int, ...]) -> pa.StringArray:
+    """The key text of each row; null where a row has none of that side."""
+    return join_key([pc.list_element(values, index) for index in key])
+
+
+def _make_entries(relation: Relation, values: pa.ListArray) -> pa.RecordBatch:
+    """Rows of the log that say: this was read."""
+    count = len(values)
+    columns = {
+        "table": pa.repeat(pa.scalar(str(relation.table)), count),
+        "relation_version": pa.repeat(pa.scalar(relation.version, pa.int64()), count),
+        "op": pa.repeat(pa.scalar(Operation.READ.value), count),
+        "values": values,
+    }
+    return pa.RecordBatch.from_arrays(
+        [
+            columns[field.name] if field.name in columns else pa.nulls(count, field.type)
+            for field in DECODED_SCHEMA
+        ],
+        schema=DECODED_SCHEMA,
+    )
+
+
+def _to_flags(array: pa.BooleanArray) -> npt.NDArray[np.bool_]:
+    flags: npt.NDArray[np.bool_] = pc.fill_null(array, pa.scalar(value=False)).to_numpy(
+        zero_copy_only=False
+    )
+    return flags

@@ -1,0 +1,114 @@
+"""Backfills as capture sees them: what a step in the stream brings into the log at its place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from cdc_core.backfill.remembering import Remembering
+from cdc_core.backfill.steps import Begin, End, Step, Sweep, Watermark
+from cdc_core.capture.batches import Runs, Transactions
+from cdc_core.staging.chunks import Chunk, Sweeping
+from cdc_core.vocabulary import Operation, Relation
+
+
+@dataclass(frozen=True, slots=True)
+class Spooled:
+    """Where workers leave what a step names; each gives None where nothing is."""
+
+    load_chunk: Callable[[Watermark], Chunk | None]
+    load_sweep: Callable[[Sweep], Sweeping | None]
+
+
+NOTHING_SPOOLED = Spooled(lambda _: None, lambda _: None)
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The entry that a step becomes, and the rows that follow it."""
+
+    operation: Operation
+    detail: str
+    table: str | None = None
+    relation: Relation | None = None
+    rows: pa.RecordBatch | None = None
+
+
+class Backfills:
+    """Those that are under way in one session of capture."""
+
+    def __init__(self, spooled: Spooled) -> None:
+        """None is under way; `spooled` is asked when a step names something."""
+        self._spooled = spooled
+        self._remembering = Remembering()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing needs to be told."""
+        return self._remembering.is_idle
+
+    def take(self, step: Step, detail: str, *, at_us: int) -> Taken:
+        """Do what a step asks for, at its place in the stream."""
+        match step:
+            case Begin():
+                self._remembering.begin(step, at_us=at_us)
+            case End():
+                self._remembering.end(step)
+            case Sweep():
+                return self._take_sweep(step, detail)
+            case Watermark():
+                return self._take_chunk(step, detail, at_us)
+        return Taken(Operation.MARK, detail)
+
+    def tell_rows(
+        self,
+        decoded: pa.RecordBatch,
+        runs: Runs,
+        transactions: Transactions,
+        relations: Mapping[int, Relation],
+    ) -> None:
+        """Tell of decoded rows; `relations` by version."""
+        owners = np.repeat(np.array(runs.transaction, np.int64), np.array(runs.rows, np.int64))
+        self._remembering.expire(transactions.committed_at_us[-1])
+        self._remembering.tell_rows(
+            decoded, np.array(transactions.xid, np.int64)[owners], relations
+        )
+
+    def tell_truncate(self, table: str, xid: int) -> None:
+        """Tell that a transaction emptied a table."""
+        self._remembering.tell_truncate(table, xid)
+
+    def _take_chunk(self, step: Watermark, detail: str, at_us: int) -> Taken:
+        chunk = self._spooled.load_chunk(step)
+        admitted = None if chunk is None else self._remembering.admit(step, chunk, at_us=at_us)
+        if chunk is None or admitted is None:
+            return Taken(Operation.MARK, _add(detail, state="void"))
+        said = _add(
+            detail,
+            state="staged",
+            table=str(chunk.relation.table),
+            rows=admitted.rows.num_rows,
+            stale=admitted.stale,
+            low=chunk.low,
+            high=chunk.high,
+        )
+        return Taken(Operation.MARK, said, relation=chunk.relation, rows=admitted.rows)
+
+    def _take_sweep(self, step: Sweep, detail: str) -> Taken:
+        sweeping = self._spooled.load_sweep(step)
+        if sweeping is None:
+            return Taken(Operation.MARK, _add(detail, state="void"))
+        start = [sweeping.start.epoch, int(sweeping.start.commit_lsn), sweeping.start.seq]
+        return Taken(
+            Operation.SWEEP,
+            _add(detail, state="staged", start=start),
+            table=str(sweeping.table),
+        )
+
+
+def _add(detail: str, **more: object) -> str:
+    return json.dumps(json.loads(detail) | more, ensure_ascii=False)

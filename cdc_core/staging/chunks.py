@@ -1,0 +1,157 @@
+"""What a backfill has read and the log has not taken yet: chunks of rows and sweeps, in the spool.
+
+A file is durable before the message that names it is written to the WAL. Only the holder of the
+slot takes files; a run that takes the slot removes what an earlier one left, for nothing of it can
+be told stale or not any more. Private (0600): rows are in them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cdc_core.layout import DECODED_SCHEMA
+from cdc_core.staging.parts import sync_folder
+from cdc_core.vocabulary import Column, Lsn, Position, Relation, ReplicaIdentity, TableName
+
+_VALUES = pa.schema([DECODED_SCHEMA.field("values")])
+_ABOUT = b"walgate.chunk"
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Rows of a table as one snapshot saw them, as texts in the order of the relation's columns.
+
+    `low` and `high` are the texts of the keys between which they lie, the first outside, the last
+    inside; None where there is no bound.
+    """
+
+    relation: Relation
+    values: pa.ListArray
+    low: tuple[str, ...] | None
+    high: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sweeping:
+    """A table that was read whole: rows of it older than `start` are in the source no more."""
+
+    table: TableName
+    start: Position
+
+
+class ChunkFolder:
+    """The spool, as workers fill it and capture takes from it."""
+
+    def __init__(self, spool: Path) -> None:
+        """The folder need not be there yet."""
+        self._folder = spool
+
+    def store(self, chunk: Chunk, *, backfill: str, number: int, attempt: int) -> int:
+        """Write one attempt at a chunk; the bytes it takes. Raises: OSError."""
+        about = {
+            "relation": _describe_relation(chunk.relation),
+            "low": chunk.low,
+            "high": chunk.high,
+        }
+        schema = _VALUES.with_metadata({_ABOUT: json.dumps(about).encode()})
+        rows = pa.Table.from_arrays([chunk.values], schema=schema)
+        path = self._path(f"chunk-{backfill}-{number}-{attempt}.parquet")
+        with _writing(path) as descriptor, os.fdopen(descriptor, "wb") as file:
+            pq.write_table(rows, file, use_dictionary=False, write_statistics=False)
+            file.flush()
+            os.fsync(file.fileno())
+            return file.tell()
+
+    def load(self, *, backfill: str, number: int, attempt: int) -> Chunk | None:
+        """An attempt at a chunk; None where there is none that can be read."""
+        path = self._path(f"chunk-{backfill}-{number}-{attempt}.parquet")
+        try:
+            rows = pq.read_table(path)
+        except (OSError, pa.ArrowInvalid):
+            return None
+        about = json.loads(rows.schema.metadata[_ABOUT])
+        values = rows.column("values").combine_chunks()
+        low, high = (None if about[end] is None else tuple(about[end]) for end in ("low", "high"))
+        return Chunk(_parse_relation(about["relation"]), values, low, high)
+
+    def store_sweep(self, sweeping: Sweeping, *, backfill: str) -> None:
+        """Write what is to be swept. Raises: OSError."""
+        about = {
+            "table": [sweeping.table.schema, sweeping.table.name],
+            "start": [sweeping.start.epoch, int(sweeping.start.commit_lsn), sweeping.start.seq],
+        }
+        path = self._path(f"sweep-{backfill}.json")
+        with _writing(path) as descriptor, os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(about, file)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def load_sweep(self, backfill: str) -> Sweeping | None:
+        """What is to be swept; None where nothing is."""
+        try:
+            about = json.loads(self._path(f"sweep-{backfill}.json").read_text(encoding="utf-8"))
+        except OSError:
+            return None
+        epoch, commit_lsn, seq = about["start"]
+        return Sweeping(TableName(*about["table"]), Position(epoch, Lsn(commit_lsn), seq))
+
+    def remove(self, backfill: str) -> None:
+        """Remove what is left of a backfill."""
+        for pattern in (f"chunk-{backfill}-*", f"sweep-{backfill}*"):
+            for left in self._folder.glob(pattern):
+                left.unlink(missing_ok=True)
+
+    def empty(self) -> None:
+        """Remove what every backfill left."""
+        for pattern in ("chunk-*", "sweep-*"):
+            for left in self._folder.glob(pattern):
+                left.unlink(missing_ok=True)
+
+    def _path(self, name: str) -> Path:
+        return self._folder / name
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[int]:
+    """A new private file, durable under its name once it is whole; gone where it fails."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    arriving = path.with_suffix(".arriving")
+    arriving.unlink(missing_ok=True)
+    descriptor = os.open(arriving, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    try:
+        yield descriptor
+        arriving.rename(path)
+        sync_folder(path.parent)
+    except BaseException:
+        arriving.unlink(missing_ok=True)
+        raise
+
+
+def _describe_relation(relation: Relation) -> dict[str, Any]:
+    return {
+        "oid": relation.oid,
+        "table": [relation.table.schema, relation.table.name],
+        "identity": str(relation.identity),
+        "columns": [
+            {name: getattr(column, name) for name in Column.__slots__}
+            for column in relation.columns
+        ],
+    }
+
+
+def _parse_relation(about: dict[str, Any]) -> Relation:
+    return Relation(
+        about["oid"],
+        TableName(*about["table"]),
+        ReplicaIdentity(about["identity"]),
+        tuple(Column(**column) for column in about["columns"]),
+    )

@@ -1,0 +1,56 @@
+"""The tail of the log: the marks and sweeps of its newest commits, for who waits for them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from cdc_core.layout import CHANGES_SCHEMA
+from cdc_core.staging.tables import open_table, staging_errors
+from cdc_core.vocabulary import Lsn, Operation, Position
+
+_COLUMNS = ["epoch", "commit_lsn", "seq", "end_lsn", "op", "detail"]
+_OPERATIONS = [Operation.MARK.value, Operation.SWEEP.value]
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A mark or a sweep that is in the log, and what it says."""
+
+    position: Position
+    end_lsn: Lsn
+    detail: str
+
+
+class Tail:
+    """What is committed to the log from now on, in order."""
+
+    def __init__(self, root: Path) -> None:
+        """Begin behind the newest commit. Raises: StagingError."""
+        self._folder = root / "staging" / "changes"
+        self._version = open_table(self._folder, CHANGES_SCHEMA).version()
+
+    def read(self) -> Iterator[Staged]:
+        """What was committed since the last call. Raises: StagingError."""
+        with staging_errors("read the log's newest commits"):
+            while (commit := self._commit_path(self._version + 1)).exists():
+                actions = map(json.loads, commit.read_text(encoding="utf-8").splitlines())
+                for action in actions:
+                    if "add" in action:
+                        yield from self._read_file(self._folder / action["add"]["path"])
+                self._version += 1
+
+    def _commit_path(self, version: int) -> Path:
+        return self._folder / "_delta_log" / f"{version:020}.json"
+
+    def _read_file(self, path: Path) -> Iterator[Staged]:
+        rows = pq.read_table(path, columns=_COLUMNS, filters=pc.field("op").isin(_OPERATIONS))
+        order = [("commit_lsn", "ascending"), ("seq", "ascending")]
+        for row in rows.sort_by(order).to_pylist():
+            position = Position(row["epoch"], Lsn(row["commit_lsn"]), row["seq"])
+            yield Staged(position, Lsn(row["end_lsn"]), row["detail"] or "")

@@ -1,0 +1,85 @@
+"""A table with rows from before the slot, backfilled while writers change it: equal at rest."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+
+from cdc_core.backfill.worker import Backfill, Progress
+from cdc_core.settings import load_settings
+from cdc_core.vocabulary import TableName
+from tests.fix_pipeline import Pipeline
+from tests.load import prepare, running_load
+from tests.postgres_server import Database
+
+SEED = 20261121
+Rows = dict[str, tuple[str | None, ...]]
+
+
+def fold(root: Path, table: str) -> Rows:
+    """What the log leaves of a table whose key is its first column."""
+    log = DeltaTable(root / "staging" / "changes").to_pyarrow_table(filters=[("table", "=", table)])
+    order = [("epoch", "ascending"), ("commit_lsn", "ascending"), ("seq", "ascending")]
+    state: dict[str, tuple[tuple[int, int, int], tuple[str | None, ...]]] = {}
+    for entry in log.sort_by(order).to_pylist():
+        at = (entry["epoch"], entry["commit_lsn"], entry["seq"])
+        match entry["op"]:
+            case "truncate":
+                state.clear()
+            case "sweep":
+                start = tuple(json.loads(entry["detail"])["start"])
+                state = {key: row for key, row in state.items() if row[0] >= start}
+            case "delete":
+                state.pop(entry["old_values"][0], None)
+            case _:
+                if entry["old_values"] is not None:
+                    state.pop(entry["old_values"][0], None)
+                values = tuple(entry["values"])
+                state[values[0]] = (at, values)
+    return {key: values for key, (_, values) in state.items()}
+
+
+def read_source(database: Database, table: str) -> Rows:
+    """All rows by the text of their first column, as the types' own output has them."""
+    columns = database.query(
+        "select attname from pg_attribute where attrelid = %s::regclass and attnum > 0"
+        " order by attnum",
+        [table],
+    )
+    texts = (f"case when {name} is not null then format('%s', {name}) end" for (name,) in columns)
+    return {row[0]: row for row in database.query(f"select {', '.join(texts)} from {table}")}
+
+
+def backfill(pipeline: Pipeline, table: str, **more: Any) -> Progress:
+    settings = load_settings(pipeline.folder / "walgate.toml", {})
+    arguments: dict[str, Any] = {"chunk_rows": 3000, "parallel": 2, "stop": threading.Event()}
+    return Backfill(
+        settings, TableName.parse(table), conceal=lambda _: None, **(arguments | more)
+    ).run()
+
+
+def test_tables_backfilled_under_load_equal_their_source(
+    database18: Database, make_pipeline: Callable[..., Pipeline], tmp_path: Path
+) -> None:
+    scripts = prepare(database18, tmp_path)
+    database18.execute("insert into churn select i, 0, 'old' from generate_series(1, 2200) i")
+    database18.execute("insert into scrap select i, 'old' from generate_series(1, 500) i")
+    pipeline = make_pipeline(database18)
+    pipeline.start_streaming()
+    done = {}
+    with running_load(database18, scripts, seed=SEED, rate=200):
+        for table in ("public.pgbench_accounts", "public.churn", "public.scrap", "public.side"):
+            done[table] = backfill(pipeline, table)
+    pipeline.finish(pipeline.children[0])
+    pipeline.catch_up()
+    for table in done:
+        source = read_source(database18, table)
+        assert source, table
+        assert fold(pipeline.root, table) == source, table
+    assert done["public.pgbench_accounts"].chunks >= 30
+    assert not list((pipeline.root / "spool").glob("*-*"))

@@ -1,0 +1,189 @@
+"""A chunk enters the log at its watermark, without the rows that were changed behind its back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from cdc_core.backfill.steps import Begin, End, Step, Sweep, Watermark, format_step
+from cdc_core.backfill.visibility import Snapshot
+from cdc_core.capture.backfills import Spooled
+from cdc_core.capture.transactions import Collector
+from cdc_core.layout import DECODED_SCHEMA
+from cdc_core.protocol.messages import Announcement, parse_message
+from cdc_core.staging.chunks import Chunk, Sweeping
+from cdc_core.vocabulary import Lsn, Position, TableName, TransactionId
+from tests.capture.stream import POSTGRES_EPOCH_US, TIME_US, announcement, complete
+from tests.protocol import encoding
+
+A, B = 11, 22
+BACKFILL, MEMORY = "a" * 32, "b" * 32
+SEES_99 = Snapshot.parse("100:100:")
+
+
+def message(step: Step) -> bytes:
+    return encoding.logical_message(1, 5, b"walgate", format_step(step).encode())
+
+
+def begin(memory: str = MEMORY, table: str = "public.a") -> bytes:
+    return message(Begin(BACKFILL, memory, table))
+
+
+def watermark(
+    snapshot: str, *, chunk: int = 0, oldest: str | None = None, memory: str = MEMORY
+) -> bytes:
+    seen = Snapshot.parse(snapshot)
+    return message(Watermark(BACKFILL, memory, chunk, 1, seen, Snapshot.parse(oldest or snapshot)))
+
+
+class Session:
+    """A capture session: transactions of given ids, one after the other."""
+
+    def __init__(
+        self, *, staged: int = 0, expected: list[tuple[int, int]] | None = None, size: int = 3
+    ) -> None:
+        self.at = 1000
+        announced = parse_message(announcement(A))
+        assert isinstance(announced, Announcement)
+        values = [[str(n), f"read {n}"] for n in range(size)]
+        self.chunk = Chunk(
+            complete(announced), pa.array(values, DECODED_SCHEMA.field("values").type), None, ("9",)
+        )
+        self.sweeping = Sweeping(TableName("public", "a"), Position(1, Lsn(1000), 0))
+        self.collector = Collector(
+            staged=Lsn(staged),
+            expected=[
+                TransactionId(Lsn(lsn), xid, TIME_US + POSTGRES_EPOCH_US)
+                for lsn, xid in expected or ()
+            ],
+            complete=complete,
+            spooled=Spooled(
+                lambda step: self.chunk if step.chunk == 0 else None, lambda _: self.sweeping
+            ),
+        )
+        self.commit(1, announcement(A), announcement(B))
+
+    def commit(self, xid: int, *frames: bytes) -> None:
+        sent = [
+            encoding.begin(self.at, TIME_US, xid),
+            *frames,
+            encoding.commit(self.at, self.at + 8, TIME_US),
+        ]
+        assert self.collector.feed(sent) == len(sent)
+        self.at += 8
+
+    def take(self) -> list[dict[str, Any]]:
+        batch = self.collector.take()
+        assert batch is not None
+        order = [("commit_lsn", "ascending"), ("seq", "ascending")]
+        rows: list[dict[str, Any]] = batch.to_table(1).sort_by(order).to_pylist()
+        self.relations = [relation for relation, _ in batch.relations]
+        return rows
+
+    def read_keys(self) -> list[str]:
+        return [row["values"][0] for row in self.take() if row["op"] == "read"]
+
+
+def test_a_chunk_follows_its_watermark_and_the_numbers_go_on() -> None:
+    session = Session()
+    session.commit(50, begin())
+    at = session.at
+    session.commit(51, watermark("100:100:"), encoding.insert(B, ["7", "x"]))
+    rows = [row for row in session.take() if row["commit_lsn"] == at]
+    assert [(row["seq"], row["op"], row["table"]) for row in rows] == [
+        (0, "mark", None),
+        (1, "read", "public.a"),
+        (2, "read", "public.a"),
+        (3, "read", "public.a"),
+        (4, "insert", "public.b"),
+    ]
+    assert [row["values"] for row in rows[1:4]] == [[str(n), f"read {n}"] for n in range(3)]
+    assert {row["relation_version"] for row in rows[1:4]} == {session.chunk.relation.version}
+    said = json.loads(rows[0]["detail"])
+    assert (said["state"], said["rows"], said["stale"], said["high"]) == ("staged", 3, 0, ["9"])
+    assert session.chunk.relation in session.relations
+
+
+@pytest.mark.parametrize(
+    ("change", "left"),
+    [
+        (encoding.insert(A, ["1", "new"]), ["0", "2"]),
+        (encoding.update(A, ["1", "new"]), ["0", "2"]),
+        (encoding.delete(A, ["1", None]), ["0", "2"]),
+        (encoding.update(A, ["2", "moved"], old=["1", None]), ["0"]),
+        (encoding.truncate([A], 0), []),
+        (encoding.truncate([B], 0), ["0", "1", "2"]),
+        (encoding.insert(B, ["1", "new"]), ["0", "1", "2"]),
+    ],
+)
+def test_what_the_chunk_does_not_see_wins_over_it(change: bytes, left: list[str]) -> None:
+    for snapshot, expected in (
+        ("100:100:", left),
+        ("100:102:101", left),
+        ("102:102:", ["0", "1", "2"]),
+    ):
+        session = Session()
+        session.commit(50, begin())
+        session.commit(101, change)
+        session.commit(60, watermark(snapshot))
+        assert session.read_keys() == expected
+
+
+def test_what_another_open_chunk_does_not_see_is_not_forgotten() -> None:
+    for oldest, expected in (("100:100:", ["0", "2"]), ("102:102:", ["0", "1", "2"])):
+        session = Session()
+        session.commit(50, begin())
+        session.commit(101, encoding.insert(A, ["1", "new"]))
+        session.commit(60, watermark("102:102:", oldest=oldest))
+        session.take()
+        session.commit(61, watermark("100:100:"))
+        assert session.read_keys() == expected
+
+
+def test_a_chunk_of_which_too_little_is_remembered_is_void() -> None:
+    def void(*transactions: bytes) -> bool:
+        session = Session()
+        for frame in transactions:
+            session.commit(50, frame)
+        rows = session.take()
+        return not any(row["op"] == "read" for row in rows) and any(
+            json.loads(row["detail"] or "{}").get("state") == "void" for row in rows
+        )
+
+    assert void(watermark("100:100:"))
+    assert void(begin("c" * 32), watermark("100:100:"))
+    assert void(begin(table="public.b"), watermark("100:100:"))
+    assert void(begin(), message(End(BACKFILL, MEMORY)), watermark("100:100:"))
+    assert void(begin(), watermark("100:100:", chunk=1))
+    assert not void(begin(), watermark("100:100:"))
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cdc_core.backfill.remembering.MEMORY_BYTES", 1000)
+    session = Session()
+    session.commit(50, begin(), begin("c" * 32, "public.b"))
+    session.commit(100, *(encoding.insert(B, [str(n), "x"]) for n in range(100)))
+    session.take()
+    session.commit(51, watermark("100:100:"))
+    session.commit(52, watermark("100:100:", memory="c" * 32))
+    states = [json.loads(row["detail"])["state"] for row in session.take() if row["op"] == "mark"]
+    assert states == ["staged", "void"]
+
+
+def test_what_was_begun_before_a_restart_is_remembered_no_more() -> None:
+    session = Session(staged=1016, expected=[(1008, 50)])
+    session.commit(50, begin())
+    session.commit(51, watermark("100:100:"))
+    rows = session.take()
+    assert [(row["op"], json.loads(row["detail"])["state"]) for row in rows] == [("mark", "void")]
+
+
+def test_a_sweep_is_an_entry_of_its_table() -> None:
+    session = Session()
+    session.commit(50, message(Sweep(BACKFILL)))
+    entry = session.take()[-1]
+    assert (entry["op"], entry["table"]) == ("sweep", "public.a")
+    assert json.loads(entry["detail"])["start"] == [1, 1000, 0]

@@ -1,0 +1,169 @@
+"""Chunks are read as the stream would send them, whole and in key order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import psycopg
+import pytest
+
+from cdc_core.errors import SourceError
+from cdc_core.settings import SourceSettings
+from cdc_core.source.chunks import ChunkReader, Key, OpenRead, join_rows
+from cdc_core.vocabulary import TableName
+from tests.postgres_server import Database
+
+Read = Callable[[str], OpenRead]
+
+
+@pytest.fixture
+def read(database: Database) -> Iterator[Read]:
+    """Lend an open read of a table by its name; t is published unless the test did so."""
+    with ExitStack() as stack:
+
+        def make(name: str = "t") -> OpenRead:
+            if not database.query("select from pg_publication where pubname = 'walgate'"):
+                database.execute("create publication walgate for all tables")
+            reader = ChunkReader(SourceSettings(dsn=database.dsn), TableName("public", name))
+            stack.callback(reader.close)
+            stack.enter_context(reader.lock())
+            return reader.look()
+
+        yield make
+
+
+def read_all(opened: OpenRead, size: int) -> list[tuple[str | None, ...]]:
+    """All rows, so many at a time, between the boundaries that are found."""
+    columns = [column.name for column in opened.relation.columns]
+    rows: list[tuple[str | None, ...]] = []
+    low: Key | None = None
+    while True:
+        high = opened.find_boundary(low, None, size)
+        values = join_rows(opened.read_rows(columns, low=low, high=high))
+        rows += [tuple(row) for row in values.to_pylist()]
+        if high is None:
+            return rows
+        assert len(values) == size
+        low = high
+
+
+def test_every_value_comes_as_copy_writes_it(database: Database, read: Read) -> None:
+    database.execute(
+        "create table t (a text, b int, c bool, d char(5), e bytea, f text, primary key (b, a))"
+    )
+    texts = ["", "NULL", "\\N", "\\.", '"', '""', ",", "a\nb", "\r\n", " x ", "é\u2028", "'"]
+    for number, text in enumerate(texts):
+        database.execute(
+            "insert into t values (%s, %s, true, 'ab', %s, null)", [text, number % 3, text.encode()]
+        )
+    expected = database.query(
+        "select a, b::text, 't', d || repeat(' ', 5 - length(d)), e::text, null from t"
+        ' order by b, a collate "C"'
+    )
+    for size in (1, 5, len(texts), len(texts) + 1):
+        assert sorted(read_all(read("t"), size), key=repr) == sorted(expected, key=repr)
+
+
+def test_a_row_of_one_empty_text_and_an_empty_table(database: Database, read: Read) -> None:
+    database.execute("create table t (a text primary key)")
+    assert read_all(read("t"), 10) == []
+    database.execute("insert into t values ('')")
+    assert read_all(read("t"), 1) == [("",)]
+    # A row of NULLs is an empty line.
+    database.execute("create table n (a int primary key, b text)")
+    database.execute("insert into n values (1, null), (2, '')")
+    assert read("n").read_rows(["b"], low=None, high=None)[0].to_pylist() == [None, ""]
+
+
+def test_keys_of_any_type_bound_their_ranges(database: Database, read: Read) -> None:
+    kinds = {
+        "numeric": "case i when 7 then 'NaN' when 8 then 'Infinity' else (i / 3.0)::text end",
+        "timestamptz": "case i when 0 then '-infinity' when 1 then 'infinity'"
+        " else (timestamp '2020-01-01' + i * interval '1 hour')::text end",
+        "uuid": "md5(i::text)",
+        "date": "(date '1999-01-01' + i)::text",
+        "varchar(20)": "chr(33 + i) || 'é'",
+        "char(5)": "'a' || i",
+        "bytea": "'\\x0' || (i % 10) || to_hex(16 + i)",
+        "float8": "case i when 3 then 'NaN' when 4 then '-0' else (i * 0.1)::text end",
+        "bool": "(i = 0)::text",
+    }
+    for number, (kind, text) in enumerate(kinds.items()):
+        name, rows = f"k{number}", 2 if kind == "bool" else 23
+        database.execute(f"create table {name} (k {kind}, i int, primary key (k, i))")
+        database.execute(
+            f"insert into {name} select ({text})::{kind}, i from generate_series(0, {rows - 1}) i"
+        )
+        got = read_all(read(name), 5)
+        assert [row[1] for row in got] == [
+            str(i) for (i,) in database.query(f"select i from {name} order by k, i")
+        ], kind
+
+
+def test_the_relation_is_the_one_the_stream_would_announce(database: Database, read: Read) -> None:
+    database.execute(
+        "create table t (a int, b text not null, c int generated always as (1) stored)"
+    )
+    database.execute("alter table t add primary key (b, a)")
+    opened = read("t")
+    assert opened.key == ("b", "a")
+    assert [(column.name, column.in_identity) for column in opened.relation.columns] == [
+        ("a", True),
+        ("b", True),
+    ]
+    database.execute("create table f (a int primary key, b text)")
+    database.execute("alter table f replica identity full")
+    assert all(column.in_identity for column in read("f").relation.columns)
+
+
+def test_only_what_is_published_is_read(database: Database, read: Read) -> None:
+    database.execute("create table t (a int primary key, b text, secret text)")
+    database.execute("insert into t select i, i::text, 's' from generate_series(1, 9) i")
+    database.execute("create publication walgate for table t (a, b) where (a > 4)")
+    opened = read("t")
+    assert [column.name for column in opened.relation.columns] == ["a", "b"]
+    assert read_all(opened, 2) == [(str(i), str(i)) for i in range(5, 10)]
+
+
+def test_children_are_not_the_table_and_partitions_are(database: Database, read: Read) -> None:
+    database.execute("create table t (a int primary key)")
+    database.execute("create table child () inherits (t)")
+    database.execute("insert into t values (1)")
+    database.execute("insert into child values (2)")
+    database.execute("create table p (a int primary key) partition by range (a)")
+    database.execute("create table p1 partition of p for values from (0) to (10)")
+    database.execute("create table p2 partition of p for values from (10) to (20)")
+    database.execute("insert into p values (15), (5), (11)")
+    database.execute(
+        "create publication walgate for table only t, table p"
+        " with (publish_via_partition_root = true)"
+    )
+    assert read_all(read("t"), 5) == [("1",)]
+    assert read_all(read("p"), 2) == [("5",), ("11",), ("15",)]
+
+
+def test_the_lock_comes_before_the_snapshot(database: Database) -> None:
+    """History 4: a rewrite between snapshot and read would make the read empty."""
+    database.execute("create table t (a int primary key)")
+    database.execute("insert into t select generate_series(1, 1000)")
+    database.execute("create publication walgate for all tables")
+    reader = ChunkReader(SourceSettings(dsn=database.dsn), TableName("public", "t"))
+    with reader.lock():
+        with psycopg.connect(database.dsn) as other:
+            other.execute("set lock_timeout = '100ms'")
+            with pytest.raises(psycopg.errors.LockNotAvailable):
+                other.execute("alter table t alter a type bigint")
+        database.execute("insert into t values (1001)")
+        opened = reader.look()
+        database.execute("insert into t values (1002)")
+        assert len(opened.read_rows(["a"], low=None, high=None)[0]) == 1001
+    reader.close()
+
+
+def test_a_table_that_is_not_published_is_refused(database: Database, read: Read) -> None:
+    database.execute("create table t (a int primary key)")
+    database.execute("create publication walgate")
+    with pytest.raises(SourceError, match=r"public\.t is not in publication walgate") as caught:
+        read("t")
+    assert "walgate publish" in caught.value.fix
