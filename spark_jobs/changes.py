@@ -7,6 +7,7 @@ two steps at one position. Texts stand in the order of the table's shape.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -90,6 +91,13 @@ def survey(log: DataFrame) -> list[Span]:
     ]
 
 
+def find_sweep(entries: DataFrame) -> Position:
+    """The newest start of the sweeps among some entries: what is older is gone."""
+    said = entries.where(F.col("op") == Operation.SWEEP.value).select("detail").collect()
+    starts = [json.loads(row["detail"])["start"] for row in said]
+    return max(Position(epoch, Lsn(commit_lsn), seq) for epoch, commit_lsn, seq in starts)
+
+
 def find_first(log: DataFrame, table: str, versions: Iterable[int], after: Position) -> Position:
     """The first position of a table above another at which one of some relation versions stands."""
     row = (
@@ -103,13 +111,16 @@ def find_first(log: DataFrame, table: str, versions: Iterable[int], after: Posit
 
 def is_after(position: Position) -> Expression:
     """Whether an entry stands above a position."""
-    here = F.struct(*(F.col(name) for name in POSITION))
-    there = F.struct(
+    return F.struct(*(F.col(name) for name in POSITION)) > write_position(position)
+
+
+def write_position(position: Position) -> Expression:
+    """A position as a value to compare with."""
+    return F.struct(
         F.lit(position.epoch).alias("epoch"),
         F.lit(int(position.commit_lsn)).cast("long").alias("commit_lsn"),
         F.lit(position.seq).cast("long").alias("seq"),
     )
-    return here > there
 
 
 def id_names(shape: Shape) -> list[str]:

@@ -27,7 +27,15 @@ from cdc_core.vocabulary import TableName
 from spark_jobs.changes import id_names
 from spark_jobs.lake import Epoch, Lake, count_rows, open_table
 from spark_jobs.outcome import Outcome, work_out
-from spark_jobs.rows import apply_rows, carry, insert, match_names, table_fields, widen
+from spark_jobs.rows import (
+    apply_rows,
+    carry,
+    insert,
+    is_older,
+    match_names,
+    table_fields,
+    widen,
+)
 from spark_jobs.shapes import Shape
 from spark_jobs.stretch import OID_PROPERTY, TABLE_PROPERTY, Stretch
 
@@ -147,7 +155,10 @@ def _merge(table: DeltaTable, outcome: Outcome, stretch: Stretch) -> None:
     merge = merge.whenMatchedUpdate("s._present", _quote(renewed))
     if outcome.departed:
         merge = merge.whenMatchedDelete()
-    merge.whenNotMatchedInsert("s._present", _quote(insert(shape, outcome.carried, "s"))).execute()
+    merge = merge.whenNotMatchedInsert("s._present", _quote(insert(shape, outcome.carried, "s")))
+    if stretch.swept is not None:
+        merge = merge.whenNotMatchedBySourceDelete(is_older("t", stretch.swept))
+    merge.execute()
 
 
 def _replace(
@@ -156,7 +167,7 @@ def _replace(
     """Write the table anew; give the rows of the base that were updated and deleted."""
     assert stretch.shape is not None
     touched = Observation()
-    rows = apply_rows(base, outcome.rows, stretch.shape, outcome.carried, touched)
+    rows = apply_rows(base, outcome.rows, stretch.shape, outcome.carried, stretch.swept, touched)
     (
         rows.write.format("delta")
         .mode("overwrite")

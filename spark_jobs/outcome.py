@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from spark_jobs.changes import id_names
 from spark_jobs.fold import fold_by_last
 from spark_jobs.lineage import fold_by_lineage
-from spark_jobs.rows import type_rows
+from spark_jobs.rows import is_older, type_rows
 from spark_jobs.stretch import Stretch
 
 
@@ -35,12 +35,21 @@ def work_out(stretch: Stretch, target: DataFrame | None) -> Outcome:
     shape, ids = stretch.shape, id_names(stretch.shape)
     steps = stretch.take_steps()
     folded = fold_by_last(steps, ids, stretch.unsent, len(shape.columns))
-    rows = type_rows(folded, shape)
+    rows = _drop_swept(type_rows(folded, shape), stretch)
     outcome, unclear = _measure(rows, ids[0], stretch.unsent)
     if unclear:
         settled = _settle(outcome.rows, steps, stretch, target)
-        outcome, _ = _measure(settled, ids[0], stretch.unsent)
+        outcome, _ = _measure(_drop_swept(settled, stretch), ids[0], stretch.unsent)
     return outcome
+
+
+def _drop_swept(rows: DataFrame, stretch: Stretch) -> DataFrame:
+    """Let the rows that a sweep found too old be gone."""
+    if stretch.swept is None:
+        return rows
+    old = rows.alias("s")
+    stays = F.col("_present") & ~is_older("s", stretch.swept)
+    return old.withColumn("_present", stays)
 
 
 def _settle(

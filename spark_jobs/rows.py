@@ -14,7 +14,8 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from spark_jobs.changes import has_exact_key, id_names
+from cdc_core.vocabulary import Position
+from spark_jobs.changes import POSITION, has_exact_key, id_names, write_position
 from spark_jobs.shapes import Shape
 from spark_jobs.types import TypeMapping, map_type
 
@@ -118,11 +119,14 @@ def apply_rows(
     rows: DataFrame,
     shape: Shape,
     carried: frozenset[int],
+    *,
+    swept: Position | None,
     touched: Observation | None = None,
 ) -> DataFrame:
     """The table after its rows: `target` (None if it counts for nothing) and what replaces it.
 
-    With a target its action observes, in `touched`, how many rows are `updated` and `deleted`.
+    Rows of the target older than `swept` go. With a target its action observes, in `touched`, how
+    many rows are `updated` and `deleted`.
     """
     arrived = rows.where("_present").alias("s")
     if target is None:
@@ -133,11 +137,15 @@ def apply_rows(
     ]
     old, names = target.alias("t"), [f"`{field.name}`" for field in table_fields(shape)]
     present = F.col("s._present")
+    is_kept = present.isNull()
+    if swept is not None:
+        is_kept &= ~is_older("t", swept)
     joined = old.join(rows.select(*id_names(shape), "_present").alias("s"), matches, "left")
     if touched is not None:
-        counts = (F.count_if(present).alias("updated"), F.count_if(~present).alias("deleted"))
+        is_gone = ~is_kept & ~F.coalesce(present, F.lit(False))
+        counts = (F.count_if(present).alias("updated"), F.count_if(is_gone).alias("deleted"))
         joined = joined.observe(touched, *counts)
-    kept = joined.where(present.isNull()).select("t.*")
+    kept = joined.where(is_kept).select("t.*")
     if not carried:
         return kept.select(*names).unionByName(
             arrived.select(*_select(insert(shape, carried, "s"), shape))
@@ -148,6 +156,12 @@ def apply_rows(
     renewed, new = carry(shape, carried, "s", "t"), insert(shape, carried, "s")
     replaced = {name: F.when(is_known, renewed[name]).otherwise(new[name]) for name in new}
     return kept.select(*names).unionByName(joined.select(*_select(replaced, shape)))
+
+
+def is_older(rows: str, position: Position) -> Expression:
+    """Whether a row of the table, under an alias, stands below a position."""
+    own = F.struct(*(F.col(f"{rows}._{name}").alias(name) for name in POSITION))
+    return own < write_position(position)
 
 
 def widen(target: DataFrame, shape: Shape) -> DataFrame:

@@ -16,14 +16,22 @@ from pyspark.sql import functions as F
 
 from cdc_core.errors import LakeError, Retry
 from cdc_core.vocabulary import Operation, Position, Relation, ReplicaIdentity, TableName
-from spark_jobs.changes import ROW_OPERATIONS, Span, find_first, is_after, survey, take_steps
+from spark_jobs.changes import (
+    ROW_OPERATIONS,
+    Span,
+    find_first,
+    find_sweep,
+    is_after,
+    survey,
+    take_steps,
+)
 from spark_jobs.lake import Bound
 from spark_jobs.shapes import Halt, Shape, admit, follow
 
 OID_PROPERTY = "walgate.oid"
 TABLE_PROPERTY = "walgate.table"
 
-_KNOWN_OPERATIONS = ROW_OPERATIONS | {Operation.TRUNCATE}
+_KNOWN_OPERATIONS = ROW_OPERATIONS | {Operation.TRUNCATE, Operation.SWEEP}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +46,7 @@ class Stretch:
     entries: DataFrame
     spans: tuple[Span, ...]
     relations: Mapping[int, Relation]
+    swept: Position | None  # Rows that are older are gone; None where nothing was swept.
 
     @property
     def is_empty(self) -> bool:
@@ -79,7 +88,7 @@ class Stretch:
     def take_steps(self) -> DataFrame:
         """The row changes as steps; what a TRUNCATE removed is left out."""
         assert self.shape is not None
-        entries = self.entries.where(F.col("op") != Operation.TRUNCATE.value)
+        entries = self.entries.where(F.col("op").isin(*sorted(ROW_OPERATIONS)))
         if self.truncated_at is not None:
             entries = entries.where(is_after(self.truncated_at))
         return take_steps(entries, self.shape, self.relations, has_moves=self.has_moves)
@@ -110,7 +119,8 @@ def plot_stretch(
         if refused is None or span.first < refused[0]:
             refused = (span.first, _describe_unknown(span))
     if refused is None:
-        return Stretch(table, upper, shape, before, None, entries, tuple(spans), used)
+        swept = _find_swept(entries, spans)
+        return Stretch(table, upper, shape, before, None, entries, tuple(spans), used, swept)
     position, halt = refused
     # The halting transaction's commit record begins where every earlier one has ended.
     upper = Bound(position.epoch, position.commit_lsn)
@@ -120,7 +130,8 @@ def plot_stretch(
     followed = followed.unionByName(entries.where(F.col("epoch") < position.epoch))
     spans = survey(followed)
     shape, _ = _walk(followed, table, spans, used, before)
-    return Stretch(table, upper, shape, before, halt, followed, tuple(spans), used)
+    swept = _find_swept(followed, spans)
+    return Stretch(table, upper, shape, before, halt, followed, tuple(spans), used, swept)
 
 
 def read_shape(table: DeltaTable) -> Shape:
@@ -156,6 +167,11 @@ def _walk(
         if isinstance(following, Halt):
             return shape, (here, following)
         shape = following
+
+
+def _find_swept(entries: DataFrame, spans: list[Span]) -> Position | None:
+    has_sweep = any(span.operation == Operation.SWEEP for span in spans)
+    return find_sweep(entries) if has_sweep else None
 
 
 def _find_relation(relations: Mapping[int, Relation], table: TableName, version: int) -> Relation:

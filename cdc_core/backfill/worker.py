@@ -90,6 +90,7 @@ class Backfill:
         self._sizes: dict[tuple[int, int], int] = {}
         self._memory = ""
         self._begun: Position | None = None
+        self._relation: Relation | None = None
         self._is_forgotten = False
         self._is_swept = False
         self._said_at = 0.0
@@ -230,6 +231,7 @@ class Backfill:
                 for name, column in zip(kept, columns, strict=True)
             ]
             relation = concealment.conceal_relation(relation)
+        self._relation = relation
         chunk = Chunk(relation, join_rows(columns), chosen.low, chosen.high)
         self._sizes[chosen.number, chosen.attempt] = self._folder.store(
             chunk, backfill=self.id, number=chosen.number, attempt=chosen.attempt
@@ -237,7 +239,8 @@ class Backfill:
 
     def _sweep(self, start: Position) -> None:
         """Have what was not brought, and not changed since the start, removed."""
-        self._folder.store_sweep(Sweeping(self._table, start), backfill=self.id)
+        assert self._relation is not None
+        self._folder.store_sweep(Sweeping(self._relation, start), backfill=self.id)
         self._emit(Sweep(self.id))
         self._await(lambda: self._is_swept, "capture to stage the end of the backfill")
 

@@ -29,11 +29,10 @@ NOTHING_SPOOLED = Spooled(lambda _: None, lambda _: None)
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The entry that a step becomes, and the rows that follow it."""
+    """The entry that a step becomes, and the rows that follow it; all of one relation."""
 
     operation: Operation
     detail: str
-    table: str | None = None
     relation: Relation | None = None
     rows: pa.RecordBatch | None = None
 
@@ -106,7 +105,7 @@ class Backfills:
         return Taken(
             Operation.SWEEP,
             _add(detail, state="staged", start=start),
-            table=str(sweeping.table),
+            relation=sweeping.relation,
         )
 
 

@@ -273,10 +273,9 @@ class Collector:
         transaction = self._require_open("truncate")
         for oid in truncate.oids:
             relation = self._known[oid].relation
-            table = str(relation.table)
-            self._add_entry(Operation.TRUNCATE, detail, table, relation.version)
+            self._add_entry(Operation.TRUNCATE, detail, relation)
             if not transaction.replayed:
-                self._backfills.tell_truncate(table, transaction.begin.xid)
+                self._backfills.tell_truncate(str(relation.table), transaction.begin.xid)
 
     def _receive_message(self, message: LogicalMessage) -> None:
         if not message.transactional:
@@ -295,10 +294,12 @@ class Collector:
         """Add what a step of a backfill brings, after all that came before it is decoded."""
         self._cut_block()
         taken = self._backfills.take(step, detail, at_us=transaction.begin.committed_at_us)
-        self._add_entry(taken.operation, taken.detail, taken.table)
-        if taken.rows is None or taken.relation is None or not taken.rows.num_rows:
+        if taken.relation is not None:
+            self._relations.append((taken.relation, transaction.begin.commit_lsn))
+        is_sweep = taken.operation is Operation.SWEEP
+        self._add_entry(taken.operation, taken.detail, taken.relation if is_sweep else None)
+        if taken.rows is None or not taken.rows.num_rows:
             return
-        self._relations.append((taken.relation, transaction.begin.commit_lsn))
         runs = Runs()
         runs.add(transaction.index, transaction.seq, taken.rows.num_rows)
         self._blocks.append(Block(taken.rows, runs))
@@ -309,11 +310,7 @@ class Collector:
         transaction.entries += taken.rows.num_rows
 
     def _add_entry(
-        self,
-        operation: Operation,
-        detail: str | None,
-        table: str | None = None,
-        relation_version: int | None = None,
+        self, operation: Operation, detail: str | None, relation: Relation | None = None
     ) -> None:
         transaction = self._require_open(str(operation))
         self._end_run(transaction)
@@ -323,8 +320,8 @@ class Collector:
                     transaction=transaction.index,
                     seq=transaction.seq,
                     operation=operation,
-                    table=table,
-                    relation_version=relation_version,
+                    table=None if relation is None else str(relation.table),
+                    relation_version=None if relation is None else relation.version,
                     detail=detail,
                 )
             )

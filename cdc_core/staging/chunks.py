@@ -44,7 +44,7 @@ class Chunk:
 class Sweeping:
     """A table that was read whole: rows of it older than `start` are in the source no more."""
 
-    table: TableName
+    relation: Relation
     start: Position
 
 
@@ -86,7 +86,7 @@ class ChunkFolder:
     def store_sweep(self, sweeping: Sweeping, *, backfill: str) -> None:
         """Write what is to be swept. Raises: OSError."""
         about = {
-            "table": [sweeping.table.schema, sweeping.table.name],
+            "relation": _describe_relation(sweeping.relation),
             "start": [sweeping.start.epoch, int(sweeping.start.commit_lsn), sweeping.start.seq],
         }
         path = self._path(f"sweep-{backfill}.json")
@@ -102,7 +102,8 @@ class ChunkFolder:
         except OSError:
             return None
         epoch, commit_lsn, seq = about["start"]
-        return Sweeping(TableName(*about["table"]), Position(epoch, Lsn(commit_lsn), seq))
+        start = Position(epoch, Lsn(commit_lsn), seq)
+        return Sweeping(_parse_relation(about["relation"]), start)
 
     def remove(self, backfill: str) -> None:
         """Remove what is left of a backfill."""

@@ -15,7 +15,7 @@ from cdc_core.capture.transactions import Collector
 from cdc_core.layout import DECODED_SCHEMA
 from cdc_core.protocol.messages import Announcement, parse_message
 from cdc_core.staging.chunks import Chunk, Sweeping
-from cdc_core.vocabulary import Lsn, Position, TableName, TransactionId
+from cdc_core.vocabulary import Lsn, Position, TransactionId
 from tests.capture.stream import POSTGRES_EPOCH_US, TIME_US, announcement, complete
 from tests.protocol import encoding
 
@@ -52,7 +52,7 @@ class Session:
         self.chunk = Chunk(
             complete(announced), pa.array(values, DECODED_SCHEMA.field("values").type), None, ("9",)
         )
-        self.sweeping = Sweeping(TableName("public", "a"), Position(1, Lsn(1000), 0))
+        self.sweeping = Sweeping(self.chunk.relation, Position(1, Lsn(1000), 0))
         self.collector = Collector(
             staged=Lsn(staged),
             expected=[
