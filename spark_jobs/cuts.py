@@ -109,7 +109,7 @@ def table_at(session: SparkSession, lake: Lake, table: TableName, at: Bound) -> 
     if stretch.truncated_at is None and base is not None:
         target = widen(base, stretch.shape)
     outcome = work_out(stretch, target)
-    rows = apply_rows(target, outcome.rows, stretch.shape, outcome.carried, stretch.swept)
+    rows = apply_rows(target, outcome.rows, stretch.shape, outcome.carried, swept=stretch.swept)
     names = [f"`{field.name}`" for field in table_fields(stretch.shape)]
     return Reading(rows.select(*names), through, stretch.halt)
 

@@ -167,7 +167,9 @@ def _replace(
     """Write the table anew; give the rows of the base that were updated and deleted."""
     assert stretch.shape is not None
     touched = Observation()
-    rows = apply_rows(base, outcome.rows, stretch.shape, outcome.carried, stretch.swept, touched)
+    rows = apply_rows(
+        base, outcome.rows, stretch.shape, outcome.carried, swept=stretch.swept, touched=touched
+    )
     (
         rows.write.format("delta")
         .mode("overwrite")
