@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,7 +56,7 @@ class Progress:
     voids: int = 0
 
 
-class Stopped(Exception):
+class _Stopped(Exception):
     """The backfill was told to stop before it was done."""
 
 
@@ -96,10 +96,10 @@ class Backfill:
         self._said_at = 0.0
         self.progress = Progress(self.id)
 
-    def run(self) -> Progress:
+    def run(self) -> bool:
         """Bring the whole table into the log, then remove from it what the source has no more.
 
-        Raises: WalgateError; Stopped.
+        Give whether it was done before it was told to stop. Raises: WalgateError.
         """
         with closing(open_connection(self._settings.source, application_name="walgate steps")) as c:
             self._connection = c
@@ -108,10 +108,13 @@ class Backfill:
                 start = self._begin()
                 self._read_ranges()
                 self._sweep(start)
+            except _Stopped:
+                return False
             finally:
                 self._folder.remove(self.id)
-                self._emit(End(self.id, self._memory))
-        return self.progress
+                with suppress(WalgateError):
+                    self._emit(End(self.id, self._memory))
+        return True
 
     def _begin(self) -> Position:
         """Have capture remember from here on; wait until all before can be seen."""
@@ -302,7 +305,7 @@ class Backfill:
 
     def _require_wanted(self) -> None:
         if self._stop.is_set():
-            raise Stopped
+            raise _Stopped
 
 
 _DROP, _HASH = Treatment.DROP, Treatment.HASH

@@ -167,6 +167,12 @@ class ChunkReader:
             columns = self._connection.execute(_COLUMNS, (oid,)).fetchall()
         announcement = _announce(self._published, oid, columns)
         relation = complete_relation(self._connection, announcement, previous=None)
+        if not relation.key:
+            raise SourceError(
+                f"{relation.table} has no key by which its rows could be told apart",
+                fix="give it a primary key",
+                retry=Retry.AFTER_FIX,
+            )
         return OpenRead(relation, snapshot, self._connection, self._published)
 
     def close(self) -> None:

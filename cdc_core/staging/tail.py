@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
-from cdc_core.layout import CHANGES_SCHEMA
-from cdc_core.staging.tables import open_table, staging_errors
+from cdc_core.staging.tables import staging_errors
 from cdc_core.vocabulary import Lsn, Operation, Position
 
 _COLUMNS = ["epoch", "commit_lsn", "seq", "end_lsn", "op", "detail"]
@@ -31,9 +31,11 @@ class Tail:
     """What is committed to the log from now on, in order."""
 
     def __init__(self, root: Path) -> None:
-        """Begin behind the newest commit. Raises: StagingError."""
+        """Begin behind the newest commit; the log need not be there yet. Raises: StagingError."""
         self._folder = root / "staging" / "changes"
-        self._version = open_table(self._folder, CHANGES_SCHEMA).version()
+        with staging_errors("open the log"):
+            is_there = DeltaTable.is_deltatable(str(self._folder))
+            self._version = DeltaTable(self._folder).version() if is_there else -1
 
     def read(self) -> Iterator[Staged]:
         """What was committed since the last call. Raises: StagingError."""

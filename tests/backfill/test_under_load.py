@@ -58,9 +58,9 @@ def read_source(database: Database, table: str) -> Rows:
 def backfill(pipeline: Pipeline, table: str, **more: Any) -> Progress:
     settings = load_settings(pipeline.folder / "walgate.toml", {})
     arguments: dict[str, Any] = {"chunk_rows": 3000, "parallel": 2, "stop": threading.Event()}
-    return Backfill(
-        settings, TableName.parse(table), conceal=lambda _: None, **(arguments | more)
-    ).run()
+    run = Backfill(settings, TableName.parse(table), conceal=lambda _: None, **(arguments | more))
+    assert run.run()
+    return run.progress
 
 
 def test_tables_backfilled_under_load_equal_their_source(
