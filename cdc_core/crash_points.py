@@ -22,6 +22,12 @@ CRASH_POINTS = (
     "after_merge_commit",
     "before_cut",
     "after_cut",
+    "after_backfill_begun",
+    "after_chunk_read",
+    "after_chunk_stored",
+    "after_watermark",
+    "before_sweep",
+    "after_sweep",
 )
 _HOLD_POLL_S = 0.02
 

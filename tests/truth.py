@@ -86,7 +86,7 @@ def read_log(root: Path) -> list[Transaction]:
     transactions: list[Transaction] = []
     position = None
     for row in table.to_pylist():
-        if row["op"] == "mark":
+        if row["op"] in {"mark", "read", "sweep"}:
             continue
         change = Change(
             row["table"], row["op"], tuple(row["values"] or ()), (row["old_values"] or [None])[0]

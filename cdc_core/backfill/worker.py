@@ -24,6 +24,7 @@ from cdc_core.backfill.openings import Openings
 from cdc_core.backfill.plan import Plan, Range
 from cdc_core.backfill.steps import Begin, End, Step, Sweep, Watermark, format_step
 from cdc_core.backfill.visibility import Snapshot
+from cdc_core.crash_points import reach
 from cdc_core.errors import Retry, WalgateError
 from cdc_core.protocol.concealment import Concealment, Treatment
 from cdc_core.settings import Settings
@@ -92,7 +93,7 @@ class Backfill:
         self._begun: Position | None = None
         self._relation: Relation | None = None
         self._is_forgotten = False
-        self._is_swept = False
+        self._swept: str | None = None
         self._said_at = 0.0
         self.progress = Progress(self.id)
 
@@ -101,8 +102,12 @@ class Backfill:
 
         Give whether it was done before it was told to stop. Raises: WalgateError.
         """
-        with closing(open_connection(self._settings.source, application_name="walgate steps")) as c:
-            self._connection = c
+        source = self._settings.source
+        with (
+            closing(open_connection(source, application_name="walgate steps")) as connection,
+            self._folder.claim(self.id),
+        ):
+            self._connection = connection
             self._tail = Tail(self._settings.lake.root)
             try:
                 start = self._begin()
@@ -111,7 +116,6 @@ class Backfill:
             except _Stopped:
                 return False
             finally:
-                self._folder.remove(self.id)
                 with suppress(WalgateError):
                     self._emit(End(self.id, self._memory))
         return True
@@ -132,6 +136,7 @@ class Backfill:
             f"transactions that were open before it: {', '.join(map(str, open_before[:5]))}",
         )
         self._memory, self._is_forgotten = memory, False
+        reach("after_backfill_begun")
         assert self._begun is not None
         return self._begun
 
@@ -195,7 +200,9 @@ class Backfill:
                 chosen = self._choose_range(opened)
                 if chosen is not None:
                     self._store(chosen, opened)
+                    reach("after_chunk_stored")
                     self._emit_watermark(chosen, memory, opened)
+                    reach("after_watermark")
         except BaseException:
             reader.close()
             if chosen is not None:
@@ -227,6 +234,7 @@ class Backfill:
         names = [column.name for column in relation.columns]
         kept = [n for i, n in enumerate(names) if not treatments or treatments[i] is not _DROP]
         columns = opened.read_rows(kept, low=chosen.low, high=chosen.high)
+        reach("after_chunk_read")
         if concealment is not None:
             hashed = {n for n, how in zip(names, treatments, strict=True) if how is _HASH}
             columns = [
@@ -243,9 +251,14 @@ class Backfill:
     def _sweep(self, start: Position) -> None:
         """Have what was not brought, and not changed since the start, removed."""
         assert self._relation is not None
-        self._folder.store_sweep(Sweeping(self._relation, start), backfill=self.id)
-        self._emit(Sweep(self.id))
-        self._await(lambda: self._is_swept, "capture to stage the end of the backfill")
+        while self._swept != "staged":
+            self._swept = None
+            # A capture that began meanwhile has emptied the spool.
+            self._folder.store_sweep(Sweeping(self._relation, start), backfill=self.id)
+            reach("before_sweep")
+            self._emit(Sweep(self.id))
+            reach("after_sweep")
+            self._await(lambda: self._swept is not None, "capture to stage the sweep")
 
     def _await(self, is_reached: Callable[[], bool], what: str) -> None:
         """Wait for something, saying now and then what is waited for."""
@@ -270,7 +283,7 @@ class Backfill:
             if said["step"] == "begin" and said["memory"] == self._begin_memory:
                 self._begun = self._begun or staged.position
             elif said["step"] == "sweep":
-                self._is_swept = said["state"] == "staged"
+                self._swept = str(said["state"])
             elif said["step"] == "watermark":
                 self._take_result(said)
 

@@ -7,6 +7,7 @@ be told stale or not any more. Private (0600): rows are in them.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ import pyarrow.parquet as pq
 
 from cdc_core.layout import DECODED_SCHEMA
 from cdc_core.staging.parts import sync_folder
+from cdc_core.staging.tables import staging_errors
 from cdc_core.vocabulary import Column, Lsn, Position, Relation, ReplicaIdentity, TableName
 
 _VALUES = pa.schema([DECODED_SCHEMA.field("values")])
@@ -56,7 +58,7 @@ class ChunkFolder:
         self._folder = spool
 
     def store(self, chunk: Chunk, *, backfill: str, number: int, attempt: int) -> int:
-        """Write one attempt at a chunk; the bytes it takes. Raises: OSError."""
+        """Write one attempt at a chunk; the bytes it takes. Raises: StagingError."""
         about = {
             "relation": _describe_relation(chunk.relation),
             "low": chunk.low,
@@ -84,7 +86,7 @@ class ChunkFolder:
         return Chunk(_parse_relation(about["relation"]), values, low, high)
 
     def store_sweep(self, sweeping: Sweeping, *, backfill: str) -> None:
-        """Write what is to be swept. Raises: OSError."""
+        """Write what is to be swept. Raises: StagingError."""
         about = {
             "relation": _describe_relation(sweeping.relation),
             "start": [sweeping.start.epoch, int(sweeping.start.commit_lsn), sweeping.start.seq],
@@ -105,36 +107,66 @@ class ChunkFolder:
         start = Position(epoch, Lsn(commit_lsn), seq)
         return Sweeping(_parse_relation(about["relation"]), start)
 
-    def remove(self, backfill: str) -> None:
-        """Remove what is left of a backfill."""
-        for pattern in (f"chunk-{backfill}-*", f"sweep-{backfill}*"):
-            for left in self._folder.glob(pattern):
-                left.unlink(missing_ok=True)
+    @contextmanager
+    def claim(self, backfill: str) -> Iterator[None]:
+        """Own what lies here of a backfill while a block runs; then it is removed.
+
+        What workers left that are gone is removed too. Raises: StagingError.
+        """
+        with staging_errors("use the spool"):
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = self._path(f"backfill-{backfill}.lock")
+            descriptor = _lock(lock)
+            assert descriptor is not None
+            for left in self._folder.glob("backfill-*.lock"):
+                if (abandoned := _lock(left)) is not None:
+                    self._remove(left.stem.removeprefix("backfill-"))
+                    os.close(abandoned)
+        try:
+            yield
+        finally:
+            self._remove(backfill)
+            os.close(descriptor)
 
     def empty(self) -> None:
-        """Remove what every backfill left."""
-        for pattern in ("chunk-*", "sweep-*"):
-            for left in self._folder.glob(pattern):
+        """Remove all chunks and sweeps, of workers that go on too: they read again."""
+        self._remove("")
+
+    def _remove(self, backfill: str) -> None:
+        for kind in ("chunk", "sweep", *(["backfill"] if backfill else [])):
+            for left in self._folder.glob(f"{kind}-{backfill}*"):
                 left.unlink(missing_ok=True)
 
     def _path(self, name: str) -> Path:
         return self._folder / name
 
 
+def _lock(path: Path) -> int | None:
+    """Lock a file, made if it is missing; None where another holds it."""
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
 @contextmanager
 def _writing(path: Path) -> Iterator[int]:
     """A new private file, durable under its name once it is whole; gone where it fails."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     arriving = path.with_suffix(".arriving")
-    arriving.unlink(missing_ok=True)
-    descriptor = os.open(arriving, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-    try:
-        yield descriptor
-        arriving.rename(path)
-        sync_folder(path.parent)
-    except BaseException:
+    with staging_errors("write to the spool"):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         arriving.unlink(missing_ok=True)
-        raise
+        descriptor = os.open(arriving, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        try:
+            yield descriptor
+            arriving.rename(path)
+            sync_folder(path.parent)
+        except BaseException:
+            arriving.unlink(missing_ok=True)
+            raise
 
 
 def _describe_relation(relation: Relation) -> dict[str, Any]:

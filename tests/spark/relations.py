@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from cdc_core.vocabulary import Column, Relation, ReplicaIdentity, TableName
@@ -59,6 +60,15 @@ def delete(relation: Relation, *old: str | None) -> Entry:
 
 def truncate(relation: Relation) -> Entry:
     return relation, {"op": "truncate"}
+
+
+def read(relation: Relation, *values: str | None) -> Entry:
+    return relation, {"op": "read", "values": list(values)}
+
+
+def sweep(relation: Relation, *, start: int, seq: int = 0) -> Entry:
+    """What is older than an entry of the transaction that ends at `start` is gone."""
+    return relation, {"op": "sweep", "detail": json.dumps({"start": [1, start - 8, seq]})}
 
 
 def mark(relation: Relation) -> Entry:
