@@ -7,25 +7,22 @@ only where it cannot be a secret.
 from __future__ import annotations
 
 import difflib
-import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 from cdc_core.conninfo import complete_conninfo, is_verified, parse_conninfo, remote_hosts
+from cdc_core.origins import Key, Mistake
 
-_Key = tuple[str, ...]
-
-_SECRET_KEYS: set[_Key] = {
+_SECRET_KEYS: set[Key] = {
     ("source", "dsn"),
     ("source", "password"),
     ("redis", "url"),
     ("spark", "conf"),
 }
-_EXAMPLES: dict[_Key, str] = {
+_EXAMPLES: dict[Key, str] = {
     ("source", "dsn"): '"host=/var/run/postgresql dbname=shop user=walgate"',
     ("source", "password_file"): '"password"',
     ("source", "slot_budget"): '"10GB"',
@@ -46,57 +43,6 @@ _HASH_KEY_FIX = f"set {HASH_KEY_VARIABLE} or hash_key_file to the output of `ope
 # Larger defaults are sizes, which the template shows with their unit.
 _SMALLEST_SIZE = 1e6
 _LAKE_FOLDERS = ("staging", "tables", "history", "quarantine", "reports", "ledger")
-_HEADER = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?\Z")
-_ENTRY = re.compile(r"\s*([A-Za-z0-9_.-]+|\"[^\"]+\")\s*=")
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Mistake:
-    """One thing wrong at one key."""
-
-    key: _Key
-    what: str
-    fix: str
-
-
-@dataclass(slots=True)
-class Origins:
-    """Where each key was written: a line of the file, or a variable of the environment."""
-
-    file_name: str
-    text: str
-    _places: dict[_Key, tuple[int, str]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Find the line of each section and key."""
-        self._places = {}
-        section: _Key = ()
-        for number, line in enumerate(self.text.splitlines(), start=1):
-            if header := _HEADER.match(line):
-                section = _split_key(header[1])
-                self._remember(section, number)
-            elif entry := _ENTRY.match(line):
-                self._remember(section + _split_key(entry[1]), number)
-
-    def add_variable(self, key: _Key, name: str) -> None:
-        """Note that the environment overrides a key."""
-        self._places[key] = (0, f"environment {name}")
-        self._places.setdefault(key[:1], self._places[key])
-
-    def report(self, mistakes: Iterable[Mistake]) -> list[str]:
-        """Write a line for each, in the order of the file: place, key, what is wrong, fix."""
-        placed = {(self._place_of(mistake.key), mistake) for mistake in mistakes}
-        return [
-            f"{place}: {'.'.join(mistake.key)}: {mistake.what}; fix: {mistake.fix}"
-            for (_, place), mistake in sorted(placed)
-        ]
-
-    def _place_of(self, key: _Key) -> tuple[int, str]:
-        return self._places.get(key) or self._places.get(key[:1]) or (0, self.file_name)
-
-    def _remember(self, key: _Key, number: int) -> None:
-        for depth in range(1, len(key) + 1):
-            self._places.setdefault(key[:depth], (number, f"{self.file_name}:{number}"))
 
 
 def find_mistakes(
@@ -128,8 +74,8 @@ def explain_mistakes(
     """Say each of pydantic's errors in our words."""
     mistakes = []
     for entry in error.errors(include_url=False):
-        depth = 3 if entry["loc"][:1] == ("tables",) else 2
-        key = tuple(str(part) for part in entry["loc"][:depth] if part != "[key]")
+        key = tuple(str(part) for part in entry["loc"][: _depth_of(entry["loc"])])
+        key = tuple(part for part in key if part != "[key]")
         if entry["type"] == "default_factory_not_called":
             continue
         if entry["type"] == "extra_forbidden":
@@ -159,6 +105,13 @@ def explain_mistakes(
         what = expected if found == "a dict" else f"{expected}, found {found}"
         mistakes.append(Mistake(key, what, fix=fix))
     return mistakes
+
+
+def _depth_of(place: tuple[int | str, ...]) -> int:
+    """How many parts of pydantic's place are keys of ours; what is below them is its own."""
+    if place[:1] != ("tables",):
+        return 2
+    return 4 if place[2:3] == ("types",) else 3
 
 
 def _find_source_mistakes(
@@ -269,7 +222,7 @@ def _find_lake_mistakes(root: Path, spool: Path, folder: Path) -> list[Mistake]:
     return [Mistake(("lake", "spool"), what, "name a folder of its own, or remove the setting")]
 
 
-def _explain_unknown(key: _Key, model: type[BaseModel]) -> Mistake:
+def _explain_unknown(key: Key, model: type[BaseModel]) -> Mistake:
     """Name the nearest key that exists."""
     fields: dict[str, Any] = model.model_fields
     what = "unknown section"
@@ -282,13 +235,13 @@ def _explain_unknown(key: _Key, model: type[BaseModel]) -> Mistake:
     return Mistake(key, what, fix)
 
 
-def _section_of(key: _Key, model: type[BaseModel]) -> object:
+def _section_of(key: Key, model: type[BaseModel]) -> object:
     """Give the model of the section that a key is in; of `[tables]`, that of each table."""
     annotation = model.model_fields[key[0]].annotation
     return get_args(annotation)[-1] if get_origin(annotation) is dict else annotation
 
 
-def _default_of(key: _Key, model: type[BaseModel]) -> str | None:
+def _default_of(key: Key, model: type[BaseModel]) -> str | None:
     """Write a key's default as TOML would."""
     if len(key) != 2:  # noqa: PLR2004 - a section and its key.
         return None
@@ -306,7 +259,7 @@ def _number(value: object) -> str | None:
     return f"{value:g}" if is_plain else None
 
 
-def _describe_value(key: _Key, values: Mapping[str, Any]) -> str:
+def _describe_value(key: Key, values: Mapping[str, Any]) -> str:
     """Name what was found: the value where it is harmless, else its kind."""
     found: Any = values
     for part in key:
@@ -321,8 +274,3 @@ def _describe_value(key: _Key, values: Mapping[str, Any]) -> str:
 
 def _is_true(value: object) -> bool:
     return str(value).lower() in {"true", "1", "yes", "on"}
-
-
-def _split_key(text: str) -> _Key:
-    """Split a TOML key into its parts; a quoted part stays whole."""
-    return tuple(a or b for a, b in re.findall(r'"([^"]*)"|([A-Za-z0-9_-]+)', text))

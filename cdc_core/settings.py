@@ -11,116 +11,38 @@ import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     SecretStr,
     ValidationError,
-    ValidationInfo,
     model_validator,
 )
 
 from cdc_core.errors import ConfigurationError
-from cdc_core.mistakes import (
-    HASH_KEY_VARIABLE,
-    Mistake,
-    Origins,
-    explain_mistakes,
-    find_mistakes,
+from cdc_core.mistakes import HASH_KEY_VARIABLE, explain_mistakes, find_mistakes
+from cdc_core.origins import Mistake, Origins
+from cdc_core.setting_values import (
+    ColumnTypes,
+    Count,
+    Duration,
+    JarsPlace,
+    LocalPath,
+    Names,
+    Pattern,
+    Pause,
+    RedisUrl,
+    Size,
+    SparkConf,
 )
-from cdc_core.quantities import parse_duration, parse_size
-from cdc_core.table_patterns import TablePattern
 
 CONFIG_NAME = "walgate.toml"
 _PREFIX = "WALGATE_"
-# PostgreSQL cuts identifiers here.
-_NAME_BYTES = 63
 # Two runs that follow one another leave a gap of seconds; a slow start is no outage either.
 _STAGING_FRESHNESS_S = 300.0
-
-
-def _resolve_path(value: object, info: ValidationInfo) -> object:
-    """Make a local path absolute, relative to the configuration file."""
-    if isinstance(value, str) and "://" in value:
-        raise ValueError("expected a local folder; object stores are not supported by this version")
-    if not isinstance(value, (str, Path)) or not str(value):
-        raise ValueError("expected a path")
-    folder = (info.context or {}).get("folder", Path.cwd())
-    return (Path(folder) / Path(value).expanduser()).resolve()
-
-
-def _resolve_jars(value: object, info: ValidationInfo) -> object:
-    """Keep the two words; make a folder absolute."""
-    if value in {"packages", "provided"}:
-        return value
-    folder = _resolve_path(value, info)
-    if not isinstance(folder, Path) or not folder.is_dir():
-        raise ValueError("the folder does not exist")
-    return str(folder)
-
-
-def _split_list(value: object) -> object:
-    """Accept one name for a list of one, and no name twice."""
-    names = (value,) if isinstance(value, str) else value
-    if not isinstance(names, (list, tuple)) or not names:
-        raise ValueError("expected a name or a list of names")
-    if not all(isinstance(n, str) and 0 < len(n.encode()) <= _NAME_BYTES for n in names):
-        raise ValueError(f"expected names of 1 to {_NAME_BYTES} bytes")
-    if len(set(names)) < len(names):
-        raise ValueError("expected each name once")
-    return tuple(names)
-
-
-def _flatten_conf(value: object) -> object:
-    """Accept `spark.x.y = 1` with or without quotes around the key; values as Spark writes them."""
-    if not isinstance(value, dict):
-        raise ValueError("expected a table of Spark settings")  # noqa: TRY004 - pydantic's contract.
-    flat: dict[str, str] = {}
-    for key, entry in value.items():
-        if isinstance(entry, dict):
-            nested = _flatten_conf(entry)
-            # A validator may return anything; of a table this one returns a table.
-            assert isinstance(nested, dict)
-            flat.update({f"{key}.{k}": v for k, v in nested.items()})
-        else:
-            flat[key] = str(entry).lower() if isinstance(entry, bool) else str(entry)
-    return flat
-
-
-def _refuse_bool(value: object) -> object:
-    """Keep `true` from passing for 1."""
-    if isinstance(value, bool):
-        raise ValueError("expected a whole number")  # noqa: TRY004 - pydantic's contract.
-    return value
-
-
-def _check_redis_url(value: str) -> str:
-    if not value.startswith(("redis://", "rediss://", "unix://")):
-        raise ValueError("expected redis://, rediss:// or unix://")
-    return value
-
-
-def _check_pattern(value: str) -> str:
-    TablePattern.parse(value)
-    return value
-
-
-def _require_time(value: float) -> float:
-    if value <= 0:
-        raise ValueError("expected a duration above zero such as 30s")
-    return value
-
-
-LocalPath = Annotated[Path, BeforeValidator(_resolve_path)]
-Size = Annotated[int, BeforeValidator(parse_size)]
-Pause = Annotated[float, BeforeValidator(parse_duration)]
-Duration = Annotated[Pause, AfterValidator(_require_time)]
-Count = Annotated[int, BeforeValidator(_refuse_bool), Field(gt=0)]
 
 
 class _Section(BaseModel):
@@ -135,7 +57,7 @@ class SourceSettings(_Section):
     password: SecretStr | None = Field(default=None, repr=False)
     hash_key_file: LocalPath | None = None
     slot: str = Field(default="walgate", pattern=r"^[a-z0-9_]{1,63}$")
-    publication: Annotated[tuple[str, ...], BeforeValidator(_split_list)] = ("walgate",)
+    publication: Names = ("walgate",)
     origin: Literal["any", "none"] = "any"
     slot_budget: Size | None = None
     connect_timeout: Duration = 10.0
@@ -154,9 +76,7 @@ class LakeSettings(_Section):
 class RedisSettings(_Section):
     """`[redis]`: live figures and wake-ups; nothing in it is needed."""
 
-    url: Annotated[str, AfterValidator(_check_redis_url)] = Field(
-        default="redis://127.0.0.1:6379/0", repr=False
-    )
+    url: RedisUrl = Field(default="redis://127.0.0.1:6379/0", repr=False)
     prefix: str = Field(default="walgate", min_length=1, max_length=63)
 
 
@@ -175,11 +95,9 @@ class SparkSettings(_Section):
     """`[spark]`: the session that merges and answers."""
 
     master: str = Field(default="local[2]", min_length=1)
-    delta_jars: Annotated[str, BeforeValidator(_resolve_jars)] = "packages"
+    delta_jars: JarsPlace = "packages"
     driver_memory: str = Field(default="4g", pattern=r"^[1-9][0-9]*[kmgt]$")
-    conf: Annotated[dict[str, str], BeforeValidator(_flatten_conf)] = Field(
-        default_factory=dict, repr=False
-    )
+    conf: SparkConf = Field(default_factory=dict, repr=False)
 
 
 class MergeSettings(_Section):
@@ -202,15 +120,20 @@ class DagsterSettings(_Section):
 
 
 class TableSettings(_Section):
-    """`[tables."schema.name"]`: what of a table's columns is kept from the lake."""
+    """`[tables."schema.name"]`: what of a table is kept from the lake, and types of columns there.
 
-    exclude: Annotated[tuple[str, ...], BeforeValidator(_split_list)] = ()
-    hash: Annotated[tuple[str, ...], BeforeValidator(_split_list)] = ()
+    A type is its Delta type's name, spelt canonically.
+    """
+
+    exclude: Names = ()
+    hash: Names = ()
+    types: ColumnTypes = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _refuse_both(self) -> Self:
-        if both := sorted({*self.exclude} & {*self.hash}):
-            raise ValueError(f"expected each column once, found {', '.join(both)} in both lists")
+        listed = [*self.exclude, *self.hash, *self.types]
+        if both := sorted({name for name in listed if listed.count(name) > 1}):
+            raise ValueError(f"expected each column once, found {', '.join(both)} in two places")
         return self
 
 
@@ -227,9 +150,7 @@ class Settings(_Section):
     spark: SparkSettings = SparkSettings()
     merge: MergeSettings = MergeSettings()
     dagster: DagsterSettings
-    tables: dict[Annotated[str, AfterValidator(_check_pattern)], TableSettings] = Field(
-        default_factory=dict
-    )
+    tables: dict[Pattern, TableSettings] = Field(default_factory=dict)
     hash_key: SecretStr | None = Field(default=None, repr=False)
     state_folder: Path
 

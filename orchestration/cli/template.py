@@ -62,6 +62,7 @@ root = {root}
 # [tables."public.orders"]     # or a pattern such as "public.*"; the most exact one counts
 # exclude = ["ssn"]            # never in the log, and no column of the table
 # hash = ["email"]             # HMAC-SHA256 of its text, in hexadecimal
+# types = {{ amount = "decimal(38,4)" }}   # of a column in the lake, instead of its own
 """
 
 

@@ -76,8 +76,22 @@ BROKEN: dict[str, tuple[str, dict[str, str], list[list[str]]]] = {
             ["walgate.toml:5", "tables.orders", "not a table or pattern"],
             ["tables.public.*.excluded", "did you mean exclude"],
             ["tables.public.*.exclude", "each name once"],
-            ["walgate.toml:9", "tables.public.t", "found a in both lists"],
+            ["walgate.toml:9", "tables.public.t", "found a in two places"],
             ["walgate.toml:11", "tables.public.t.hash", "needs a key", "WALGATE_HASH_KEY"],
+        ],
+    ),
+    "types_of_columns": (
+        SOURCE + LAKE + "[tables.\"public.t\"]\nexclude = ['x']\n"
+        + "types = { a = 'money', b = 'decimal(39,2)', c = 5, d = 'bigint' }\n"
+        + "[tables.\"public.u\"]\nexclude = ['x']\ntypes = { x = 'string' }\n"
+        + "[tables.\"public.v\"]\ntypes = 'string'\n",
+        {},
+        [
+            ["walgate.toml:7", "tables.public.t.types.a", "expected string,", "found 'money'"],
+            ["walgate.toml:7", "public.t.types.b", "1 to 38 digits", "found 'decimal(39,2)'"],
+            ["walgate.toml:7", "tables.public.t.types.c", "in quotes"],
+            ["walgate.toml:8", "tables.public.u", "found x in two places"],
+            ["walgate.toml:12", "tables.public.v.types", "a type for each column"],
         ],
     ),
     "a_hash_key_that_is_guessed": (

@@ -1,0 +1,120 @@
+"""The kinds of values that settings have: how each is written, and what of it is refused.
+
+Pydantic's validators; each raises ValueError with what was expected.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
+
+from cdc_core.column_types import ColumnType
+from cdc_core.quantities import parse_duration, parse_size
+from cdc_core.table_patterns import TablePattern
+
+# PostgreSQL cuts identifiers here.
+_NAME_BYTES = 63
+
+
+def _resolve_path(value: object, info: ValidationInfo) -> object:
+    """Make a local path absolute, relative to the configuration file."""
+    if isinstance(value, str) and "://" in value:
+        raise ValueError("expected a local folder; object stores are not supported by this version")
+    if not isinstance(value, (str, Path)) or not str(value):
+        raise ValueError("expected a path")
+    folder = (info.context or {}).get("folder", Path.cwd())
+    return (Path(folder) / Path(value).expanduser()).resolve()
+
+
+def _resolve_jars(value: object, info: ValidationInfo) -> object:
+    """Keep the two words; make a folder absolute."""
+    if value in {"packages", "provided"}:
+        return value
+    folder = _resolve_path(value, info)
+    if not isinstance(folder, Path) or not folder.is_dir():
+        raise ValueError("the folder does not exist")
+    return str(folder)
+
+
+def _split_list(value: object) -> object:
+    """Accept one name for a list of one, and no name twice."""
+    names = (value,) if isinstance(value, str) else value
+    if not isinstance(names, (list, tuple)) or not names:
+        raise ValueError("expected a name or a list of names")
+    if not all(isinstance(n, str) and 0 < len(n.encode()) <= _NAME_BYTES for n in names):
+        raise ValueError(f"expected names of 1 to {_NAME_BYTES} bytes")
+    if len(set(names)) < len(names):
+        raise ValueError("expected each name once")
+    return tuple(names)
+
+
+def _split_types(value: object) -> object:
+    """Accept a type for each column, kept as it is written canonically."""
+    if not isinstance(value, dict) or not value:
+        raise ValueError("expected a type for each column")
+    _split_list(list(value))
+    return value
+
+
+def _spell_type(value: object) -> str:
+    """Spell a type canonically."""
+    if not isinstance(value, str):
+        raise ValueError("expected a type in quotes")  # noqa: TRY004 - pydantic's contract.
+    return str(ColumnType.parse(value))
+
+
+def _flatten_conf(value: object) -> object:
+    """Accept `spark.x.y = 1` with or without quotes around the key; values as Spark writes them."""
+    if not isinstance(value, dict):
+        raise ValueError("expected a table of Spark settings")  # noqa: TRY004 - pydantic's contract.
+    flat: dict[str, str] = {}
+    for key, entry in value.items():
+        if isinstance(entry, dict):
+            nested = _flatten_conf(entry)
+            # A validator may return anything; of a table this one returns a table.
+            assert isinstance(nested, dict)
+            flat.update({f"{key}.{k}": v for k, v in nested.items()})
+        else:
+            flat[key] = str(entry).lower() if isinstance(entry, bool) else str(entry)
+    return flat
+
+
+def _refuse_bool(value: object) -> object:
+    """Keep `true` from passing for 1."""
+    if isinstance(value, bool):
+        raise ValueError("expected a whole number")  # noqa: TRY004 - pydantic's contract.
+    return value
+
+
+def _check_redis_url(value: str) -> str:
+    if not value.startswith(("redis://", "rediss://", "unix://")):
+        raise ValueError("expected redis://, rediss:// or unix://")
+    return value
+
+
+def _check_pattern(value: str) -> str:
+    TablePattern.parse(value)
+    return value
+
+
+def _require_time(value: float) -> float:
+    if value <= 0:
+        raise ValueError("expected a duration above zero such as 30s")
+    return value
+
+
+LocalPath = Annotated[Path, BeforeValidator(_resolve_path)]
+Size = Annotated[int, BeforeValidator(parse_size)]
+Pause = Annotated[float, BeforeValidator(parse_duration)]
+Duration = Annotated[Pause, AfterValidator(_require_time)]
+Count = Annotated[int, BeforeValidator(_refuse_bool), Field(gt=0)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_split_list)]
+JarsPlace = Annotated[str, BeforeValidator(_resolve_jars)]
+SparkConf = Annotated[dict[str, str], BeforeValidator(_flatten_conf)]
+RedisUrl = Annotated[str, AfterValidator(_check_redis_url)]
+Pattern = Annotated[str, AfterValidator(_check_pattern)]
+ColumnTypes = Annotated[
+    dict[str, Annotated[str, BeforeValidator(_spell_type)]], BeforeValidator(_split_types)
+]
