@@ -87,3 +87,25 @@ EPOCHS_SCHEMA = pa.schema(
         pa.field("reason", pa.string(), nullable=False),
     ]
 )
+
+# A row for each chunk that the log has taken, and one without a chunk for each change of state of a
+# whole backfill, with the position that it began at.
+BACKFILLS_SCHEMA = pa.schema(
+    [
+        pa.field("backfill_id", pa.string(), nullable=False),
+        pa.field("table", pa.string(), nullable=False),
+        pa.field("state", pa.string(), nullable=False),
+        pa.field("at", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("epoch", pa.int32(), nullable=False),
+        pa.field("start_lsn", pa.int64(), nullable=False),
+        pa.field("start_seq", pa.int64(), nullable=False),
+        pa.field("chunk", pa.int32()),
+        pa.field("from_key", _TEXTS),
+        pa.field("to_key", _TEXTS),
+        pa.field("rows", pa.int64()),
+        pa.field("bytes", pa.int64()),
+        pa.field("stale_dropped", pa.int64()),
+        pa.field("staged_lsn", pa.int64()),
+        pa.field("seconds", pa.float64()),
+    ]
+)

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 
-from cdc_core.backfill.worker import Backfill, Progress
+from cdc_core.backfill.reading import Wanted
+from cdc_core.backfill.results import Progress
+from cdc_core.backfill.worker import Backfill
 from cdc_core.capture.concealing import make_conceal
 from cdc_core.capture.loop import Bound
 from cdc_core.capture.run import run_capture
@@ -39,12 +41,11 @@ def run_backfills(
     done: dict[TableName, Progress] = {}
     with _capturing(settings, stop):
         for table in tables:
+            conceal = make_conceal(settings, find_latest)
             run = Backfill(
-                settings,
-                table,
-                chunk_rows=chunk_rows,
+                settings.lake,
+                Wanted(settings.source, table, chunk_rows, conceal),
                 parallel=parallel,
-                conceal=make_conceal(settings, find_latest),
                 stop=stop,
                 on_progress=partial(on_progress, table),
             )

@@ -7,6 +7,7 @@ grows is read to its end. Pure.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -26,13 +27,23 @@ class Range:
 class Plan:
     """The ranges of one backfill."""
 
-    def __init__(self, *, low: Key | None = None, high: Key | None = None) -> None:
-        """Everything between the bounds is to be read."""
+    def __init__(
+        self, *, low: Key | None = None, high: Key | None = None, staged: Iterable[Range] = ()
+    ) -> None:
+        """Everything between the bounds is to be read, but for what is staged already."""
         self._end = high
         self._rest: tuple[Key | None, Key | None] | None = (low, high)
         self._again: deque[Range] = deque()
         self._open: dict[tuple[int, int], Range] = {}
         self._next = 0
+        # Ranges are cut one after the other, so that their numbers have the order of their keys.
+        for known in sorted(staged, key=lambda known: known.number):
+            if self._rest is None:
+                break
+            if known.low != self._rest[0]:
+                self._again.append(Range(self._next, self._rest[0], known.low))
+            self._rest = None if known.high == high else (known.high, high)
+            self._next = known.number + 1
 
     @property
     def is_done(self) -> bool:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from cdc_core.backfill.steps import Begin, End, Watermark
 from cdc_core.backfill.visibility import Memory, Xids, join_key
 from cdc_core.layout import DECODED_SCHEMA
-from cdc_core.staging.chunks import Chunk
+from cdc_core.spooled import Chunk
 from cdc_core.vocabulary import Operation, Relation
 
 # Above it the largest memory is given up, and its backfill begins to remember anew.

@@ -12,7 +12,7 @@ import pyarrow as pa
 from cdc_core.backfill.remembering import Remembering
 from cdc_core.backfill.steps import Begin, End, Step, Sweep, Watermark
 from cdc_core.capture.batches import Runs, Transactions
-from cdc_core.staging.chunks import Chunk, Sweeping
+from cdc_core.spooled import Chunk, Sweeping
 from cdc_core.vocabulary import Operation, Relation
 
 

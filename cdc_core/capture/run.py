@@ -283,6 +283,8 @@ def _find_spooled(lake: LakeSettings) -> Spooled:
     """What workers of backfills leave in the spool."""
     folder = ChunkFolder(lake.spool)
     return Spooled(
-        lambda step: folder.load(backfill=step.backfill, number=step.chunk, attempt=step.attempt),
+        lambda step: folder.load(
+            backfill=step.backfill, memory=step.memory, number=step.chunk, attempt=step.attempt
+        ),
         lambda step: folder.load_sweep(step.backfill),
     )

@@ -12,42 +12,21 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cdc_core.errors import Retry, StagingError
 from cdc_core.layout import DECODED_SCHEMA
+from cdc_core.spooled import Chunk, Sweeping
 from cdc_core.staging.parts import sync_folder
 from cdc_core.staging.tables import staging_errors
 from cdc_core.vocabulary import Column, Lsn, Position, Relation, ReplicaIdentity, TableName
 
 _VALUES = pa.schema([DECODED_SCHEMA.field("values")])
 _ABOUT = b"walgate.chunk"
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Rows of a table as one snapshot saw them, as texts in the order of the relation's columns.
-
-    `low` and `high` are the texts of the keys between which they lie, the first outside, the last
-    inside; None where there is no bound.
-    """
-
-    relation: Relation
-    values: pa.ListArray
-    low: tuple[str, ...] | None
-    high: tuple[str, ...] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Sweeping:
-    """A table that was read whole: rows of it older than `start` are in the source no more."""
-
-    relation: Relation
-    start: Position
 
 
 class ChunkFolder:
@@ -57,7 +36,7 @@ class ChunkFolder:
         """The folder need not be there yet."""
         self._folder = spool
 
-    def store(self, chunk: Chunk, *, backfill: str, number: int, attempt: int) -> int:
+    def store(self, chunk: Chunk, *, backfill: str, memory: str, number: int, attempt: int) -> int:
         """Write one attempt at a chunk; the bytes it takes. Raises: StagingError."""
         about = {
             "relation": _describe_relation(chunk.relation),
@@ -66,16 +45,16 @@ class ChunkFolder:
         }
         schema = _VALUES.with_metadata({_ABOUT: json.dumps(about).encode()})
         rows = pa.Table.from_arrays([chunk.values], schema=schema)
-        path = self._path(f"chunk-{backfill}-{number}-{attempt}.parquet")
+        path = self._path(f"chunk-{backfill}-{memory}-{number}-{attempt}.parquet")
         with _writing(path) as descriptor, os.fdopen(descriptor, "wb") as file:
             pq.write_table(rows, file, use_dictionary=False, write_statistics=False)
             file.flush()
             os.fsync(file.fileno())
             return file.tell()
 
-    def load(self, *, backfill: str, number: int, attempt: int) -> Chunk | None:
+    def load(self, *, backfill: str, memory: str, number: int, attempt: int) -> Chunk | None:
         """An attempt at a chunk; None where there is none that can be read."""
-        path = self._path(f"chunk-{backfill}-{number}-{attempt}.parquet")
+        path = self._path(f"chunk-{backfill}-{memory}-{number}-{attempt}.parquet")
         try:
             rows = pq.read_table(path)
         except (OSError, pa.ArrowInvalid):
@@ -117,7 +96,14 @@ class ChunkFolder:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = self._path(f"backfill-{backfill}.lock")
             descriptor = _lock(lock)
-            assert descriptor is not None
+            if descriptor is None:
+                raise StagingError(
+                    f"backfill {backfill} is being run by another process",
+                    fix="wait until it has ended, or stop it",
+                    retry=Retry.LATER,
+                )
+            # Of an earlier life.
+            self._remove(backfill, but=lock)
             for left in self._folder.glob("backfill-*.lock"):
                 if (abandoned := _lock(left)) is not None:
                     self._remove(left.stem.removeprefix("backfill-"))
@@ -132,10 +118,11 @@ class ChunkFolder:
         """Remove all chunks and sweeps, of workers that go on too: they read again."""
         self._remove("")
 
-    def _remove(self, backfill: str) -> None:
+    def _remove(self, backfill: str, but: Path | None = None) -> None:
         for kind in ("chunk", "sweep", *(["backfill"] if backfill else [])):
             for left in self._folder.glob(f"{kind}-{backfill}*"):
-                left.unlink(missing_ok=True)
+                if left != but:
+                    left.unlink(missing_ok=True)
 
     def _path(self, name: str) -> Path:
         return self._folder / name

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
@@ -25,6 +26,16 @@ class Staged:
     position: Position
     end_lsn: Lsn
     detail: str
+
+
+def read_marks(root: Path, since: Position) -> Iterator[Staged]:
+    """The marks that the log has from a position on, in order. Raises: StagingError."""
+    with staging_errors("read the log's marks"):
+        log = DeltaTable(root / "staging" / "changes").to_pyarrow_dataset()
+        is_since = pc.field("commit_lsn") >= int(since.commit_lsn)
+        is_mark = pc.field("op") == Operation.MARK.value
+        is_own = pc.field("epoch") == since.epoch
+        yield from _take(log.to_table(columns=_COLUMNS, filter=is_own & is_since & is_mark))
 
 
 class Tail:
@@ -50,9 +61,14 @@ class Tail:
     def _commit_path(self, version: int) -> Path:
         return self._folder / "_delta_log" / f"{version:020}.json"
 
-    def _read_file(self, path: Path) -> Iterator[Staged]:
-        rows = pq.read_table(path, columns=_COLUMNS, filters=pc.field("op").isin(_OPERATIONS))
-        order = [("commit_lsn", "ascending"), ("seq", "ascending")]
-        for row in rows.sort_by(order).to_pylist():
-            position = Position(row["epoch"], Lsn(row["commit_lsn"]), row["seq"])
-            yield Staged(position, Lsn(row["end_lsn"]), row["detail"] or "")
+    @staticmethod
+    def _read_file(path: Path) -> Iterator[Staged]:
+        is_ours = pc.field("op").isin(_OPERATIONS)
+        yield from _take(pq.read_table(path, columns=_COLUMNS, filters=is_ours))
+
+
+def _take(rows: pa.Table) -> Iterator[Staged]:
+    order = [("commit_lsn", "ascending"), ("seq", "ascending")]
+    for row in rows.sort_by(order).to_pylist():
+        position = Position(row["epoch"], Lsn(row["commit_lsn"]), row["seq"])
+        yield Staged(position, Lsn(row["end_lsn"]), row["detail"] or "")

@@ -13,7 +13,7 @@ from orchestration.cli.stop_signal import listen_for_stop
 from orchestration.cli.table_names import parse_tables
 
 if TYPE_CHECKING:
-    from cdc_core.backfill.worker import Progress
+    from cdc_core.backfill.results import Progress
     from cdc_core.settings import Settings
     from cdc_core.vocabulary import TableName
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from deltalake import DeltaTable
 
@@ -12,12 +13,21 @@ from tests.postgres_server import Database
 Rows = dict[str, tuple[str | None, ...]]
 
 
+def read_changes(root: Path, table: str, *operations: str) -> list[dict[str, Any]]:
+    """A table's entries in order of position; of some operations, or of all."""
+    filters: list[tuple[str, str, Any]] = [("table", "=", table)]
+    if operations:
+        filters.append(("op", "in", list(operations)))
+    log = DeltaTable(root / "staging" / "changes").to_pyarrow_table(filters=filters)
+    order = [("epoch", "ascending"), ("commit_lsn", "ascending"), ("seq", "ascending")]
+    entries: list[dict[str, Any]] = log.sort_by(order).to_pylist()
+    return entries
+
+
 def fold(root: Path, table: str) -> Rows:
     """What the log leaves of a table whose key is its first column."""
-    log = DeltaTable(root / "staging" / "changes").to_pyarrow_table(filters=[("table", "=", table)])
-    order = [("epoch", "ascending"), ("commit_lsn", "ascending"), ("seq", "ascending")]
     state: dict[str, tuple[tuple[int, int, int], tuple[str | None, ...]]] = {}
-    for entry in log.sort_by(order).to_pylist():
+    for entry in read_changes(root, table):
         at = (entry["epoch"], entry["commit_lsn"], entry["seq"])
         match entry["op"]:
             case "truncate":

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.backfill.folded_log import fold, read_source
+from tests.backfill.folded_log import fold, read_changes, read_source
 from tests.child_process import ChildProcess
 from tests.deadline import wait_for
 from tests.fix_pipeline import DEADLINE_S, Pipeline
@@ -28,9 +28,11 @@ OF_WORKER = (
 OF_CAPTURE = ("before_delta_commit", "after_delta_commit", "after_flush")
 
 
-def start_worker(pipeline: Pipeline, **environment: str) -> ChildProcess:
-    """Start a backfill of all tables by the command."""
-    arguments = ("backfill", *TABLES, "--chunk-rows", "4000")
+def start_worker(
+    pipeline: Pipeline, *options: str, tables: Sequence[str] = TABLES, **environment: str
+) -> ChildProcess:
+    """Start a backfill of tables by the command."""
+    arguments = ("backfill", *tables, "--chunk-rows", "4000", *options)
     child = ChildProcess(
         walgate_command(*arguments, "--config", pipeline.folder / "walgate.toml"),
         log=pipeline.folder / f"worker-{len(pipeline.children)}.log",
@@ -98,6 +100,30 @@ def check(
         assert fold(pipeline.root, table) == source, table
     assert pipeline.require_truth() > 0
     assert not list((pipeline.root / "spool").glob("*-*"))
+
+
+def test_what_is_staged_is_not_read_again(
+    database18: Database, make_pipeline: Callable[..., Pipeline], tmp_path: Path
+) -> None:
+    prepare(database18, tmp_path)
+    pipeline = make_pipeline(database18)
+    capture = pipeline.start_streaming()
+    accounts = ["public.pgbench_accounts"]
+    killed = start_worker(
+        pipeline, "--parallel", "1", tables=accounts, WALGATE_CRASH_AT="after_watermark:11"
+    )
+    assert killed.wait() == -9, killed.output()
+    pipeline.wait_until_staged(pipeline.current_lsn())
+    worker = start_worker(pipeline, tables=accounts)
+    assert worker.wait() == 0, worker.output()
+    pipeline.finish(capture)
+    keys = [row["values"][0] for row in read_changes(pipeline.root, accounts[0], "read")]
+    assert len(keys) == len(set(keys)) == 100_000
+    assert "public.pgbench_accounts\t100000\t0" in worker.output()
+    # Another run is another backfill, and repairs.
+    again = start_worker(pipeline, tables=accounts)
+    assert again.wait() == 0, again.output()
+    assert len(read_changes(pipeline.root, accounts[0], "read")) == 200_000
 
 
 @pytest.mark.timeout(300)

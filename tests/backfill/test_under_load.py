@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from cdc_core.backfill.worker import Backfill, Progress
+from cdc_core.backfill.reading import Wanted
+from cdc_core.backfill.results import Progress
+from cdc_core.backfill.worker import Backfill
 from cdc_core.settings import load_settings
 from cdc_core.vocabulary import TableName
 from tests.backfill.folded_log import fold, read_source
@@ -18,10 +19,10 @@ from tests.postgres_server import Database
 SEED = 20261121
 
 
-def backfill(pipeline: Pipeline, table: str, **more: Any) -> Progress:
+def backfill(pipeline: Pipeline, table: str) -> Progress:
     settings = load_settings(pipeline.folder / "walgate.toml", {})
-    arguments: dict[str, Any] = {"chunk_rows": 3000, "parallel": 2, "stop": threading.Event()}
-    run = Backfill(settings, TableName.parse(table), conceal=lambda _: None, **(arguments | more))
+    wanted = Wanted(settings.source, TableName.parse(table), 3000, lambda _: None)
+    run = Backfill(settings.lake, wanted, parallel=2, stop=threading.Event())
     assert run.run()
     return run.progress
 

@@ -16,8 +16,8 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from cdc_core.backfill.results import Progress
 from cdc_core.backfill.visibility import Memory, Snapshot
-from cdc_core.backfill.worker import Progress
 from cdc_core.settings import load_settings
 from cdc_core.vocabulary import TableName
 from orchestration.backfill import run_backfills

@@ -14,7 +14,7 @@ from cdc_core.capture.backfills import Spooled
 from cdc_core.capture.transactions import Collector
 from cdc_core.layout import DECODED_SCHEMA
 from cdc_core.protocol.messages import Announcement, parse_message
-from cdc_core.staging.chunks import Chunk, Sweeping
+from cdc_core.spooled import Chunk, Sweeping
 from cdc_core.vocabulary import Lsn, Position, TransactionId
 from tests.capture.stream import POSTGRES_EPOCH_US, TIME_US, announcement, complete
 from tests.protocol import encoding

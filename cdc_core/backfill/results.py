@@ -1,0 +1,58 @@
+"""What capture made of the steps of a backfill, as the marks in the log say it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cdc_core.backfill.plan import Key
+from cdc_core.staging.backfills import StagedChunk
+from cdc_core.staging.tail import Staged
+
+Said = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a backfill has brought into the log; `stale` rows were changed while they were read."""
+
+    backfill: str
+    chunks: int = 0
+    rows: int = 0
+    stale: int = 0
+
+    def add(self, chunk: StagedChunk) -> Progress:
+        """One chunk more."""
+        return replace(
+            self,
+            chunks=self.chunks + 1,
+            rows=self.rows + chunk.rows,
+            stale=self.stale + chunk.stale,
+        )
+
+
+def read_said(staged: Staged, backfill: str) -> Said | None:
+    """What a mark says of a backfill; None where it is of another, or of none."""
+    said = json.loads(staged.detail)
+    return said if isinstance(said, dict) and said.get("backfill") == backfill else None
+
+
+def read_staged_chunk(
+    said: Said, staged: Staged, *, size: int = 0, seconds: float = 0.0
+) -> StagedChunk:
+    """The chunk that a watermark brought in; bytes and seconds are known to its worker alone."""
+    return StagedChunk(
+        number=said["chunk"],
+        low=_read_key(said["low"]),
+        high=_read_key(said["high"]),
+        rows=said["rows"],
+        stale=said["stale"],
+        size=size,
+        end_lsn=staged.end_lsn,
+        seconds=seconds,
+    )
+
+
+def _read_key(texts: list[str] | None) -> Key | None:
+    return None if texts is None else tuple(texts)

@@ -1,0 +1,31 @@
+"""What a backfill leaves in the spool until the log takes it: rows that were read, and sweeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from cdc_core.vocabulary import Position, Relation
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Rows of a table as one snapshot saw them, as texts in the order of the relation's columns.
+
+    `low` and `high` are the texts of the keys between which they lie, the first outside, the last
+    inside; None where there is no bound.
+    """
+
+    relation: Relation
+    values: pa.ListArray
+    low: tuple[str, ...] | None
+    high: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sweeping:
+    """A table that was read whole: rows of it older than `start` are in the source no more."""
+
+    relation: Relation
+    start: Position

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from cdc_core.backfill.plan import Key, Plan, Range
+
+
+def key(number: int | None) -> Key | None:
+    return None if number is None else (str(number),)
+
+
+def test_ranges_are_cut_one_after_the_other() -> None:
+    plan = Plan()
+    assert plan.cut(key(10)) == Range(0, None, key(10))
+    assert plan.rest == (key(10), None)
+    assert plan.cut(None) == Range(1, key(10), None)
+    assert not plan.has_more
+    assert not plan.is_done
+    assert plan.record_staged(0, 1) is not None
+    assert plan.record_staged(0, 1) is None
+    assert plan.record_staged(1, 1) is not None
+    assert plan.is_done
+
+
+def test_a_void_range_is_read_again_under_another_attempt() -> None:
+    plan = Plan()
+    plan.cut(key(10))
+    plan.cut(key(20))
+    plan.record_void(0, 1)
+    assert plan.take_again() == Range(0, None, key(10), 2)
+    # Its first attempt may come after all, and counts for nothing.
+    assert plan.record_staged(0, 1) is None
+    assert plan.record_staged(0, 2) is not None
+
+
+def test_the_last_range_is_cut_anew_since_the_table_may_have_grown() -> None:
+    plan = Plan()
+    plan.cut(key(10))
+    plan.cut(None)
+    plan.record_void(1, 1)
+    assert plan.take_again() is None
+    assert plan.rest == (key(10), None)
+    assert plan.cut(key(30)).number == 2
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_what_is_left_after_a_restart_is_what_is_not_staged(seed: int) -> None:
+    rng = random.Random(seed)
+    plan, at = Plan(), 0
+    staged: list[Range] = []
+    cut: list[Range] = []
+    for _ in range(rng.randint(0, 12)):
+        at += rng.randint(1, 5)
+        cut.append(plan.cut(key(at)))
+    if rng.random() < 0.3:
+        cut.append(plan.cut(None))
+    staged = [one for one in cut if rng.random() < 0.6]
+    resumed = Plan(staged=rng.sample(staged, len(staged)))
+    left: list[Range] = []
+    while (again := resumed.take_again()) is not None:
+        left.append(again)
+    while resumed.rest is not None:
+        left.append(resumed.cut(None))
+    numbers = [one.number for one in (*staged, *left)]
+    assert len(numbers) == len(set(numbers))
+    covered = sorted((*staged, *left), key=lambda one: one.number)
+    assert covered[0].low is None
+    assert covered[-1].high is None
+    assert all(a.high == b.low for a, b in itertools.pairwise(covered))
