@@ -37,6 +37,9 @@ def demo(
     rate: Annotated[
         float, typer.Option(min=0.1, help="Transactions a second of all writers together.")
     ] = 50,
+    cuts: Annotated[
+        int, typer.Option(min=1, help="At so many cuts invariants are checked while it sells.")
+    ] = 3,
     seed: Annotated[int, typer.Option(help="Of what the writers do.")] = 1,
 ) -> int:
     """Sell in a shop, replicate it through Dagster, compare every table; exit 1 on a difference."""
@@ -58,7 +61,7 @@ def demo(
             if is_kept:
                 keep_demo(plan, show, stop=stop, hurry=hurry)
                 return 0
-            sale = Sale(seconds, large_transaction)
+            sale = Sale(seconds, large_transaction, cuts)
             is_equal = run_demo(plan, sale, show, stop=stop, hurry=hurry)
         finally:
             show.close()

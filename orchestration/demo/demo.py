@@ -37,7 +37,6 @@ from spark_jobs.lake import Bound
 T = TypeVar("T")
 
 STEPS, STEPS_KEPT = 9, 5
-_LEAST_CUTS, _LEAST_READINGS = 3, 1
 _POLL_S = 1.0
 # The log and Dagster's database are read for it, which costs what the pipeline could use.
 _TELL_INTERVAL_S = 3.0
@@ -49,10 +48,14 @@ _TOLD_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Sale:
-    """How long the shop sells once tables are there, and the rows of its large transaction."""
+    """How long the shop sells once tables are there, and the rows of its large transaction.
+
+    It goes on until its invariants were checked at so many `cuts`, and at `live` once.
+    """
 
     seconds: float
     large_transaction: int
+    cuts: int
 
 
 class Stopped(WalgateError):
@@ -160,14 +163,14 @@ class Run:
                 rows, seconds = large.result()
                 show.say(f"one transaction of {rows:,} rows committed after {seconds:.1f} s")
                 is_large_done = True
-            is_enough = watch.cuts >= _LEAST_CUTS and watch.live_readings >= _LEAST_READINGS
+            is_enough = watch.cuts >= sale.cuts and watch.live_readings
             if passed >= sale.seconds and is_large_done and is_enough:
                 return True
             if passed > sale.seconds + _PATIENCE_S:
-                raise self._lose_patience(f"{_LEAST_CUTS} cuts to check")
+                raise self._lose_patience(f"{sale.cuts} cuts to check")
             left = sale.seconds - passed
             # Past its time, only what is still missing is checked.
-            watch.look(is_selling=left > 0 or watch.live_readings < _LEAST_READINGS)
+            watch.look(is_selling=left > 0 or not watch.live_readings)
             self._look(f"{left:.0f} s left" if left > 0 else "until enough is checked")
         return False
 

@@ -14,7 +14,7 @@ from tests.walgate_command import run_walgate
 
 START = Callable[..., RunningDemo]
 TABLES = ("customers", "deliveries", "order_lines", "orders", "payments", "products", "stock")
-SHORT = ("--seconds", "25", "--rate", "15", "--large-transaction", "30000")
+SHORT = ("--seconds", "10", "--rate", "15", "--large-transaction", "30000", "--cuts", "1")
 QUIET = ("--keep", "--rate", "10")
 
 
@@ -46,7 +46,7 @@ def test_a_demo_compares_every_table_and_ends(start_demo: START) -> None:
     assert re.search(r"Every table equals the source, through LSN [0-9A-F]+/[0-9A-F]+", said)
     checked = re.search(r"held at each of (\d+) cuts, and (\w+)( times)? at live", said)
     assert checked is not None
-    assert int(checked[1]) >= 3
+    assert int(checked[1]) >= 2
     assert re.search(r"one transaction of 3\d,\d{3} rows committed", said)
     assert len(re.findall(r"p50 [\d.]+ s, p95 [\d.]+ s", said)) == 2
     for job in ("replicate", "merge"):
