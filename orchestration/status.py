@@ -25,6 +25,7 @@ from cdc_core.source.slot import Slot, read_slot
 from cdc_core.source.slot_problems import BUDGET_CODE, find_budget_problems
 from cdc_core.staging.tables import staging_errors
 from cdc_core.vocabulary import Lsn, TableName
+from orchestration.backfill_reports import describe_backfills
 from spark_jobs.lake import Bound, Lake
 from spark_jobs.ledger import Cut, TableState, find_cut, read_states
 
@@ -70,6 +71,7 @@ class _Progress:
     cut: Cut | None = None
     states: dict[str, TableState] = field(default_factory=dict)
     tables: set[str] = field(default_factory=set)
+    backfills: list[dict[str, Any]] = field(default_factory=list)
     failure: StagingError | None = None
 
 
@@ -99,7 +101,7 @@ def read_status(settings: Settings) -> dict[str, Any]:
         },
         "redis": {"up": is_redis_up},
         "tables": _describe_tables(source, progress),
-        "backfills": [],
+        "backfills": progress.backfills,
         "problems": list(_list_problems(source, progress, figures, failure, is_up=is_redis_up)),
     }
 
@@ -132,6 +134,7 @@ def _read_progress(settings: Settings) -> _Progress:
                 cut=find_cut(lake),
                 states=read_states(lake),
                 tables={str(relation.table) for relation in lake.read_relations().values()},
+                backfills=describe_backfills(settings.lake),
             )
     except StagingError as error:
         return _Progress(failure=error)

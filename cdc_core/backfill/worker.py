@@ -27,6 +27,7 @@ from cdc_core.crash_points import reach
 from cdc_core.errors import Retry, WalgateError
 from cdc_core.settings import LakeSettings
 from cdc_core.source import marks
+from cdc_core.source.chunks import estimate_rows
 from cdc_core.source.connection import open_connection
 from cdc_core.spooled import Sweeping
 from cdc_core.staging.backfills import BackfillLedger, BackfillState, Begun, StagedChunk
@@ -105,7 +106,8 @@ class Backfill:
                     return False
                 begun = unfinished or Begun(name, self._wanted.table, start)
                 if unfinished is None:
-                    self._ledger.record_state(begun, BackfillState.BEGUN)
+                    rows = estimate_rows(self._connection, self._wanted.table)
+                    self._ledger.record_begun(begun, rows)
                 self._finish(begun, Plan(staged=self._find_staged(begun)))
             finally:
                 with suppress(WalgateError):

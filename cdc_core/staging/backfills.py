@@ -7,18 +7,23 @@ in the log itself, so that a row missing here costs nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 from deltalake import DeltaTable, write_deltalake
 
 from cdc_core.layout import BACKFILLS_SCHEMA
 from cdc_core.staging.tables import staging_errors
 from cdc_core.vocabulary import Lsn, Position, TableName
+
+_REPORTED = [
+    *("backfill_id", "table", "state", "at", "epoch", "start_lsn", "start_seq", "chunk"),
+    *("rows", "stale_dropped"),
+]
 
 
 class BackfillState(StrEnum):
@@ -53,12 +58,31 @@ class StagedChunk:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class BackfillReport:
+    """How far a backfill has come; times are those of its first and its newest row."""
+
+    begun: Begun
+    state: BackfillState
+    begun_at: datetime
+    told_at: datetime
+    rows_estimated: int | None
+    chunks: int = 0
+    rows: int = 0
+    stale: int = 0
+
+
 class BackfillLedger:
     """The ledger of all backfills of a lake."""
 
     def __init__(self, root: Path) -> None:
         """Nothing is read yet."""
         self._folder = root / "ledger" / "backfills"
+
+    def record_begun(self, begun: Begun, rows_estimated: int) -> None:
+        """Note that a backfill of a table of about so many rows has begun. Raises: StagingError."""
+        row = {"state": BackfillState.BEGUN.value, "rows": rows_estimated}
+        self._append([_describe(begun) | row])
 
     def record_state(self, begun: Begun, state: BackfillState) -> None:
         """Note what became of a backfill. Raises: StagingError."""
@@ -84,35 +108,48 @@ class BackfillLedger:
             ]
         )
 
-    def read_states(self) -> dict[str, tuple[Begun, BackfillState]]:
+    def read_newest(self) -> dict[str, BackfillReport]:
         """The newest backfill of each table, by its quoted name. Raises: StagingError."""
         with staging_errors("read ledger/backfills"):
             if not DeltaTable.is_deltatable(str(self._folder)):
                 return {}
-            ledger = DeltaTable(self._folder).to_pyarrow_dataset()
-            table = ledger.to_table(filter=ds.field("chunk").is_null())
-        rows = sorted(table.to_pylist(), key=lambda row: row["at"])
-        return {
-            row["table"]: (
-                Begun(
-                    row["backfill_id"],
-                    TableName.parse(row["table"]),
-                    Position(row["epoch"], Lsn(row["start_lsn"]), row["start_seq"]),
-                ),
-                BackfillState(row["state"]),
-            )
-            for row in rows
-        }
+            rows = DeltaTable(self._folder).to_pyarrow_table(columns=_REPORTED).to_pylist()
+        newest: dict[str, BackfillReport] = {}
+        for row in sorted(rows, key=lambda row: row["at"]):
+            table, known = row["table"], newest.get(row["table"])
+            if row["chunk"] is None and row["state"] == BackfillState.BEGUN:
+                newest[table] = _open_report(row)
+            elif known is not None and known.begun.id == row["backfill_id"]:
+                newest[table] = _add_row(known, row)
+        return newest
 
     def find_unfinished(self, table: TableName) -> Begun | None:
         """A table's newest backfill, if it was begun and is not done. Raises: StagingError."""
-        begun, state = self.read_states().get(str(table), (None, None))
-        return None if state is BackfillState.DONE else begun
+        report = self.read_newest().get(str(table))
+        return None if report is None or report.state is BackfillState.DONE else report.begun
 
     def _append(self, rows: list[dict[str, object]]) -> None:
         with staging_errors("write ledger/backfills"):
             added = pa.Table.from_pylist(rows, schema=BACKFILLS_SCHEMA)
             write_deltalake(self._folder, added, mode="append")
+
+
+def _open_report(row: dict[str, Any]) -> BackfillReport:
+    start = Position(row["epoch"], Lsn(row["start_lsn"]), row["start_seq"])
+    begun = Begun(row["backfill_id"], TableName.parse(row["table"]), start)
+    return BackfillReport(begun, BackfillState.BEGUN, row["at"], row["at"], row["rows"])
+
+
+def _add_row(report: BackfillReport, row: dict[str, Any]) -> BackfillReport:
+    if row["chunk"] is None:
+        return replace(report, state=BackfillState(row["state"]), told_at=row["at"])
+    return replace(
+        report,
+        told_at=row["at"],
+        chunks=report.chunks + 1,
+        rows=report.rows + row["rows"],
+        stale=report.stale + row["stale_dropped"],
+    )
 
 
 def _describe(begun: Begun) -> dict[str, object]:

@@ -114,6 +114,16 @@ class ChunkFolder:
             self._remove(backfill)
             os.close(descriptor)
 
+    def is_claimed(self, backfill: str) -> bool:
+        """Whether a worker of this host runs a backfill now."""
+        path = self._path(f"backfill-{backfill}.lock")
+        if not path.exists():
+            return False
+        descriptor = _lock(path)
+        if descriptor is not None:
+            os.close(descriptor)
+        return descriptor is None
+
     def empty(self) -> None:
         """Remove all chunks and sweeps, of workers that go on too: they read again."""
         self._remove("")

@@ -57,6 +57,12 @@ def format_status(answer: dict[str, Any]) -> Iterator[str]:
         reason = f": {table['reason']}; fix: {table['fix']}" if table["reason"] else ""
         merged = _show(table["merged_lsn"])
         yield f"table    {table['table']:{width}}  {table['state']}, merged {merged}{reason}"
+    for backfill in answer["backfills"]:
+        yield (
+            f"backfill {backfill['table']} {backfill['state']}, {backfill['rows']} of about"
+            f" {_show(backfill['rows_estimated'])} rows in {backfill['chunks']} chunks,"
+            f" {_show(backfill['remaining_seconds'])} s left"
+        )
     for problem in answer["problems"]:
         yield f"{problem['severity']:8} {problem['code']}: {problem['what']}; fix: {problem['fix']}"
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,7 @@ from tests.deadline import wait_for
 from tests.fix_pipeline import DEADLINE_S, Pipeline
 from tests.load import prepare, running_load
 from tests.postgres_server import Database
-from tests.walgate_command import walgate_command, walgate_environment
+from tests.walgate_command import run_walgate, walgate_command, walgate_environment
 
 TABLES = ("public.churn", "public.pgbench_accounts", "public.scrap", "public.side")
 OF_WORKER = (
@@ -40,6 +42,14 @@ def start_worker(
     )
     pipeline.children.append(child)
     return child
+
+
+def read_backfill(pipeline: Pipeline) -> dict[str, Any]:
+    """Give what `walgate status` says of the one backfill."""
+    answer = run_walgate("status", "--json", folder=pipeline.folder)
+    (backfill,) = json.loads(answer.stdout)["backfills"]
+    found: dict[str, Any] = backfill
+    return found
 
 
 def backfill_with_crashes(
@@ -114,9 +124,13 @@ def test_what_is_staged_is_not_read_again(
     )
     assert killed.wait() == -9, killed.output()
     pipeline.wait_until_staged(pipeline.current_lsn())
+    assert read_backfill(pipeline)["state"] == "interrupted"
     worker = start_worker(pipeline, tables=accounts)
     assert worker.wait() == 0, worker.output()
     pipeline.finish(capture)
+    told = read_backfill(pipeline)
+    assert (told["state"], told["table"]) == ("done", accounts[0])
+    assert 0 < told["rows"] <= 100_000 == told["rows_estimated"]
     keys = [row["values"][0] for row in read_changes(pipeline.root, accounts[0], "read")]
     assert len(keys) == len(set(keys)) == 100_000
     assert "public.pgbench_accounts\t100000\t0" in worker.output()

@@ -1,0 +1,44 @@
+"""Backfills as `walgate status` tells of them: the newest of each table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cdc_core.settings import LakeSettings
+from cdc_core.staging.backfills import BackfillLedger, BackfillReport, BackfillState
+from cdc_core.staging.chunks import ChunkFolder
+
+
+def describe_backfills(lake: LakeSettings) -> list[dict[str, Any]]:
+    """The newest backfill of each table, in order of name. Raises: StagingError."""
+    reports = BackfillLedger(lake.root).read_newest()
+    folder = ChunkFolder(lake.spool)
+    return [
+        _describe(table, report, is_running=folder.is_claimed(report.begun.id))
+        for table, report in sorted(reports.items())
+    ]
+
+
+def _describe(table: str, report: BackfillReport, *, is_running: bool) -> dict[str, Any]:
+    state = "running" if is_running else str(report.state)
+    if report.state is BackfillState.BEGUN and not is_running:
+        state = "interrupted"
+    seconds = (report.told_at - report.begun_at).total_seconds()
+    rate = report.rows / seconds if seconds > 0 else None
+    return {
+        "id": report.begun.id,
+        "table": table,
+        "state": state,
+        "rows": report.rows,
+        "rows_estimated": report.rows_estimated,
+        "chunks": report.chunks,
+        "rows_per_second": None if rate is None else round(rate, 1),
+        "remaining_seconds": _estimate_remaining(report, rate) if is_running else None,
+        "stale_dropped": report.stale,
+    }
+
+
+def _estimate_remaining(report: BackfillReport, rate: float | None) -> float | None:
+    if not rate or not report.rows_estimated:
+        return None
+    return round(max(0, report.rows_estimated - report.rows) / rate, 1)
