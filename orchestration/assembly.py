@@ -12,6 +12,7 @@ from cdc_core.source.connection import open_briefly
 from cdc_core.source.identity import list_published_tables
 from cdc_core.vocabulary import TableName
 from orchestration import tables
+from orchestration.backfill_asset import build_backfill_asset
 from orchestration.checks import build_staging_checks
 from orchestration.hosting import RUN_TAGS
 from orchestration.replicate import build_replicate_job
@@ -23,7 +24,8 @@ from spark_jobs.lake import Lake
 
 def build_definitions(settings: Settings) -> dg.Definitions:
     """Assets, jobs and sensors of a pipeline; the source may be down, the lake empty."""
-    merged = build_table_assets(settings, find_tables(settings))
+    known = find_tables(settings)
+    merged = build_table_assets(settings, known)
     merge = dg.define_asset_job(
         tables.JOB_NAME,
         selection=dg.AssetSelection.assets(*merged.keys),
@@ -32,7 +34,7 @@ def build_definitions(settings: Settings) -> dg.Definitions:
         tags=RUN_TAGS,
     )
     return dg.Definitions(
-        assets=[build_staging_asset(settings), merged],
+        assets=[build_staging_asset(settings), merged, build_backfill_asset(settings, known)],
         jobs=[build_replicate_job(settings), merge],
         asset_checks=[build_staging_checks(settings)],
         sensors=[build_keep_replicating(settings), build_merge_staged_changes(settings)],

@@ -27,7 +27,7 @@ from cdc_core.crash_points import reach
 from cdc_core.errors import Retry, WalgateError
 from cdc_core.settings import LakeSettings
 from cdc_core.source import marks
-from cdc_core.source.chunks import estimate_rows
+from cdc_core.source.chunks import estimate_size
 from cdc_core.source.connection import open_connection
 from cdc_core.spooled import Sweeping
 from cdc_core.staging.backfills import BackfillLedger, BackfillState, Begun, StagedChunk
@@ -106,7 +106,7 @@ class Backfill:
                     return False
                 begun = unfinished or Begun(name, self._wanted.table, start)
                 if unfinished is None:
-                    rows = estimate_rows(self._connection, self._wanted.table)
+                    rows, _ = estimate_size(self._connection, self._wanted.table)
                     self._ledger.record_begun(begun, rows)
                 self._finish(begun, Plan(staged=self._find_staged(begun)))
             finally:

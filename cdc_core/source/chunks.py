@@ -196,18 +196,22 @@ def _find_published(
     return found
 
 
-def estimate_rows(connection: psycopg.Connection, table: TableName) -> int:
-    """About how many rows a table has, by its last ANALYZE or VACUUM. Raises: SourceError."""
+def estimate_size(connection: psycopg.Connection, table: TableName) -> tuple[int, int]:
+    """About how many rows a table has, by its last ANALYZE or VACUUM, and its bytes on disk.
+
+    Raises: SourceError.
+    """
     name = sql.Identifier(table.schema, table.name).as_string(connection)
     with source_errors(f"look at {table}"):
         row = connection.execute(
-            "select coalesce(sum(greatest(c.reltuples, 0)), 0)::bigint"
+            "select coalesce(sum(greatest(c.reltuples, 0)), 0)::bigint,"
+            " coalesce(sum(pg_table_size(c.oid)), 0)::bigint"
             " from pg_class c where c.oid = %(name)s::regclass"
             " or c.oid in (select relid from pg_partition_tree(%(name)s::regclass) where isleaf)",
             {"name": name},
         ).fetchone()
     assert row is not None
-    return int(row[0])
+    return int(row[0]), int(row[1])
 
 
 def join_rows(columns: Sequence[pa.StringArray]) -> pa.ListArray:

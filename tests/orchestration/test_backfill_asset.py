@@ -1,0 +1,79 @@
+"""Asset `backfill` as Dagster runs it: a look first, then the table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from cdc_core.settings import load_settings
+from cdc_core.vocabulary import TableName
+from orchestration.backfill_asset import BACKFILL_KEY, build_backfill_asset
+from tests.backfill.folded_log import fold, read_source
+from tests.fix_pipeline import Pipeline
+from tests.postgres_server import Database
+
+ODD = TableName("public", 'Odd "name/x')
+TABLES = [TableName("public", "notes"), ODD]
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    """Lend an instance of its own."""
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield instance
+
+
+def materialize(
+    pipeline: Pipeline, instance: dg.DagsterInstance, partition: str, **config: Any
+) -> dict[str, Any]:
+    """Materialize one table; give what the run said of it."""
+    settings = load_settings(pipeline.folder / "walgate.toml", {})
+    result = dg.materialize(
+        [build_backfill_asset(settings, TABLES)],
+        instance=instance,
+        partition_key=partition,
+        run_config={"ops": {"backfill": {"config": config}}},
+        raise_on_error=False,
+    )
+    assert result.success, result.all_events[-1].message
+    (made,) = result.asset_materializations_for_node("backfill")
+    return {name: value.value for name, value in made.metadata.items()}
+
+
+def test_a_bare_click_says_what_it_would_do_and_the_next_does_it(
+    pipeline: Pipeline, instance: dg.DagsterInstance, database18: Database
+) -> None:
+    database18.execute("create table notes (id bigint primary key, text text)")
+    database18.execute("insert into notes select n, 'x' from generate_series(1, 5000) n")
+    database18.execute(f"create table {ODD} (id int primary key)".replace("%", "%%"))
+    database18.execute("analyze notes")
+    settings = load_settings(pipeline.folder / "walgate.toml", {})
+    partitions = build_backfill_asset(settings, TABLES).partitions_def
+    assert partitions is not None
+    notes, odd = sorted(partitions.get_partition_keys(), key=len)
+    told = materialize(pipeline, instance, notes)
+    assert told["dry_run"] is True
+    assert (told["rows_estimated"], told["chunks_estimated"]) == (5000, 1)
+    assert told["bytes_estimated"] > 100_000
+    assert not (pipeline.root / "staging").exists()
+    told = materialize(pipeline, instance, notes, dry_run=False, chunk_rows=1000)
+    assert (told["rows"], told["chunks"], told["stale_dropped"]) == (5000, 6, 0)
+    assert fold(pipeline.root, "public.notes") == read_source(database18, "notes")
+    assert materialize(pipeline, instance, odd, dry_run=False)["rows"] == 0
+
+
+def test_a_wrong_number_is_refused(pipeline: Pipeline, instance: dg.DagsterInstance) -> None:
+    settings = load_settings(pipeline.folder / "walgate.toml", {})
+    result = dg.materialize(
+        [build_backfill_asset(settings, TABLES)],
+        instance=instance,
+        partition_key="public/notes",
+        run_config={"ops": {"backfill": {"config": {"parallel": 0}}}},
+        raise_on_error=False,
+    )
+    (failure,) = result.get_step_failure_events()
+    assert "parallel is 0, expected 1 or more" in str(failure.step_failure_data.error)
+    assert instance.fetch_materializations(BACKFILL_KEY, limit=1).records == []
