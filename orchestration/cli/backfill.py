@@ -76,6 +76,7 @@ class _Said:
 
 def _choose_tables(settings: Settings, named: list[str] | None, *, is_all: bool) -> list[TableName]:
     from cdc_core.source.connection import open_connection
+    from cdc_core.source.creation import list_keyed_tables
     from cdc_core.source.identity import list_published_tables
 
     if bool(named) == is_all:
@@ -87,4 +88,9 @@ def _choose_tables(settings: Settings, named: list[str] | None, *, is_all: bool)
         return parse_tables(named)
     source = settings.source
     with closing(open_connection(source, application_name="walgate backfill")) as connection:
-        return sorted(list_published_tables(connection, source.publication))
+        published = list_published_tables(connection, source.publication)
+        keyed = set(list_keyed_tables(connection))
+    for table in published:
+        if table not in keyed:
+            typer.echo(f"left out, without a key: {table}", err=True)
+    return sorted(table for table in published if table in keyed)

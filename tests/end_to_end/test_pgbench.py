@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import io
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psycopg
-import pyarrow as pa
-import pyarrow.csv
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
@@ -22,10 +17,10 @@ from spark_jobs.rounds import merge_until
 from spark_jobs.sql import answer_query
 from tests.child_process import ChildProcess
 from tests.deadline import wait_for
+from tests.end_to_end.pgbench_tables import KEYS, read_lake, read_source, run_pgbench, start_load
 from tests.fix_redis import RedisServer
 from tests.postgres_server import Database
 
-KEYS = {"pgbench_accounts": "aid", "pgbench_branches": "bid", "pgbench_tellers": "tid"}
 # Every transaction of TPC-B adds one delta to an account, a teller and a branch.
 BALANCES = """
 select (select sum(abalance) from pgbench_accounts),
@@ -40,7 +35,7 @@ def walgate(
     database: Database, tmp_path: Path, redis_server: RedisServer
 ) -> Iterator[Callable[..., ChildProcess]]:
     """Start `walgate` commands for a pgbench database whose tables are empty yet."""
-    _run_pgbench(database, "-i", "-I", "dtp", "-q")
+    run_pgbench(database, "-i", "-I", "dtp", "-q")
     database.execute(f"create publication walgate for table {', '.join(KEYS)}")
     database.execute("select pg_create_logical_replication_slot('walgate', 'pgoutput')")
     configuration = tmp_path / "walgate.toml"
@@ -74,12 +69,12 @@ def _check_pgbench(
     lake = Lake(tmp_path / "lake", tmp_path / ".walgate")
     session = spark.newSession()
     capture = walgate("replicate")
-    _run_pgbench(database, "-i", "-I", "g", "-q", "-s", str(scale))
+    run_pgbench(database, "-i", "-I", "g", "-q", "-s", str(scale))
     first = tmp_path / "lake/staging/changes/_delta_log" / f"{1:020}.json"
     wait_for(lambda: first.exists() or not capture.is_running, 60, "the first commit")
     looks = {"latest": 0, "live": 0}
     while min(looks.values()) < 2:
-        load = _start_load(database, seconds)
+        load = start_load(database, seconds)
         while load.poll() is None:
             merge_until(session, lake, round_rows=2_000_000)
             for at in looks:
@@ -92,7 +87,7 @@ def _check_pgbench(
     assert not rounds[-1].halted
     assert _count_balanced(session, lake, "latest")
     for table, key in KEYS.items():
-        assert _read_lake(session, lake, table, key).equals(_read_source(database, table, key))
+        assert read_lake(session, lake, table, key).equals(read_source(database, table, key))
 
 
 def _count_balanced(session: SparkSession, lake: Lake, at: str) -> int:
@@ -107,52 +102,6 @@ def _count_balanced(session: SparkSession, lake: Lake, at: str) -> int:
         return 0
     assert accounts == tellers == branches, (at, bound)
     return 1
-
-
-def _start_load(database: Database, seconds: int) -> subprocess.Popen[bytes]:
-    command: list[str | Path] = [
-        database.server.bin("pgbench"),
-        "-n",
-        "-c",
-        "8",
-        "-T",
-        str(seconds),
-        database.dsn,
-    ]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-
-def _run_pgbench(database: Database, *arguments: str) -> None:
-    command: list[str | Path] = [database.server.bin("pgbench"), *arguments, database.dsn]
-    subprocess.run(command, check=True, capture_output=True)
-
-
-def _read_source(database: Database, table: str, key: str) -> pa.Table:
-    with psycopg.connect(database.dsn) as connection, connection.cursor() as cursor:
-        text = io.BytesIO()
-        statement = f"copy (select * from {table} order by {key}) to stdout (format csv, header)"
-        with cursor.copy(statement.encode()) as copy:
-            for piece in copy:
-                text.write(piece)
-    text.seek(0)
-    options = pyarrow.csv.ConvertOptions(
-        column_types={"filler": pa.string()},
-        strings_can_be_null=True,
-        quoted_strings_can_be_null=False,
-    )
-    found = pyarrow.csv.read_csv(text, convert_options=options)
-    whole = [pa.field(f.name, f.type if f.name == "filler" else pa.int32()) for f in found.schema]
-    return found.cast(pa.schema(whole)).combine_chunks()
-
-
-def _read_lake(session: SparkSession, lake: Lake, table: str, key: str) -> pa.Table:
-    bound = find_bound_at(lake, "latest")
-    rows = answer_query(session, lake, f"select * from {table} order by {key}", bound).rows
-    found = rows.toArrow()
-    own = [name for name in found.schema.names if not name.startswith("_")]
-    chosen = found.select(own)
-    fields = [pa.field(field.name, field.type) for field in chosen.schema]
-    return chosen.cast(pa.schema(fields)).combine_chunks()
 
 
 @pytest.mark.timeout(600)
