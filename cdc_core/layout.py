@@ -72,6 +72,7 @@ RELATIONS_SCHEMA = pa.schema(
                 )
             ),
         ),
+        pa.field("published", pa.string()),
     ]
 )
 

@@ -155,12 +155,17 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A table's shape as announced in the stream; values of its changes are in column order."""
+    """A table's shape as announced in the stream; values of its changes are in column order.
+
+    `published` names by which membership of which publications it is sent: where it has changed,
+    changes may have been left out in between. None where that is not known.
+    """
 
     oid: int
     table: TableName
     identity: ReplicaIdentity
     columns: tuple[Column, ...]
+    published: str | None = None
 
     @property
     def version(self) -> int:
@@ -172,6 +177,7 @@ class Relation:
                 self.table.name,
                 str(self.identity),
                 [[getattr(column, field) for field in Column.__slots__] for column in self.columns],
+                self.published,
             ],
             ensure_ascii=True,
         )

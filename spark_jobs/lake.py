@@ -97,6 +97,7 @@ class Lake:
                 TableName(row["schema"], row["name"]),
                 ReplicaIdentity(row["identity"]),
                 tuple(Column(**column) for column in row["columns"]),
+                row.get("published"),
             )
             for row in rows
         }

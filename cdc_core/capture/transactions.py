@@ -80,10 +80,13 @@ class Collector:
         *,
         staged: Lsn,
         expected: Iterable[TransactionId],
-        complete: Callable[[Announcement], Relation],
+        complete: Callable[[Announcement, int], Relation],
         conceal: Conceal = conceal_nothing,
     ) -> None:
-        """Drop what ends at or below `staged`, if it is exactly `expected`, in commit order."""
+        """Drop what ends at or below `staged`, if it is exactly `expected`, in commit order.
+
+        `complete` is given an announcement and the xid of the transaction it came in.
+        """
         self._staged = staged
         self._expected = deque(expected)
         self._complete = complete
@@ -252,7 +255,7 @@ class Collector:
 
     def _announce(self, announcement: Announcement) -> None:
         transaction = self._require_open("relation")
-        relation = self._complete(announcement)
+        relation = self._complete(announcement, transaction.begin.xid)
         concealment = self._conceal(relation)
         if concealment is not None:
             relation = concealment.conceal_relation(relation)
