@@ -29,7 +29,7 @@ from spark_jobs.lake import Epoch, Lake, count_rows, open_table
 from spark_jobs.outcome import Outcome, work_out
 from spark_jobs.rows import apply_rows, carry, insert, match_names, table_fields, widen
 from spark_jobs.shapes import Shape
-from spark_jobs.stretch import OID_PROPERTY, TABLE_PROPERTY, Stretch
+from spark_jobs.stretch import OID_PROPERTY, PUBLISHED_PROPERTY, TABLE_PROPERTY, Stretch
 
 _TXN_APP = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
@@ -110,7 +110,7 @@ def _read_metrics(table: LogReader) -> tuple[int, int, int]:
 
 
 def _create(session: SparkSession, lake: Lake, table: TableName, shape: Shape) -> None:
-    (
+    made = (
         DeltaTable.createIfNotExists(session)
         .location(str(lake.locate(table)))
         .addColumns(T.StructType(table_fields(shape)))
@@ -118,8 +118,10 @@ def _create(session: SparkSession, lake: Lake, table: TableName, shape: Shape) -
         .property(TABLE_PROPERTY, str(table))
         .property(OID_PROPERTY, str(shape.oid))
         .property("delta.enableDeletionVectors", "true")
-        .execute()
     )
+    if shape.published is not None:
+        made = made.property(PUBLISHED_PROPERTY, shape.published)
+    made.execute()
 
 
 def _merge(table: DeltaTable, outcome: Outcome, stretch: Stretch) -> None:

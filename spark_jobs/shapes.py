@@ -31,11 +31,12 @@ class Shape:
     oid: int
     columns: tuple[Column, ...]
     key: tuple[int, ...]
+    published: str | None = None  # By what it is sent, as its first announcement said.
 
     @classmethod
     def of(cls, relation: Relation) -> Shape:
         """The shape that a relation announces."""
-        return cls(relation.oid, relation.columns, relation.key)
+        return cls(relation.oid, relation.columns, relation.key, relation.published)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -133,6 +134,12 @@ def follow(shape: Shape, relation: Relation) -> Shape | Halt:
         changes.append(f"the key changed to ({', '.join(admitted.key_names)})")
     newest = max(column.attnum or 0 for column in shape.columns)
     changes += [_doubt(column, newest) for column in added]
+    if None not in {shape.published, relation.published} and relation.published != shape.published:
+        changes.append(
+            "how the table is published changed (left out and taken in again, its publication made"
+            " again or altered, another row filter or column list): what was not sent meanwhile is"
+            " not in the log"
+        )
     for change in filter(None, changes):
         return _refuse(change)
     return replace(shape, columns=(*shape.columns, *added))

@@ -8,7 +8,7 @@ depend on where rounds begin and end.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
@@ -22,6 +22,7 @@ from spark_jobs.shapes import Halt, Shape, admit, follow
 
 OID_PROPERTY = "walgate.oid"
 TABLE_PROPERTY = "walgate.table"
+PUBLISHED_PROPERTY = "walgate.published"
 
 _KNOWN_OPERATIONS = ROW_OPERATIONS | {Operation.TRUNCATE}
 
@@ -38,6 +39,7 @@ class Stretch:
     entries: DataFrame
     spans: tuple[Span, ...]
     relations: Mapping[int, Relation]
+    halted_at: Position | None = None  # The first change that cannot be followed.
 
     @property
     def is_empty(self) -> bool:
@@ -119,14 +121,19 @@ def plot_stretch(
     )
     followed = followed.unionByName(entries.where(F.col("epoch") < position.epoch))
     spans = survey(followed)
+    # Those that were refused would not fit the shape.
+    versions = {span.relation_version for span in spans}
+    used = {version: relation for version, relation in used.items() if version in versions}
     shape, _ = _walk(followed, table, spans, used, before)
-    return Stretch(table, upper, shape, before, halt, followed, tuple(spans), used)
+    return Stretch(table, upper, shape, before, halt, followed, tuple(spans), used, position)
 
 
 def read_shape(table: DeltaTable) -> Shape:
     """The shape that a table of the lake has."""
-    oid = int(table.metadata().configuration[OID_PROPERTY])
-    return Shape.from_metadata(oid, [field.metadata for field in table.schema().fields])
+    properties = table.metadata().configuration
+    oid = int(properties[OID_PROPERTY])
+    shape = Shape.from_metadata(oid, [field.metadata for field in table.schema().fields])
+    return replace(shape, published=properties.get(PUBLISHED_PROPERTY))
 
 
 def _walk(

@@ -73,6 +73,16 @@ def test_any_other_change_halts_with_its_reason(relation: Relation, reason: str)
     assert halt.fix
 
 
+def test_another_membership_of_a_publication_halts_and_an_unknown_one_does_not() -> None:
+    shape = replace(SHAPE, published="p 1.2/3")
+    assert follow(shape, replace(TABLE, published="p 1.2/3")) == shape
+    assert follow(shape, TABLE) == shape
+    assert follow(SHAPE, replace(TABLE, published="p 1.2/3")) == SHAPE
+    halt = follow(shape, replace(TABLE, published="p 1.2/4"))
+    assert isinstance(halt, Halt)
+    assert "how the table is published changed" in halt.reason
+
+
 def test_a_table_without_a_key_is_not_admitted() -> None:
     halt = admit(replace(TABLE, identity=ReplicaIdentity.FULL, columns=(make("a", 1),)))
     assert isinstance(halt, Halt)
