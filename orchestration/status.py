@@ -70,6 +70,7 @@ class _Progress:
     cut: Cut | None = None
     states: dict[str, TableState] = field(default_factory=dict)
     tables: set[str] = field(default_factory=set)
+    kept: set[str] = field(default_factory=set)
     failure: StagingError | None = None
 
 
@@ -127,11 +128,14 @@ def _read_progress(settings: Settings) -> _Progress:
     lake = Lake(settings.lake.root, settings.state_folder)
     try:
         with staging_errors("read the lake"):
+            cut = find_cut(lake)
+            versions = {} if cut is None else cut.versions
             return _Progress(
                 staged=lake.read_staged(lake.read_epochs()),
-                cut=find_cut(lake),
+                cut=cut,
                 states=read_states(lake),
                 tables={str(relation.table) for relation in lake.read_relations().values()},
+                kept={t for t in versions if lake.locate(TableName.parse(t)).is_dir()},
             )
     except StagingError as error:
         return _Progress(failure=error)
@@ -243,6 +247,14 @@ def _list_problems(
     if progress.failure is not None:
         what, fix = progress.failure.message, progress.failure.fix
         yield _describe_problem(Severity.ERROR, "lake_down", what, fix)
+    published = progress.kept if source is None else {str(table) for table in source.tables}
+    for table in sorted(progress.kept - published):
+        what = f"{table} is in the lake and not published: taken out, renamed or dropped"
+        fix = (
+            "its rows stay as they are; publish it again and copy it, or delete its folder from"
+            " the lake"
+        )
+        yield _describe_problem(Severity.WARNING, "table_not_published", what, fix)
     for state in progress.states.values():
         if state.state == _HALTED:
             what = f"{state.table} is halted: {state.reason}"
