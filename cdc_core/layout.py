@@ -73,6 +73,7 @@ RELATIONS_SCHEMA = pa.schema(
             ),
         ),
         pa.field("published", pa.string()),
+        pa.field("storage", pa.int64()),
     ]
 )
 

@@ -139,7 +139,7 @@ class Source:
 
         Raises: SourceError.
         """
-        relation = complete_relation(self._connection, announcement, previous=previous)
+        relation = complete_relation(self._connection, announcement, previous=previous, xid=xid)
         membership = read_membership(
             self._connection,
             self._settings.publication,

@@ -40,6 +40,7 @@ class RelationStore:
                 identity=ReplicaIdentity(row["identity"]),
                 columns=tuple(Column(**column) for column in row["columns"]),
                 published=row.get("published"),
+                storage=row.get("storage"),
             )
             for row in rows
             if staged is None or (row["epoch"], row["first_lsn"]) < staged
@@ -71,6 +72,7 @@ class RelationStore:
                     for column in relation.columns
                 ],
                 "published": relation.published,
+                "storage": relation.storage,
             }
             for version, (relation, lsn) in new.items()
         ]
