@@ -29,12 +29,13 @@ from domain order by depth desc limit 1
 """
 # Under a column list a column that is new to the stream may be as old as the table, so that what
 # older rows have in it cannot be known (`prattrs` came with version 15).
+# A partitioned table has no rows: what older ones have in a new column stands with its partitions.
 # Source: PostgreSQL documentation, sections 51.7 (pg_attribute) and 51.26 (pg_index).
 _COLUMNS = """
 select a.attname, a.attnum, a.atttypid::bigint, a.atttypmod, a.attnotnull,
        format_type(a.atttypid, a.atttypmod),
-       case when not c.is_listed then (a.attmissingval::text::text[])[1] end,
-       c.is_listed or a.atthasdef or a.attidentity <> '' or a.attgenerated <> '',
+       case when not c.is_listed then coalesce(array_to_string(a.attmissingval, ''), m.value) end,
+       c.is_listed or a.atthasdef or a.attidentity <> '' or a.attgenerated <> '' or m.is_any,
        k.ordinal, b.base_oid, coalesce(b.base_modifier, -1), a.attgenerated <> '',
        coalesce(age(a.xmin) between 0 and age(%(xid)s::text::xid) and exists (
            select from pg_attribute d
@@ -48,6 +49,12 @@ left join (select i.indrelid, u.attnum, u.ordinal::int
            where i.indisprimary and i.indrelid = %(oid)s and u.ordinal <= i.indnkeyatts) k
        on k.indrelid = a.attrelid and k.attnum = a.attnum
 left join lateral ({base}) b on true
+cross join lateral (
+    select case when min(value) = max(value) then min(value) end as value, count(*) > 0 as is_any
+    from (select array_to_string(p.attmissingval, '') collate "C" as value
+          from pg_partition_tree(%(oid)s::bigint::oid::regclass) t
+          join pg_attribute p on p.attrelid = t.relid and p.attname = a.attname
+          where p.atthasmissing) part) m
 where a.attrelid = %(oid)s and a.attnum > 0 and not a.attisdropped
 order by a.attnum
 """

@@ -93,6 +93,7 @@ def test_the_catalog_adds_numbers_names_nullness_and_the_order_of_the_key(
         ("timestamptz default '2026-01-02 03:04:05+02'", "2026-01-02 01:04:05+00"),
         ("double precision default 0.1", "0.1"),
         ("bytea default '\\x00ff'", "\\x00ff"),
+        ("box default '(3,4),(1,2)'", "(3,4),(1,2)"),
     ],
 )
 def test_a_default_that_older_rows_have_is_taken_as_text(
@@ -107,6 +108,21 @@ def test_a_default_that_older_rows_have_is_taken_as_text(
     database.execute(f"alter table t add column c {definition}")
     found = column(complete_relation(connection, announce(), previous=None), "c")
     assert (found.missing_value, found.has_default) == (value, True)
+
+
+@pytest.mark.parametrize("also", ["", "alter table t alter column c drop default"])
+def test_a_default_that_older_rows_of_partitions_have_is_found_with_them(
+    database: Database, announce: Announce, connection: psycopg.Connection, also: str
+) -> None:
+    database.execute("create table t (id int primary key) partition by hash (id)")
+    for i in range(2):
+        database.execute(
+            f"create table p{i} partition of t for values with (modulus 2, remainder {i})"
+        )
+    database.execute("alter table t add column c int default 7")
+    database.execute(also)
+    found = column(complete_relation(connection, announce(), previous=None), "c")
+    assert (found.missing_value, found.has_default) == ("7", True)
 
 
 def test_a_default_that_rewrote_older_rows_is_told_apart(
