@@ -27,7 +27,7 @@ from spark_jobs.ledger import Cut, TableState, find_cut, read_states, write_cut,
 from spark_jobs.merge import Merged, merge_stretch
 from spark_jobs.session import find_jvm, noticing_death
 from spark_jobs.shapes import Halt
-from spark_jobs.stretch import Stretch, plot_stretch, read_shape
+from spark_jobs.stretch import Stretch, choose_types, plot_stretch, read_shape
 
 # Whoever waits is woken by what is staged; where nothing can wake it, it looks this often.
 _FOLLOW_WAIT_S = 0.5
@@ -250,6 +250,7 @@ def _merge_table(
             before=None if delta is None else read_shape(delta),
             relations=start.relations,
             upper=cut,
+            choose=choose_types(start.lake, name),
         )
         stretch = plot(log, spans=spans)
         if delta is None and start.had_rows(table):

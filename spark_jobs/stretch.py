@@ -17,8 +17,9 @@ from pyspark.sql import functions as F
 from cdc_core.errors import LakeError, Retry
 from cdc_core.vocabulary import Operation, Position, Relation, ReplicaIdentity, TableName
 from spark_jobs.changes import ROW_OPERATIONS, Span, find_first, is_after, survey, take_steps
-from spark_jobs.lake import Bound
-from spark_jobs.shapes import Halt, Shape, admit, follow
+from spark_jobs.lake import Bound, Lake
+from spark_jobs.shapes import Choose, Halt, Shape, admit, choose_own, follow
+from spark_jobs.types import settle_type
 
 OID_PROPERTY = "walgate.oid"
 TABLE_PROPERTY = "walgate.table"
@@ -95,9 +96,11 @@ def plot_stretch(
     before: Shape | None,
     relations: Mapping[int, Relation],
     upper: Bound,
+    choose: Choose = choose_own,
 ) -> Stretch:
     """Say how far a table can follow a range. `spans` are those of this table in the range.
 
+    `choose` gives the types that the settings choose for its columns.
     Raises: LakeError if a change names a relation version that the log does not hold.
     """
     entries = log.where(F.col("table") == str(table))
@@ -106,7 +109,7 @@ def plot_stretch(
         for span in spans
         if span.relation_version is not None
     }
-    shape, refused = _walk(entries, table, spans, used, before)
+    shape, refused = _walk(entries, table, spans, used, before, choose=choose)
     unknown = [span for span in spans if span.operation not in _KNOWN_OPERATIONS]
     for span in unknown:
         if refused is None or span.first < refused[0]:
@@ -124,8 +127,14 @@ def plot_stretch(
     # Those that were refused would not fit the shape.
     versions = {span.relation_version for span in spans}
     used = {version: relation for version, relation in used.items() if version in versions}
-    shape, _ = _walk(followed, table, spans, used, before)
+    shape, _ = _walk(followed, table, spans, used, before, choose=choose)
     return Stretch(table, upper, shape, before, halt, followed, tuple(spans), used, position)
+
+
+def choose_types(lake: Lake, table: TableName) -> Choose:
+    """What the settings choose for the columns of a table."""
+    types = lake.choose_types(table)
+    return lambda column: settle_type(column, types.get(column.name))
 
 
 def read_shape(table: DeltaTable) -> Shape:
@@ -142,13 +151,17 @@ def _walk(
     spans: list[Span],
     relations: Mapping[int, Relation],
     shape: Shape | None,
+    *,
+    choose: Choose,
 ) -> tuple[Shape | None, tuple[Position, Halt] | None]:
     """Follow the announcements in order of position, to the end or to the first that halts."""
     here: Position | None = None
     while True:
         steps: list[tuple[Position, Shape | Halt]] = []
         for version, relation in relations.items():
-            following = admit(relation) if shape is None else follow(shape, relation)
+            following = (
+                admit(relation, choose) if shape is None else follow(shape, relation, choose)
+            )
             own = [span for span in spans if span.relation_version == version]
             if following == shape or not own:
                 continue

@@ -59,7 +59,7 @@ def test_a_plain_new_column_follows(column: Column) -> None:
         (replace(TABLE, columns=(KEY, make("n", 2, modifier=9))), "type of column n changed"),
         (replace(TABLE, columns=(KEY, make("n", 2, key=2))), "the key changed to (id, n)"),
         (replace(TABLE, columns=(make("id", 1), PLAIN)), "has no key"),
-        (extend(make("m", 3, has_default=True)), "new column m has a default"),
+        (extend(make("m", 3, has_default=True)), "in new column m is not known"),
         (extend(make("m", 0)), "column m was not published before"),
         (extend(make("m", None)), "new column m was renamed or dropped"),
         (replace(TABLE, columns=(KEY, PLAIN, make("_raw", 3))), "column _raw begins with _"),
