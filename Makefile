@@ -16,8 +16,9 @@ demo: setup
 up: setup
 	@.venv/bin/walgate demo --keep
 
+# One process has Spark and Dagster, the other the tests that need neither: both cores are used.
 test: setup
-	@$(python) -m pytest
+	@$(python) -m pytest -n 2 --dist loadgroup
 
 soak: setup
 	@$(python) -m pytest -m soak --timeout 1800

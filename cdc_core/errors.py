@@ -11,8 +11,9 @@ from enum import Enum
 
 # What a person does where the slot and the log no longer belong together.
 START_ANEW = (
-    "start anew: make the slot again and give an empty [lake] root (a later version brings"
-    " `walgate recover`, which keeps the tables readable meanwhile)"
+    "start anew: make the slot again, give an empty [lake] root, and remove .walgate/adopted.json"
+    " beside walgate.toml (a later version brings `walgate recover`, which keeps the tables"
+    " readable meanwhile)"
 )
 
 

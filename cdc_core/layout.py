@@ -72,6 +72,8 @@ RELATIONS_SCHEMA = pa.schema(
                 )
             ),
         ),
+        pa.field("published", pa.string()),
+        pa.field("storage", pa.int64()),
     ]
 )
 

@@ -129,6 +129,11 @@ class TableSettings(_Section):
     hash: Names = ()
     types: ColumnTypes = Field(default_factory=dict)
 
+    @property
+    def conceals(self) -> bool:
+        """Whether it keeps anything from the lake."""
+        return bool(self.exclude or self.hash)
+
     @model_validator(mode="after")
     def _refuse_both(self) -> Self:
         listed = [*self.exclude, *self.hash, *self.types]

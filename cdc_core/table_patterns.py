@@ -7,7 +7,7 @@ Names are as the catalog spells them: nothing is folded to lower case.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -65,8 +65,13 @@ class TablePattern:
         return self.expression.fullmatch(f"{table.schema}\0{table.name}") is not None
 
 
-def choose_rule(rules: Mapping[str, _Rule], table: TableName) -> tuple[TablePattern, _Rule] | None:
-    """Choose of the rules that match the table the one with the most exact pattern, if any does."""
-    patterns = ((TablePattern.parse(text), rule) for text, rule in rules.items())
+def choose_rule(
+    rules: Mapping[str, _Rule], table: TableName, *, having: Callable[[_Rule], object]
+) -> tuple[TablePattern, _Rule] | None:
+    """Choose of the rules that match the table the one with the most exact pattern, if any does.
+
+    Only rules count that are `having` what is asked for: one about something else hides none.
+    """
+    patterns = ((TablePattern.parse(text), rule) for text, rule in rules.items() if having(rule))
     found = [(pattern, rule) for pattern, rule in patterns if pattern.matches(table)]
     return max(found, key=lambda entry: (entry[0].exactness, entry[0].text), default=None)

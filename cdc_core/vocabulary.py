@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 # The prefix of logical messages that are ours; others' are ignored.
@@ -155,12 +155,21 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A table's shape as announced in the stream; values of its changes are in column order."""
+    """A table's shape as announced in the stream; values of its changes are in column order.
+
+    `published` names by which membership of which publications it is sent: where it has changed,
+    changes may have been left out in between. None where that is not known.
+    `storage` stands for the files that held its rows when it had no columns but these: where it is
+    another, values may have changed without a change of rows. None where that is not known; it
+    makes no other version.
+    """
 
     oid: int
     table: TableName
     identity: ReplicaIdentity
     columns: tuple[Column, ...]
+    published: str | None = None
+    storage: int | None = field(default=None, compare=False)
 
     @property
     def version(self) -> int:
@@ -172,6 +181,7 @@ class Relation:
                 self.table.name,
                 str(self.identity),
                 [[getattr(column, field) for field in Column.__slots__] for column in self.columns],
+                self.published,
             ],
             ensure_ascii=True,
         )

@@ -46,7 +46,7 @@ def build_definitions(settings: Settings) -> dg.Definitions:
 
 def find_tables(settings: Settings) -> list[TableName]:
     """Every table that the log announced or the publication holds, in order of name."""
-    lake = Lake(settings.lake.root, settings.state_folder)
+    lake = Lake.of(settings)
     announced = {relation.table for relation in lake.read_relations().values()}
     return sorted(announced | _list_published(settings))
 

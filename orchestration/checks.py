@@ -75,7 +75,7 @@ def _judge_slot(settings: Settings, look: Look) -> dg.AssetCheckEvaluation:
 def _judge_lag(settings: Settings, look: Look) -> dg.AssetCheckEvaluation:
     """Judge how far staging is behind the source; unreadable staging is as bad as can be."""
     figures = look.figures
-    lake = Lake(settings.lake.root, settings.state_folder)
+    lake = Lake.of(settings)
     try:
         with staging_errors("read the log"):
             staged = lake.read_staged(lake.read_epochs())

@@ -234,7 +234,7 @@ def _wait_until_ready(keeper: Keeper, page: Page, logs: Path, stop: threading.Ev
 
 def _watch_tables(settings: Settings, page: Page, finished: threading.Event) -> None:
     """Load the code again when the log announces a table that has no asset yet."""
-    lake = Lake(settings.lake.root, settings.state_folder)
+    lake = Lake.of(settings)
     known: set[dg.AssetKey] = set()
     while not finished.wait(_WATCH_S):
         try:

@@ -42,7 +42,7 @@ def build_replicate_job(settings: Settings) -> dg.JobDefinition:
     )
     def replicate_changes(context: dg.OpExecutionContext) -> None:
         minutes = _read_minutes(context.op_config)
-        reports = StagingReports(context, Lake(settings.lake.root, settings.state_folder))
+        reports = StagingReports(context, Lake.of(settings))
         most_s = minutes * 60 or None
 
         def capture(stop: threading.Event) -> None:

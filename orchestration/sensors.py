@@ -111,7 +111,7 @@ def _decide_to_replicate(
 def _decide_to_merge(settings: Settings, instance: dg.DagsterInstance) -> Decision:
     now = read_clock()
     runs = read_runs(instance, tables.JOB_NAME, _CLICKED_JOB)
-    backlog = read_backlog(Lake(settings.lake.root, settings.state_folder))
+    backlog = read_backlog(Lake.of(settings))
     active = decide_on_active(runs, doing=f"merges; {_describe_backlog(backlog)}", now=now)
     if active is not None:
         return active

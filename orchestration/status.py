@@ -26,7 +26,7 @@ from cdc_core.source.slot_problems import BUDGET_CODE, find_budget_problems
 from cdc_core.staging.tables import staging_errors
 from cdc_core.vocabulary import Lsn, TableName
 from orchestration.backfill_reports import describe_backfills
-from spark_jobs.lake import Bound, Lake
+from spark_jobs.lake import Bound, Lake, open_table, read_losses
 from spark_jobs.ledger import Cut, TableState, find_cut, read_states
 
 ANSWER_VERSION = 1
@@ -71,6 +71,8 @@ class _Progress:
     cut: Cut | None = None
     states: dict[str, TableState] = field(default_factory=dict)
     tables: set[str] = field(default_factory=set)
+    lossy: dict[str, int] = field(default_factory=dict)
+    kept: set[str] = field(default_factory=set)
     backfills: list[dict[str, Any]] = field(default_factory=list)
     failure: StagingError | None = None
 
@@ -126,18 +128,31 @@ def _read_source(settings: Settings, figures: Figures | None) -> _Source:
 
 
 def _read_progress(settings: Settings) -> _Progress:
-    lake = Lake(settings.lake.root, settings.state_folder)
+    lake = Lake.of(settings)
     try:
         with staging_errors("read the lake"):
+            cut = find_cut(lake)
+            versions = {} if cut is None else cut.versions
             return _Progress(
                 staged=lake.read_staged(lake.read_epochs()),
-                cut=find_cut(lake),
+                cut=cut,
+                lossy={} if cut is None else dict(_read_lossy(lake, cut)),
                 states=read_states(lake),
                 tables={str(relation.table) for relation in lake.read_relations().values()},
                 backfills=describe_backfills(settings.lake),
+                kept={t for t in versions if lake.locate(TableName.parse(t)).is_dir()},
             )
     except StagingError as error:
         return _Progress(failure=error)
+
+
+def _read_lossy(lake: Lake, cut: Cut) -> Iterator[tuple[str, int]]:
+    """How many values of each table its types could not hold, where the table tells."""
+    for table in cut.versions:
+        delta = open_table(lake.locate(TableName.parse(table)))
+        losses = None if delta is None else read_losses(delta)
+        if losses is not None:
+            yield table, sum(losses.values())
 
 
 def _describe_source(identity: Identity) -> dict[str, Any]:
@@ -216,7 +231,7 @@ def _describe_tables(source: _Source | None, progress: _Progress) -> list[dict[s
                 "merged_lsn": None if bound is None else str(bound.lsn),
                 "verified_lsn": None,
                 "rows": None,
-                "lossy": None,
+                "lossy": progress.lossy.get(table),
                 "holes": None,
                 "quarantined": 0,
             }
@@ -246,6 +261,14 @@ def _list_problems(
     if progress.failure is not None:
         what, fix = progress.failure.message, progress.failure.fix
         yield _describe_problem(Severity.ERROR, "lake_down", what, fix)
+    published = progress.kept if source is None else {str(table) for table in source.tables}
+    for table in sorted(progress.kept - published):
+        what = f"{table} is in the lake and not published: taken out, renamed or dropped"
+        fix = (
+            "its rows stay as they are; publish it again and copy it, or delete its folder from"
+            " the lake"
+        )
+        yield _describe_problem(Severity.WARNING, "table_not_published", what, fix)
     for state in progress.states.values():
         if state.state == _HALTED:
             what = f"{state.table} is halted: {state.reason}"

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -19,7 +19,7 @@ import dagster as dg
 from deltalake import DeltaTable
 
 from cdc_core.vocabulary import TableName
-from spark_jobs.lake import Lake, open_table
+from spark_jobs.lake import Lake, open_table, read_losses
 from spark_jobs.ledger import find_cut
 from spark_jobs.merge import Merged
 from spark_jobs.rounds import Round
@@ -113,14 +113,18 @@ class TableReports:
         if delta is None:
             return None
         merged = cut.merged.get(str(table), cut.bound)
-        return standing | {
-            "rows_inserted": 0,
-            "rows_updated": 0,
-            "rows_deleted": 0,
-            "merged_lsn": str(merged.lsn),
-            "delta_version": delta.version(),
-            "dagster/column_schema": describe_columns(delta),
-        }
+        return (
+            standing
+            | _describe_losses(read_losses(delta) or {})
+            | {
+                "rows_inserted": 0,
+                "rows_updated": 0,
+                "rows_deleted": 0,
+                "merged_lsn": str(merged.lsn),
+                "delta_version": delta.version(),
+                "dagster/column_schema": describe_columns(delta),
+            }
+        )
 
     def _tell_due(self, interval_s: float) -> None:
         now = time.monotonic()
@@ -152,10 +156,17 @@ def _describe_merges(
         "rounds": total.rounds,
         "merge_seconds": round(total.seconds, 3),
         "lag_seconds": _age(done),
+        **_describe_losses(merged.lossy),
     }
     if delta is not None:
         described["dagster/column_schema"] = describe_columns(delta)
     return described
+
+
+def _describe_losses(losses: Mapping[str, int]) -> Metadata:
+    """How many values `_raw` alone holds, in all, and by column where there ever was one."""
+    by_column = {f"lossy_values/{name}": count for name, count in sorted(losses.items())}
+    return {"lossy_values": sum(losses.values()), **by_column}
 
 
 def describe_rounds(rounds: list[Round]) -> Metadata:

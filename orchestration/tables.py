@@ -46,7 +46,7 @@ def build_staging_asset(settings: Settings) -> dg.AssetSpec:
 
 def build_table_assets(settings: Settings, tables: Sequence[TableName]) -> dg.AssetsDefinition:
     """The tables and the cut, materialized together or any of them alone."""
-    lake = Lake(settings.lake.root, settings.state_folder)
+    lake = Lake.of(settings)
     keys = {table_key(table): table for table in tables}
 
     @dg.multi_asset(

@@ -20,7 +20,7 @@ from spark_jobs.ledger import Cut, find_cut, read_states
 from spark_jobs.outcome import work_out
 from spark_jobs.rows import apply_rows, table_fields, widen
 from spark_jobs.shapes import Halt
-from spark_jobs.stretch import plot_stretch, read_shape
+from spark_jobs.stretch import choose_types, plot_stretch, read_shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +93,7 @@ def table_at(session: SparkSession, lake: Lake, table: TableName, at: Bound) -> 
         before=None if version is None else read_shape(_open_version(lake, table, version)),
         relations=lake.read_relations(),
         upper=at,
+        choose=choose_types(lake, table),
     )
     through = stretch.upper if low is None else max(low, stretch.upper)
     if stretch.shape is None:

@@ -7,11 +7,12 @@ epoch first, whatever their LSNs.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,8 +21,15 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from cdc_core.errors import LakeError, MergeError, Retry
+from cdc_core.settings import Settings, TableSettings
+from cdc_core.table_patterns import choose_rule
 from cdc_core.vocabulary import Column, Lsn, Relation, ReplicaIdentity, TableName, encode_name
 
+Losses = dict[str, int]
+
+_LOSSES = "walgate.lossy"
+# Commits of others, such as OPTIMIZE, change no row and do not tell.
+_COMMITS_BACK = 50
 _LOCK_POLL_S = 0.05
 # A JVM whose process was killed ends within a second or two; a busy machine takes longer.
 _LOCK_DEADLINE_S = 60.0
@@ -51,10 +59,16 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """A lake's folder, and the folder of this host's state beside the configuration."""
+    """A lake's folder, the folder of this host's state, and what the settings say of tables."""
 
     root: Path
     state_folder: Path
+    rules: Mapping[str, TableSettings] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, settings: Settings) -> Lake:
+        """The lake of a configuration."""
+        return cls(settings.lake.root, settings.state_folder, settings.tables)
 
     @property
     def changes(self) -> Path:
@@ -70,6 +84,11 @@ class Lake:
     def states(self) -> Path:
         """The ledger of table states."""
         return self.root / "ledger" / "states"
+
+    def choose_types(self, table: TableName) -> Mapping[str, str]:
+        """The types that the settings choose for columns of a table, by the columns' names."""
+        found = choose_rule(self.rules, table, having=lambda rule: rule.types)
+        return {} if found is None else found[1].types
 
     def locate(self, table: TableName) -> Path:
         """The folder of a table's current rows."""
@@ -97,6 +116,7 @@ class Lake:
                 TableName(row["schema"], row["name"]),
                 ReplicaIdentity(row["identity"]),
                 tuple(Column(**column) for column in row["columns"]),
+                row.get("published"),
             )
             for row in rows
         }
@@ -151,6 +171,24 @@ def count_rows(table: DeltaTable) -> int:
         kept = batch.column("selection_vector").flatten()
         entries -= len(kept) - (pc.sum(kept).as_py() or 0)
     return entries
+
+
+def read_losses(table: DeltaTable) -> Losses | None:
+    """By column how many values `_raw` alone holds; None where no commit of the table tells."""
+    for commits in (1, _COMMITS_BACK):
+        for commit in table.history(commits):
+            try:
+                told = json.loads(commit.get("userMetadata") or "{}")
+            except ValueError:
+                continue
+            if isinstance(told, dict) and _LOSSES in told:
+                return dict(told[_LOSSES])
+    return None
+
+
+def format_losses(losses: Losses) -> str:
+    """The user metadata of a commit that leaves a table with these counts."""
+    return json.dumps({_LOSSES: losses}, sort_keys=True)
 
 
 def find_bound(table: DeltaTable, epochs: list[Epoch]) -> Bound | None:

@@ -25,7 +25,8 @@ from pyspark.sql import types as T
 from cdc_core.crash_points import reach
 from cdc_core.vocabulary import TableName
 from spark_jobs.changes import id_names
-from spark_jobs.lake import Epoch, Lake, count_rows, open_table
+from spark_jobs.lake import Epoch, Lake, Losses, count_rows, format_losses, open_table, read_losses
+from spark_jobs.losses import count_losses
 from spark_jobs.outcome import Outcome, work_out
 from spark_jobs.rows import (
     apply_rows,
@@ -37,10 +38,11 @@ from spark_jobs.rows import (
     widen,
 )
 from spark_jobs.shapes import Shape
-from spark_jobs.stretch import OID_PROPERTY, TABLE_PROPERTY, Stretch
+from spark_jobs.stretch import OID_PROPERTY, PUBLISHED_PROPERTY, TABLE_PROPERTY, Stretch
 
 _TXN_APP = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 # Delta skips files by literal ranges only; more of them cost planning.
 _KEY_RANGES = 32
 # A MERGE takes 3 s however little it changes; writing 100,000 rows of 40 bytes takes 1 s. What
@@ -54,6 +56,7 @@ _FEW_ROWS = 25_000
 class Merged:
     """A table's Delta version after a merge, its rows there, and how many rows the merge touched.
 
+    `lossy` says by column how many values of the table `_raw` alone holds, for its type could not.
     Rows are told apart by key: one that came again, or moved its position alone, is updated. A
     TRUNCATE deletes all that were there.
     """
@@ -63,6 +66,7 @@ class Merged:
     inserted: int
     updated: int
     deleted: int
+    lossy: Losses
     seconds: float
 
 
@@ -80,20 +84,22 @@ def merge_stretch(session: SparkSession, lake: Lake, epoch: Epoch, stretch: Stre
     before = _require_table(path)
     is_small = _is_small(before, outcome.arrived)
     is_replaced = counts_for_nothing or stretch.has_younger_values or is_small
+    known = None if stretch.has_younger_values else read_losses(before)
+    lossy = count_losses(outcome.rows, stretch.shape, base, known, arrived=outcome.lossy)
     reach("before_merge_commit")
     if is_replaced:
-        updated, deleted = _replace(base, outcome, path, epoch, stretch)
+        updated, deleted = _replace(base, outcome, path, epoch, stretch, lossy)
         if counts_for_nothing:
             deleted = count_rows(before)
         inserted = outcome.arrived - updated
     else:
-        with _carry_bound(session, epoch, stretch):
+        with _carry_bound(session, epoch, stretch, lossy):
             _merge(DeltaTable.forPath(session, str(path)), outcome, stretch)
         inserted, updated, deleted = _read_metrics(_require_table(path))
     reach("after_merge_commit")
     after = _require_table(path)
     seconds = time.monotonic() - began
-    return Merged(after.version(), count_rows(after), inserted, updated, deleted, seconds)
+    return Merged(after.version(), count_rows(after), inserted, updated, deleted, lossy, seconds)
 
 
 def _require_table(path: Path) -> LogReader:
@@ -118,7 +124,7 @@ def _read_metrics(table: LogReader) -> tuple[int, int, int]:
 
 
 def _create(session: SparkSession, lake: Lake, table: TableName, shape: Shape) -> None:
-    (
+    made = (
         DeltaTable.createIfNotExists(session)
         .location(str(lake.locate(table)))
         .addColumns(T.StructType(table_fields(shape)))
@@ -126,8 +132,10 @@ def _create(session: SparkSession, lake: Lake, table: TableName, shape: Shape) -
         .property(TABLE_PROPERTY, str(table))
         .property(OID_PROPERTY, str(shape.oid))
         .property("delta.enableDeletionVectors", "true")
-        .execute()
     )
+    if shape.published is not None:
+        made = made.property(PUBLISHED_PROPERTY, shape.published)
+    made.execute()
 
 
 def _merge(table: DeltaTable, outcome: Outcome, stretch: Stretch) -> None:
@@ -161,8 +169,13 @@ def _merge(table: DeltaTable, outcome: Outcome, stretch: Stretch) -> None:
     merge.execute()
 
 
-def _replace(
-    base: DataFrame | None, outcome: Outcome, path: Path, epoch: Epoch, stretch: Stretch
+def _replace(  # noqa: PLR0917 - What is written, where, and what its commit says.
+    base: DataFrame | None,
+    outcome: Outcome,
+    path: Path,
+    epoch: Epoch,
+    stretch: Stretch,
+    lossy: Losses,
 ) -> tuple[int, int]:
     """Write the table anew; give the rows of the base that were updated and deleted."""
     assert stretch.shape is not None
@@ -176,21 +189,29 @@ def _replace(
         .option("overwriteSchema", "true")
         .option("txnAppId", epoch.app)
         .option("txnVersion", str(int(stretch.upper.lsn)))
+        .option("userMetadata", format_losses(lossy))
         .save(str(path))
     )
     return (0, 0) if base is None else (touched.get["updated"], touched.get["deleted"])
 
 
 @contextmanager
-def _carry_bound(session: SparkSession, epoch: Epoch, stretch: Stretch) -> Iterator[None]:
-    """Make the commits of a block carry how far the table has come."""
-    session.conf.set(_TXN_APP, epoch.app)
-    session.conf.set(_TXN_VERSION, str(int(stretch.upper.lsn)))
+def _carry_bound(
+    session: SparkSession, epoch: Epoch, stretch: Stretch, lossy: Losses
+) -> Iterator[None]:
+    """Make the commits of a block carry how far the table has come, and what it has lost."""
+    carried = {
+        _TXN_APP: epoch.app,
+        _TXN_VERSION: str(int(stretch.upper.lsn)),
+        _USER_METADATA: format_losses(lossy),
+    }
+    for name, value in carried.items():
+        session.conf.set(name, value)
     try:
         yield
     finally:
-        session.conf.unset(_TXN_APP)
-        session.conf.unset(_TXN_VERSION)
+        for name in carried:
+            session.conf.unset(name)
 
 
 def _bound_keys(outcome: Outcome, first_id: str) -> list[tuple[object, object]]:

@@ -13,18 +13,24 @@ from pyspark.sql import functions as F
 from spark_jobs.changes import id_names
 from spark_jobs.fold import fold_by_last
 from spark_jobs.lineage import fold_by_lineage
+from spark_jobs.losses import name_lossy
 from spark_jobs.rows import is_older, type_rows
+from spark_jobs.shapes import Shape
 from spark_jobs.stretch import Stretch
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Folded rows in the table's columns, how many, and the least and greatest first id."""
+    """Folded rows in the table's columns, how many, and the least and greatest first id.
+
+    `lossy` is how many of those that arrived have a value that `_raw` alone holds.
+    """
 
     rows: DataFrame
     carried: frozenset[int]  # The columns that some row takes from its target.
     arrived: int
     departed: int
+    lossy: int
     least: object
     greatest: object
 
@@ -36,10 +42,10 @@ def work_out(stretch: Stretch, target: DataFrame | None) -> Outcome:
     steps = stretch.take_steps()
     folded = fold_by_last(steps, ids, stretch.unsent, len(shape.columns))
     rows = _drop_swept(type_rows(folded, shape), stretch)
-    outcome, unclear = _measure(rows, ids[0], stretch.unsent)
+    outcome, unclear = _measure(rows, shape, stretch.unsent)
     if unclear:
         settled = _settle(outcome.rows, steps, stretch, target)
-        outcome, _ = _measure(_drop_swept(settled, stretch), ids[0], stretch.unsent)
+        outcome, _ = _measure(_drop_swept(settled, stretch), shape, stretch.unsent)
     return outcome
 
 
@@ -69,14 +75,16 @@ def _settle(
     return rows.where("not _unclear").unionByName(traced.join(unclear, ids, "left_semi"))
 
 
-def _measure(rows: DataFrame, first_id: str, unsent: frozenset[int]) -> tuple[Outcome, int]:
+def _measure(rows: DataFrame, shape: Shape, unsent: frozenset[int]) -> tuple[Outcome, int]:
     """Compute rows once, and count them."""
     totals = Observation()
+    first_id = id_names(shape)[0]
     rows = rows.observe(
         totals,
         F.count_if("_present").alias("arrived"),
         F.count_if(~F.col("_present")).alias("departed"),
         F.count_if("_unclear").alias("unclear"),
+        F.count_if(F.col("_present") & (F.size(name_lossy(shape)) > 0)).alias("lossy"),
         F.min(first_id).alias("least"),
         F.max(first_id).alias("greatest"),
     )
@@ -88,6 +96,7 @@ def _measure(rows: DataFrame, first_id: str, unsent: frozenset[int]) -> tuple[Ou
         unsent,
         found["arrived"],
         found["departed"],
+        found["lossy"],
         found["least"],
         found["greatest"],
     )

@@ -10,23 +10,24 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc_core.crash_points import reach
-from cdc_core.vocabulary import Lsn, Relation, TableName
+from cdc_core.vocabulary import Lsn, Position, Relation, TableName
 from spark_jobs.backlog import choose_cut, is_scattered
-from spark_jobs.changes import Span, read_log, survey
+from spark_jobs.changes import Span, is_after, read_log, survey
 from spark_jobs.lake import Bound, Epoch, Lake, find_bound, open_table, require_epochs
 from spark_jobs.ledger import Cut, TableState, find_cut, read_states, write_cut, write_states
 from spark_jobs.merge import Merged, merge_stretch
-from spark_jobs.session import find_jvm
+from spark_jobs.session import find_jvm, noticing_death
 from spark_jobs.shapes import Halt
-from spark_jobs.stretch import plot_stretch, read_shape
+from spark_jobs.stretch import Stretch, choose_types, plot_stretch, read_shape
 
 # Whoever waits is woken by what is staged; where nothing can wake it, it looks this often.
 _FOLLOW_WAIT_S = 0.5
@@ -70,7 +71,7 @@ def merge_until(
     epochs = require_epochs(lake)
     staged = lake.read_staged(epochs)
     rounds: list[Round] = []
-    with lake.lock_table("rounds", jvm=find_jvm(session)):
+    with noticing_death(session), lake.lock_table("rounds", jvm=find_jvm(session)):
         while staged is not None and not _is_over(stop, deadline):
             starting = _Start(session, lake, epochs, lake.read_relations(), find_cut(lake))
             done = _merge_round(
@@ -169,6 +170,10 @@ class _Start:
         cut = self.cut
         return {t for t, bound in cut.merged.items() if bound < cut.bound} if cut else set()
 
+    def had_rows(self, table: str) -> bool:
+        """Whether a table was there at the newest cut."""
+        return self.cut is not None and table in self.cut.versions
+
     def is_news(self, table: str, result: _Result) -> bool:
         """Whether a table stands elsewhere than by the newest cut."""
         was_halted = self.cut is not None and table in self.cut.halted
@@ -239,14 +244,17 @@ def _merge_table(
         if low != start.low:
             log = read_log(start.session, start.lake, low, cut)
             spans = survey(log.where(F.col("table") == table))
-        stretch = plot_stretch(
-            log,
-            name,
-            spans,
+        plot = partial(
+            plot_stretch,
+            table=name,
             before=None if delta is None else read_shape(delta),
             relations=start.relations,
             upper=cut,
+            choose=choose_types(start.lake, name),
         )
+        stretch = plot(log, spans=spans)
+        if delta is None and start.had_rows(table):
+            stretch = _begin_anew(stretch, log, plot)
         version = None if delta is None else delta.version()
         if stretch.is_empty:
             bound = stretch.upper if low is None else max(low, stretch.upper)
@@ -254,6 +262,21 @@ def _merge_table(
         epoch = next(epoch for epoch in start.epochs if epoch.number == stretch.upper.epoch)
         merged = merge_stretch(start.session, start.lake, epoch, stretch)
         return _Result(stretch.upper, merged.version, merged, stretch.halt)
+
+
+def _begin_anew(stretch: Stretch, log: DataFrame, plot: Callable[..., Stretch]) -> Stretch:
+    """Begin a halted table whose folder was deleted at the change that it could not follow.
+
+    The transaction of that change may hold older ones, in the shape that was given up.
+    """
+    begins_at: Position | None = None
+    while stretch.is_empty and stretch.halted_at not in {None, begins_at}:
+        begins_at = stretch.halted_at
+        assert begins_at is not None
+        log = log.where(is_after(replace(begins_at, seq=begins_at.seq - 1)))
+        spans = survey(log.where(F.col("table") == str(stretch.table)))
+        stretch = plot(log, spans=spans)
+    return stretch
 
 
 def _write_states(lake: Lake, results: dict[str, _Result]) -> dict[str, Halt]:

@@ -32,11 +32,18 @@ _META_FIELDS = (
 def table_fields(shape: Shape) -> list[T.StructField]:
     """The columns of a table, with what of the source each metadata carries."""
     columns = [
-        T.StructField(name, map_type(column).spark_type, True, shape.describe_column(i))
-        for i, (name, column) in enumerate(zip(shape.names, shape.columns, strict=True))
+        T.StructField(name, mapping.spark_type, True, shape.describe_column(i))
+        for i, (name, mapping) in enumerate(zip(shape.names, map_columns(shape), strict=True))
     ]
     key = [] if has_exact_key(shape) else [T.StructField("_key", T.StringType())]
     return [*columns, *key, *_META_FIELDS]
+
+
+def map_columns(shape: Shape) -> list[TypeMapping]:
+    """The mapping of each column, as the shape has it."""
+    return [
+        map_type(column, kind) for column, kind in zip(shape.columns, shape.chosen, strict=True)
+    ]
 
 
 def match_names(shape: Shape) -> list[str]:
@@ -50,7 +57,7 @@ def type_rows(folded: DataFrame, shape: Shape) -> DataFrame:
     Shape: the ids, `_present`, the table's columns, `_carried` (names of columns whose value is
     that of the target's row), `_unclear`, and `_root` where `folded` has a `root`.
     """
-    names, types = shape.names, [map_type(column) for column in shape.columns]
+    names, types = shape.names, map_columns(shape)
     typed = folded.withColumns(
         {f"_v{i}": mapping.parse(F.col("values")[i]) for i, mapping in enumerate(types)}
     )
@@ -73,7 +80,8 @@ def type_rows(folded: DataFrame, shape: Shape) -> DataFrame:
     return typed.select(
         *id_names(shape),
         F.col("present").alias("_present"),
-        *(value.alias(name) for name, value in (columns | key | meta).items()),
+        # With their metadata: a MERGE takes a new column as it is here.
+        *_select(columns | key | meta, shape),
         _name(F.col("carried"), names).alias("_carried"),
         F.col("unclear").alias("_unclear"),
         *(F.col(name).alias(f"_{name}") for name in folded.columns if name == "root"),
@@ -135,7 +143,7 @@ def apply_rows(
         F.col(f"t.`{name}`") == F.col(f"s.{id_name}")
         for name, id_name in zip(match_names(shape), id_names(shape), strict=True)
     ]
-    old, names = target.alias("t"), [f"`{field.name}`" for field in table_fields(shape)]
+    old = target.alias("t")
     present = F.col("s._present")
     is_kept = present.isNull()
     if swept is not None:
@@ -145,17 +153,17 @@ def apply_rows(
         is_gone = ~is_kept & ~F.coalesce(present, F.lit(False))
         counts = (F.count_if(present).alias("updated"), F.count_if(is_gone).alias("deleted"))
         joined = joined.observe(touched, *counts)
-    kept = joined.where(is_kept).select("t.*")
+    # A union has the metadata of its first part.
+    same = {field.name: F.col(f"t.`{field.name}`") for field in table_fields(shape)}
+    kept = joined.where(is_kept).select(*_select(same, shape))
     if not carried:
-        return kept.select(*names).unionByName(
-            arrived.select(*_select(insert(shape, carried, "s"), shape))
-        )
+        return kept.unionByName(arrived.select(*_select(insert(shape, carried, "s"), shape)))
     found = old.join(arrived.select(*id_names(shape)), matches, "left_semi").alias("t")
     joined = arrived.join(found, matches, "left")
     is_known = F.col(f"t.`{match_names(shape)[0]}`").isNotNull()
     renewed, new = carry(shape, carried, "s", "t"), insert(shape, carried, "s")
     replaced = {name: F.when(is_known, renewed[name]).otherwise(new[name]) for name in new}
-    return kept.select(*names).unionByName(joined.select(*_select(replaced, shape)))
+    return kept.unionByName(joined.select(*_select(replaced, shape)))
 
 
 def is_older(rows: str, position: Position) -> Expression:
@@ -169,10 +177,11 @@ def widen(target: DataFrame, shape: Shape) -> DataFrame:
     known = set(target.columns)
     raws: list[Expression] = []
     younger: dict[str, Expression] = {}
-    for name, column in zip(shape.names, shape.columns, strict=True):
+    columns = zip(shape.names, shape.columns, map_columns(shape), strict=True)
+    for name, column, mapping in columns:
         if name in known:
             continue
-        mapping, text = map_type(column), F.lit(column.missing_value).cast("string")
+        text = F.lit(column.missing_value).cast("string")
         younger[name] = mapping.parse(text).cast(mapping.spark_type)
         if column.missing_value is not None and not mapping.is_total:
             raws.append(_keep_raw(name, mapping, text, younger[name]))

@@ -7,12 +7,16 @@ end. Until it has ended it may still commit, which `lake.Lake.lock_table` waits 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from subprocess import TimeoutExpired
 
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from cdc_core.errors import ConfigurationError
+from cdc_core.errors import ConfigurationError, MergeError, Retry
 from cdc_core.settings import SparkSettings
 
 # PySpark repeats every exception to these, text and all; they write to standard error themselves.
@@ -46,6 +50,7 @@ _CONF = {
 }
 # Output files of a local merge are as many as shuffle partitions; a cluster keeps its own number.
 _LOCAL_SHUFFLE_PARTITIONS = "4"
+_DEATH_S = 5.0
 
 
 def open_session(spark: SparkSettings, *, jars_folder: Path | None = None) -> SparkSession:
@@ -67,6 +72,39 @@ def open_session(spark: SparkSettings, *, jars_folder: Path | None = None) -> Sp
     for name in _REPEATING_LOGGERS:
         PySparkLogger.getLogger(name).disabled = True
     return session
+
+
+@contextmanager
+def noticing_death(session: SparkSession) -> Iterator[None]:
+    """Where the session's JVM has died, say so, and not what its absence led to.
+
+    Raises: MergeError.
+    """
+    try:
+        yield
+    except Exception as exc:
+        status = _find_exit(session, exc)
+        if status is None:
+            raise
+        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        raise MergeError(
+            f"Spark's JVM {how} in mid-merge; each table is as its last commit left it",
+            fix="run it again, it goes on from there; if it recurs, the machine lacks memory, or"
+            " [spark] driver_memory is too small",
+            retry=Retry.LATER,
+        ) from exc
+
+
+def _find_exit(session: SparkSession, exc: Exception) -> int | None:
+    """The exit status of the session's JVM; None where it lives, or another program started it."""
+    process = getattr(session.sparkContext._gateway, "proc", None)  # noqa: SLF001 - As in find_jvm.
+    if process is None:
+        return None
+    # The connection breaks some moments before the process can be asked for its status.
+    is_cut = isinstance(exc, (Py4JNetworkError, OSError))
+    with suppress(TimeoutExpired):
+        return int(process.wait(_DEATH_S if is_cut else 0))
+    return None
 
 
 def find_jvm(session: SparkSession) -> int | None:

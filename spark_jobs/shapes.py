@@ -8,12 +8,20 @@ changes in the same commit as the rows.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from cdc_core.column_types import ColumnType
 from cdc_core.vocabulary import Column, Relation, encode_name, quote_identifier
 
 METADATA_KEY = "walgate.column"
+
+# Gives the type that the settings choose for a column; None for its own.
+Choose = Callable[[Column], str | None]
+
+
+def choose_own(_: Column) -> None:
+    """No setting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +34,22 @@ class Halt:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A table's columns in the order of the lake, and its key."""
+    """A table's columns in the order of the lake, its key, and types other than the columns' own.
+
+    `chosen` has, for each column, the type that the settings chose; None for the column's own.
+    """
 
     oid: int
     columns: tuple[Column, ...]
     key: tuple[int, ...]
+    chosen: tuple[str | None, ...]
+    published: str | None = None  # By what it is sent, as its first announcement said.
 
     @classmethod
-    def of(cls, relation: Relation) -> Shape:
+    def of(cls, relation: Relation, choose: Choose = choose_own) -> Shape:
         """The shape that a relation announces."""
-        return cls(relation.oid, relation.columns, relation.key)
+        chosen = tuple(choose(column) for column in relation.columns)
+        return cls(relation.oid, relation.columns, relation.key, chosen, relation.published)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -59,6 +73,7 @@ class Shape:
             place,
             column.base_oid,
             column.base_modifier,
+            self.chosen[index],
         ]
         return {METADATA_KEY: json.dumps(stored)}
 
@@ -66,14 +81,16 @@ class Shape:
     def from_metadata(cls, oid: int, fields: Sequence[Mapping[str, object]]) -> Shape:
         """Read back what `describe_column` wrote, from the metadata of each Delta column."""
         columns: list[Column] = []
+        chosen: list[str | None] = []
         places: dict[int, int] = {}
         for metadata in fields:
             stored = metadata.get(METADATA_KEY)
             if stored is None:
                 continue
-            name, attnum, type_oid, type_modifier, place, base_oid, base_modifier = json.loads(
-                str(stored)
-            )
+            # The last came later: a table that was made before has its columns' own types.
+            listed = [*json.loads(str(stored)), None][:8]
+            name, attnum, type_oid, type_modifier, place, base_oid, base_modifier, kind = listed
+            chosen.append(kind)
             if place is not None:
                 places[place] = len(columns)
             columns.append(
@@ -90,12 +107,13 @@ class Shape:
                     base_modifier=base_modifier,
                 )
             )
-        return cls(oid, tuple(columns), tuple(places[place] for place in sorted(places)))
+        key = tuple(places[place] for place in sorted(places))
+        return cls(oid, tuple(columns), key, tuple(chosen))
 
 
-def admit(relation: Relation) -> Shape | Halt:
+def admit(relation: Relation, choose: Choose = choose_own) -> Shape | Halt:
     """The shape of a table's first announcement, or why it cannot be kept."""
-    shape = Shape.of(relation)
+    shape = Shape.of(relation, choose)
     if not shape.key:
         return Halt(
             "the table has no key: its rows cannot be told apart",
@@ -116,12 +134,12 @@ def admit(relation: Relation) -> Shape | Halt:
                 "in case only",
                 "rename one of them, or leave it out of the publication's column list",
             )
-    return shape
+    return next(filter(None, map(_explain_choice, _list_choices(shape))), shape)
 
 
-def follow(shape: Shape, relation: Relation) -> Shape | Halt:
+def follow(shape: Shape, relation: Relation, choose: Choose = choose_own) -> Shape | Halt:
     """The shape after a further announcement: the same, with plain new columns, or a halt."""
-    admitted = admit(relation)
+    admitted = admit(relation, choose)
     if isinstance(admitted, Halt):
         return admitted
     if relation.oid != shape.oid:
@@ -133,9 +151,52 @@ def follow(shape: Shape, relation: Relation) -> Shape | Halt:
         changes.append(f"the key changed to ({', '.join(admitted.key_names)})")
     newest = max(column.attnum or 0 for column in shape.columns)
     changes += [_doubt(column, newest) for column in added]
+    if None not in {shape.published, relation.published} and relation.published != shape.published:
+        changes.append(
+            "how the table is published changed (left out and taken in again, its publication made"
+            " again or altered, another row filter or column list): what was not sent meanwhile is"
+            " not in the log"
+        )
     for change in filter(None, changes):
         return _refuse(change)
-    return replace(shape, columns=(*shape.columns, *added))
+    for column, kind in zip(shape.columns, shape.chosen, strict=True):
+        # The choice for the column as it stands here: its base type is known by now.
+        wanted = choose(column)
+        if wanted != kind:
+            return _refuse_choice(column, kind, wanted)
+    chosen = (*shape.chosen, *(choose(column) for column in added))
+    return replace(shape, columns=(*shape.columns, *added), chosen=chosen)
+
+
+def _list_choices(shape: Shape) -> list[tuple[Column, str, bool]]:
+    """Each column with a chosen type, that type, and whether the column is of the key."""
+    return [
+        (column, kind, i in shape.key)
+        for i, (column, kind) in enumerate(zip(shape.columns, shape.chosen, strict=True))
+        if kind is not None
+    ]
+
+
+def _explain_choice(choice: tuple[Column, str, bool]) -> Halt | None:
+    """Why a chosen type cannot be given to a column, if so."""
+    column, kind, is_key = choice
+    name = quote_identifier(column.name)
+    fix = "correct `types` in the table's section of walgate.toml"
+    if is_key:
+        return Halt(f"`types` makes {name} {kind}, and it identifies rows by its own type", fix)
+    if not ColumnType.parse(kind).holds(column.base_oid or column.type_oid):
+        return Halt(f"`types` makes {name} {kind}, which does not hold {column.type_name}", fix)
+    return None
+
+
+def _refuse_choice(column: Column, kind: str | None, wanted: str | None) -> Halt:
+    """A table has rows of the type chosen before; a column never has values of two types."""
+    name, own = quote_identifier(column.name), "its own type"
+    return Halt(
+        f"`types` makes column {name} {wanted or own}, and the table has it as {kind or own}",
+        f"set it back to {kind or own} in walgate.toml, or delete the table's folder from the lake"
+        " and copy the table again",
+    )
 
 
 def _compare(known: Column, relation: Relation) -> str | None:
@@ -163,7 +224,10 @@ def _doubt(added: Column, newest: int) -> str | None:
     if added.attnum <= newest:
         return f"column {name} was not published before: its older values are not in the log"
     if added.has_default and added.missing_value is None:
-        return f"new column {name} has a default that older rows may differ in"
+        return (
+            f"what older rows have in new column {name} is not known: it has a default that the"
+            " catalog does not show for them, or the table was rewritten, or a column list named it"
+        )
     return None
 
 

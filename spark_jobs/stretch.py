@@ -8,7 +8,7 @@ depend on where rounds begin and end.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
@@ -25,11 +25,13 @@ from spark_jobs.changes import (
     survey,
     take_steps,
 )
-from spark_jobs.lake import Bound
-from spark_jobs.shapes import Halt, Shape, admit, follow
+from spark_jobs.lake import Bound, Lake
+from spark_jobs.shapes import Choose, Halt, Shape, admit, choose_own, follow
+from spark_jobs.types import settle_type
 
 OID_PROPERTY = "walgate.oid"
 TABLE_PROPERTY = "walgate.table"
+PUBLISHED_PROPERTY = "walgate.published"
 
 _KNOWN_OPERATIONS = ROW_OPERATIONS | {Operation.TRUNCATE, Operation.SWEEP}
 
@@ -46,7 +48,8 @@ class Stretch:
     entries: DataFrame
     spans: tuple[Span, ...]
     relations: Mapping[int, Relation]
-    swept: Position | None  # Rows that are older are gone; None where nothing was swept.
+    swept: Position | None = None  # Rows that are older are gone.
+    halted_at: Position | None = None  # The first change that cannot be followed.
 
     @property
     def is_empty(self) -> bool:
@@ -102,9 +105,11 @@ def plot_stretch(
     before: Shape | None,
     relations: Mapping[int, Relation],
     upper: Bound,
+    choose: Choose = choose_own,
 ) -> Stretch:
     """Say how far a table can follow a range. `spans` are those of this table in the range.
 
+    `choose` gives the types that the settings choose for its columns.
     Raises: LakeError if a change names a relation version that the log does not hold.
     """
     entries = log.where(F.col("table") == str(table))
@@ -113,7 +118,7 @@ def plot_stretch(
         for span in spans
         if span.relation_version is not None
     }
-    shape, refused = _walk(entries, table, spans, used, before)
+    shape, refused = _walk(entries, table, spans, used, before, choose=choose)
     unknown = [span for span in spans if span.operation not in _KNOWN_OPERATIONS]
     for span in unknown:
         if refused is None or span.first < refused[0]:
@@ -129,15 +134,26 @@ def plot_stretch(
     )
     followed = followed.unionByName(entries.where(F.col("epoch") < position.epoch))
     spans = survey(followed)
-    shape, _ = _walk(followed, table, spans, used, before)
+    # Those that were refused would not fit the shape.
+    versions = {span.relation_version for span in spans}
+    used = {version: relation for version, relation in used.items() if version in versions}
+    shape, _ = _walk(followed, table, spans, used, before, choose=choose)
     swept = _find_swept(followed, spans)
-    return Stretch(table, upper, shape, before, halt, followed, tuple(spans), used, swept)
+    return Stretch(table, upper, shape, before, halt, followed, tuple(spans), used, swept, position)
+
+
+def choose_types(lake: Lake, table: TableName) -> Choose:
+    """What the settings choose for the columns of a table."""
+    types = lake.choose_types(table)
+    return lambda column: settle_type(column, types.get(column.name))
 
 
 def read_shape(table: DeltaTable) -> Shape:
     """The shape that a table of the lake has."""
-    oid = int(table.metadata().configuration[OID_PROPERTY])
-    return Shape.from_metadata(oid, [field.metadata for field in table.schema().fields])
+    properties = table.metadata().configuration
+    oid = int(properties[OID_PROPERTY])
+    shape = Shape.from_metadata(oid, [field.metadata for field in table.schema().fields])
+    return replace(shape, published=properties.get(PUBLISHED_PROPERTY))
 
 
 def _walk(
@@ -146,13 +162,17 @@ def _walk(
     spans: list[Span],
     relations: Mapping[int, Relation],
     shape: Shape | None,
+    *,
+    choose: Choose,
 ) -> tuple[Shape | None, tuple[Position, Halt] | None]:
     """Follow the announcements in order of position, to the end or to the first that halts."""
     here: Position | None = None
     while True:
         steps: list[tuple[Position, Shape | Halt]] = []
         for version, relation in relations.items():
-            following = admit(relation) if shape is None else follow(shape, relation)
+            following = (
+                admit(relation, choose) if shape is None else follow(shape, relation, choose)
+            )
             own = [span for span in spans if span.relation_version == version]
             if following == shape or not own:
                 continue

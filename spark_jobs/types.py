@@ -13,12 +13,13 @@ others, of users and of extensions too, are their Postgres text in a string.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import Column as Expression
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from cdc_core.column_types import ColumnType
 from cdc_core.vocabulary import Column
 from spark_jobs.types_built_in import ELEMENTS, OIDS
 
@@ -55,11 +56,25 @@ class TypeMapping:
         return unfit if self.loses is None else unfit | self.loses(text)
 
 
-def map_type(column: Column) -> TypeMapping:
-    """Give the mapping of a column's type."""
-    if column.base_oid is None:
-        return _map(column.type_oid, column.type_modifier)
-    return _map(column.base_oid, column.base_modifier)
+def map_type(column: Column, chosen: str | None = None) -> TypeMapping:
+    """Give the mapping of a column's type, or of the one that the settings chose for it."""
+    oid, modifier = column.type_oid, column.type_modifier
+    if column.base_oid is not None:
+        oid, modifier = column.base_oid, column.base_modifier
+    if chosen is None:
+        return _map(oid, modifier)
+    kind = ColumnType.parse(chosen)
+    if not kind.is_array:
+        return _map_as(kind, oid, modifier)
+    return _array(_map_as(replace(kind, is_array=False), ELEMENTS[oid], modifier))
+
+
+def settle_type(column: Column, chosen: str | None) -> str | None:
+    """A type chosen for a column, or None where it is what the column has of itself."""
+    if chosen is None or not ColumnType.parse(chosen).holds(column.base_oid or column.type_oid):
+        return chosen
+    is_own = map_type(column, chosen).spark_type == map_type(column).spark_type
+    return None if is_own else chosen
 
 
 def describe_types() -> Iterator[tuple[str, str, str]]:
@@ -95,6 +110,23 @@ def _map(type_oid: int, type_modifier: int) -> TypeMapping:
     return _BY_OID.get(type_oid, _STRING)
 
 
+def _map_as(kind: ColumnType, type_oid: int, type_modifier: int) -> TypeMapping:
+    """Read the texts of a type as another that holds it."""
+    match kind.name:
+        case "string":
+            return _STRING
+        case "double":
+            return _float(T.DoubleType())
+        case "decimal":
+            limits = decode_numeric_modifier(type_modifier) if type_oid == OIDS["numeric"] else None
+            decimal = T.DecimalType(kind.precision, kind.scale)
+            if limits is not None and limits[1] == kind.scale > 0:
+                return TypeMapping(decimal, _decimal(decimal, _fixed_form(kind.scale)), False)
+            return _open_decimal(decimal)
+        case name:
+            return _integer(_INTEGERS[name])
+
+
 def _map_numeric(type_modifier: int) -> TypeMapping:
     decoded = decode_numeric_modifier(type_modifier)
     if decoded is None:
@@ -105,9 +137,24 @@ def _map_numeric(type_modifier: int) -> TypeMapping:
     # numeric(3,-2) has five digits; numeric(2,4) is 0.00nn, which decimal(4,4) holds.
     digits = min(max(precision - min(scale, 0), scale), _MAX_PRECISION)
     decimal = T.DecimalType(digits, max(scale, 0))
-    # Its text has just as many digits behind the point as its scale says.
-    form = rf"\A-?[0-9]+\.[0-9]{{{scale}}}\z" if scale > 0 else r"\A-?[0-9]+\z"
-    return TypeMapping(decimal, _decimal(decimal, form), False)
+    return TypeMapping(decimal, _decimal(decimal, _fixed_form(scale)), False)
+
+
+def _fixed_form(scale: int) -> str:
+    """The text of a numeric with a scale: just as many digits behind the point."""
+    return rf"\A-?[0-9]+\.[0-9]{{{scale}}}\z" if scale > 0 else r"\A-?[0-9]+\z"
+
+
+def _open_decimal(decimal: T.DecimalType) -> TypeMapping:
+    """A decimal of texts with any number of decimals: its value is they without last zeros."""
+    return TypeMapping(
+        decimal,
+        # Digits beyond the scale would be rounded: only zeros may stand there.
+        _decimal(decimal, rf"\A-?[0-9]+(\.[0-9]{{0,{decimal.scale}}}0*)?\z"),
+        False,
+        loses=lambda text: text.rlike(r"\.[0-9]*0(\z|[,}])"),
+        raw="NaN, ±Infinity, what is longer; beside the value where zeros end its fraction",
+    )
 
 
 def _decimal(decimal: T.DecimalType, form: str) -> Callable[[Expression], Expression]:
@@ -195,14 +242,8 @@ def _where(fits: Expression, value: Expression) -> Expression:
 
 _FAR = "±infinity, BC, years above 9999"
 _STRING = TypeMapping(T.StringType(), lambda text: text, True, True)
-_UNLIMITED_NUMERIC = TypeMapping(
-    _UNCONSTRAINED,
-    # Digits beyond the scale would be rounded: only zeros may stand there.
-    _decimal(_UNCONSTRAINED, r"\A-?[0-9]+(\.[0-9]{0,18}0*)?\z"),
-    False,
-    loses=lambda text: text.rlike(r"\.[0-9]*0(\z|[,}])"),
-    raw="NaN, ±Infinity, what is longer; beside the value where zeros end its fraction",
-)
+_UNLIMITED_NUMERIC = _open_decimal(_UNCONSTRAINED)
+_INTEGERS = {"smallint": T.ShortType(), "int": T.IntegerType(), "bigint": T.LongType()}
 _MAPPINGS = {
     "bool": TypeMapping(T.BooleanType(), _parse_bool, True),
     "int2": _integer(T.ShortType()),

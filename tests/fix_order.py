@@ -1,4 +1,7 @@
-"""The order of a run: what needs no service first, then PostgreSQL and Redis, Spark, Dagster."""
+"""The order of a run: what needs no service first, then PostgreSQL and Redis, Spark, Dagster.
+
+Run by two processes, one has all that starts a JVM, so that there is one SparkSession.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,13 @@ SERVICE_FIXTURES = (
     {"spark"},
     {"dagster", "start_dagster", "start_demo"},
 )
+_SPARK = 2
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Group what has a JVM, before the groups are dealt out."""
+    if _cost(item) >= _SPARK:
+        item.add_marker(pytest.mark.xdist_group("jvm"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -41,6 +41,8 @@ class MemoryLog:
         self._storage = storage
         self._spool = spool
         self._version = len(storage.commits)
+        self._landed_before: Lsn | None = None
+        self._own: set[int] = set()
 
     def read_epoch(self) -> Epoch | None:
         """Give the newest incarnation of the slot."""
@@ -53,7 +55,12 @@ class MemoryLog:
 
     def latest_relation(self, oid: int) -> Relation | None:
         """Give the newest stored relation of a table."""
-        known = [pair for pair in self._storage.relations.values() if pair[0].oid == oid]
+        landed = self._landed_before
+        known = [
+            (relation, lsn)
+            for version, (relation, lsn) in self._storage.relations.items()
+            if relation.oid == oid and (landed is None or lsn < landed or version in self._own)
+        ]
         return max(known, key=lambda pair: pair[1])[0] if known else None
 
     def empty_spool(self) -> None:
@@ -66,7 +73,9 @@ class MemoryLog:
         """Give the staged LSN; the handle then stands at the newest version."""
         self._version = len(self._storage.commits)
         ends = [end for _, name, end in self._storage.commits if name == epoch.application]
-        return Lsn(ends[-1]) if ends else epoch.first_lsn
+        self._landed_before = Lsn(ends[-1]) if ends else epoch.first_lsn
+        self._own.clear()
+        return self._landed_before
 
     def read_transactions(self, epoch: Epoch, *, since: Lsn) -> Iterator[TransactionId]:
         """Give the transactions held from a commit LSN on."""
@@ -84,6 +93,7 @@ class MemoryLog:
         """Write the relations not stored yet."""
         del epoch
         for relation, lsn in relations:
+            self._own |= {relation.version} - self._storage.relations.keys()
             self._storage.relations.setdefault(relation.version, (relation, lsn))
 
     def write_part(self, changes: pa.Table) -> Part:

@@ -44,7 +44,7 @@ def make_conceal(settings: Settings, latest: Callable[[int], Relation | None]) -
 def _choose_concealment(
     rules: Mapping[str, TableSettings], relation: Relation, previous: Relation | None, key: bytes
 ) -> Concealment | None:
-    found = choose_rule(rules, relation.table)
+    found = choose_rule(rules, relation.table, having=lambda rule: rule.conceals)
     if found is None:
         return None
     pattern, rule = found

@@ -41,6 +41,10 @@ class MarkConnection(Protocol):
         """How far the server's WAL is written."""
         ...
 
+    def require_publications(self) -> None:
+        """The publications are there."""
+        ...
+
     def read_retention(self) -> Retention | None:
         """What the slot holds back now."""
         ...
@@ -129,6 +133,8 @@ class Marker:
         while self._requests:
             self._emit(connection, self._requests[0])
             self._requests.pop(0)
+        # From version 18 on the server leaves out what a missing publication would have sent.
+        connection.require_publications()
         self._progress.current = current = connection.read_current_lsn()
         retention = connection.read_retention()
         if retention is not None:

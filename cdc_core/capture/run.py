@@ -40,6 +40,7 @@ from cdc_core.protocol.messages import Announcement
 from cdc_core.settings import LakeSettings, Settings
 from cdc_core.source.server import MarkConnection, Source
 from cdc_core.source.slot import Slot, require_continuation
+from cdc_core.staging.adoption import Adoption, remember_log, require_log
 from cdc_core.staging.chunks import ChunkFolder
 from cdc_core.staging.log import Epoch, Fenced, Log
 from cdc_core.vocabulary import Lsn, Relation
@@ -71,16 +72,17 @@ class _Start:
     slot: Slot
 
 
-def open_log(lake: LakeSettings) -> ChangeLog:
-    """The lake's log. Raises: StagingError."""
-    return Log(lake.root, spool=lake.spool)
+def open_log(settings: Settings) -> ChangeLog:
+    """The lake's log, made if none was there before. Raises: StagingError."""
+    require_log(settings.state_folder, root=settings.lake.root, slot=settings.source.slot)
+    return Log(settings.lake.root, spool=settings.lake.spool)
 
 
 def run_capture(
     settings: Settings,
     bound: Bound,
     *,
-    open_log: Callable[[LakeSettings], ChangeLog] = open_log,
+    open_log: Callable[[Settings], ChangeLog] = open_log,
     watch: Callable[[Figures], None] | None = None,
 ) -> None:
     """Replicate until the bound is met; `watch` is called with every look at the figures.
@@ -97,7 +99,7 @@ def run_capture(
         while True:
             streamed = Progress(Lsn(0), Lsn(0), Lsn(0))
             try:
-                _run_session(run, open_log(settings.lake), streamed, patience)
+                _run_session(run, open_log(settings), streamed, patience)
             except Fenced:
                 _logger.warning("another writer committed, starting again", extra={"fields": {}})
             except WalgateError as exc:
@@ -145,6 +147,7 @@ def _take_slot(settings: Settings, source: Source, log: ChangeLog, bound: Bound)
     if known is not None:
         _require_server(settings, source, known, log.read_staged(known))
     source.read_slot()
+    source.require_publications()
     slot = source.take_slot(bound.is_met)
     assert slot.confirmed_flush is not None
     epoch = log.read_epoch()
@@ -172,6 +175,9 @@ def _take_slot(settings: Settings, source: Source, log: ChangeLog, bound: Bound)
         )
         log.begin_epoch(epoch)
         _logger.info("promotion followed", extra={"fields": {"timeline": epoch.timeline}})
+    remember_log(
+        settings.state_folder, Adoption(str(settings.lake.root), epoch.slot, epoch.system_id)
+    )
     staged = log.read_staged(epoch)
     # Asked only now: what the server said when it was connected to is older than a slot waited for.
     require_continuation(slot, staged=staged, current=source.read_current_lsn())
@@ -219,9 +225,9 @@ def _stream(run: _Run, source: Source, log: ChangeLog, start: _Start, progress: 
     assert confirmed is not None
     known: dict[int, Relation] = {}
 
-    def complete(announcement: Announcement) -> Relation:
+    def complete(announcement: Announcement, xid: int) -> Relation:
         previous = known.get(announcement.oid) or log.latest_relation(announcement.oid)
-        relation = source.complete_relation(announcement, previous=previous)
+        relation = source.complete_relation(announcement, previous=previous, xid=xid)
         known[relation.oid] = relation
         return relation
 

@@ -6,10 +6,8 @@ message of the transaction before anything is filtered, so that a replay numbers
 same. Rows are not looked at one by one: they wait as frames and are decoded a block at a time,
 against the relation that was announced before them.
 
-After a restart the server sends again what it holds unconfirmed. A transaction whose commit LSN
-lies below the staged LSN is in staging already and is dropped, but only if staging holds that very
-transaction (commit LSN, xid, commit time), and none that staging holds may be missing: anything
-else is another history.
+After a restart the server sends again what it holds unconfirmed; what is in staging already is
+dropped (replay.py).
 
 Pure: no I/O and no clock; what a relation's catalog says comes through `complete`.
 """
@@ -17,7 +15,6 @@ Pure: no I/O and no clock; what a relation's catalog says comes through `complet
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
@@ -27,7 +24,8 @@ from cdc_core.capture.backfills import NOTHING_SPOOLED, Backfills, Spooled
 from cdc_core.capture.batches import Batch, Block, Entry, Runs, Transactions, split_blocks
 from cdc_core.capture.concealing import Conceal, conceal_nothing
 from cdc_core.capture.marks import mark_id, read_mark
-from cdc_core.errors import START_ANEW, Retry, UnexpectedMessage, WrongServer
+from cdc_core.capture.replay import Replay
+from cdc_core.errors import UnexpectedMessage
 from cdc_core.layout import END_LSN_NOT_KNOWN
 from cdc_core.protocol.frames import HEADER_SIZE, KEEPALIVE, XLOG_DATA
 from cdc_core.protocol.messages import (
@@ -82,13 +80,15 @@ class Collector:
         *,
         staged: Lsn,
         expected: Iterable[TransactionId],
-        complete: Callable[[Announcement], Relation],
+        complete: Callable[[Announcement, int], Relation],
         conceal: Conceal = conceal_nothing,
         spooled: Spooled = NOTHING_SPOOLED,
     ) -> None:
-        """Drop what ends at or below `staged`, if it is exactly `expected`, in commit order."""
-        self._staged = staged
-        self._expected = deque(expected)
+        """Drop what ends at or below `staged`, if it is exactly `expected`, in commit order.
+
+        `complete` is given an announcement and the xid of the transaction it came in.
+        """
+        self._replay = Replay(staged, expected)
         self._complete = complete
         self._conceal = conceal
         self._backfills = Backfills(spooled)
@@ -110,7 +110,7 @@ class Collector:
     @property
     def is_replay_checked(self) -> bool:
         """Whether every transaction that staging holds past the slot was seen again."""
-        return not self._expected
+        return self._replay.is_checked
 
     @property
     def closed_transactions(self) -> int:
@@ -200,9 +200,7 @@ class Collector:
             raise UnexpectedMessage("a transaction is open", "begin")
         if begin.commit_lsn < self._last_end:
             raise UnexpectedMessage(f"at {self._last_end}, commit {begin.commit_lsn}", "begin")
-        replayed = begin.commit_lsn < self._staged
-        if not replayed and self._expected:
-            raise self._other_history(f"lacks the transaction at {self._expected[0].commit_lsn}")
+        replayed = self._replay.has(begin)
         index = len(self._transactions.xid)
         if not replayed:
             self._transactions.add(
@@ -227,7 +225,7 @@ class Collector:
         self._open = None
         if transaction.replayed:
             if transaction.entries:
-                self._check_replayed(transaction.begin)
+                self._replay.check(transaction.begin)
         elif transaction.entries:
             if transaction.spooled:
                 self.spool_ended = commit.end_lsn
@@ -236,27 +234,9 @@ class Collector:
         else:
             self._transactions.drop_last()
 
-    def _check_replayed(self, begin: Begin) -> None:
-        sent = TransactionId(begin.commit_lsn, begin.xid, begin.committed_at_us)
-        if not self._expected:
-            raise self._other_history(f"has a transaction at {sent.commit_lsn} more")
-        held = self._expected.popleft()
-        if sent != held:
-            raise self._other_history(
-                f"sends transaction {sent.xid} at {sent.commit_lsn}, staging holds {held.xid} at"
-                f" {held.commit_lsn}"
-            )
-
-    def _other_history(self, found: str) -> WrongServer:
-        return WrongServer(
-            f"the server's history is not the one that was staged up to {self._staged}: it {found}",
-            fix="the server was restored or replaced: " + START_ANEW,
-            retry=Retry.AFTER_FIX,
-        )
-
     def _announce(self, announcement: Announcement) -> None:
         transaction = self._require_open("relation")
-        relation = self._complete(announcement)
+        relation = self._complete(announcement, transaction.begin.xid)
         concealment = self._conceal(relation)
         if concealment is not None:
             relation = concealment.conceal_relation(relation)

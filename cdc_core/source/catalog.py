@@ -2,7 +2,8 @@
 
 The catalog may already be newer than the change being decoded: what it and the announcement agree
 on (name, type and type modifier) is taken, then what an earlier announcement of the same table
-said.
+said. Where the catalog may have moved on between a change and now in a way that leaves no other
+trace, a column is marked as not known.
 """
 
 from __future__ import annotations
@@ -28,13 +29,18 @@ from domain order by depth desc limit 1
 """
 # Under a column list a column that is new to the stream may be as old as the table, so that what
 # older rows have in it cannot be known (`prattrs` came with version 15).
+# A partitioned table has no rows: what older ones have in a new column stands with its partitions.
 # Source: PostgreSQL documentation, sections 51.7 (pg_attribute) and 51.26 (pg_index).
 _COLUMNS = """
 select a.attname, a.attnum, a.atttypid::bigint, a.atttypmod, a.attnotnull,
        format_type(a.atttypid, a.atttypmod),
-       case when not c.is_listed then (a.attmissingval::text::text[])[1] end,
-       c.is_listed or a.atthasdef or a.attidentity <> '' or a.attgenerated <> '',
-       k.ordinal, b.base_oid, coalesce(b.base_modifier, -1)
+       case when not c.is_listed then coalesce(array_to_string(a.attmissingval, ''), m.value) end,
+       c.is_listed or a.atthasdef or a.attidentity <> '' or a.attgenerated <> '' or m.is_any,
+       k.ordinal, b.base_oid, coalesce(b.base_modifier, -1), a.attgenerated <> '',
+       coalesce(age(a.xmin) between 0 and age(%(xid)s::text::xid) and exists (
+           select from pg_attribute d
+           where d.attrelid = a.attrelid and d.attisdropped and d.attnum between 1 and a.attnum
+             and age(d.xmin) between 0 and age(%(xid)s::text::xid)), false)
 from pg_attribute a
 cross join (select exists (select from pg_publication_rel r where r.prrelid = %(oid)s
                            and to_jsonb(r) ->> 'prattrs' is not null) as is_listed) c
@@ -43,8 +49,25 @@ left join (select i.indrelid, u.attnum, u.ordinal::int
            where i.indisprimary and i.indrelid = %(oid)s and u.ordinal <= i.indnkeyatts) k
        on k.indrelid = a.attrelid and k.attnum = a.attnum
 left join lateral ({base}) b on true
+cross join lateral (
+    select case when min(value) = max(value) then min(value) end as value, count(*) > 0 as is_any
+    from (select array_to_string(p.attmissingval, '') collate "C" as value
+          from pg_partition_tree(%(oid)s::bigint::oid::regclass) t
+          join pg_attribute p on p.attrelid = t.relid and p.attname = a.attname
+          where p.atthasmissing) part) m
 where a.attrelid = %(oid)s and a.attnum > 0 and not a.attisdropped
 order by a.attnum
+"""
+# The files of the table and of its partitions; 0 where none was ever written anew. A rewrite gives
+# rows values without a change of rows: ALTER … TYPE … USING, or a default that differs by row.
+_STORAGE = """
+with recursive part as (
+    select %(oid)s::bigint::oid as oid
+    union all
+    select i.inhrelid from part join pg_inherits i on i.inhparent = part.oid
+    join pg_class c on c.oid = i.inhrelid and c.relispartition)
+select coalesce(sum(c.relfilenode::bigint), 0)::bigint
+from part join pg_class c on c.oid = part.oid where c.relkind = 'r' and c.relfilenode <> c.oid
 """
 _TYPE = """
 select format_type(%(oid)s, %(modifier)s), b.base_oid, coalesce(b.base_modifier, -1)
@@ -55,11 +78,20 @@ _TYPE = _TYPE.format(base=_BASE.format(type="%(oid)s"))
 
 
 def complete_relation(
-    connection: psycopg.Connection, announcement: Announcement, *, previous: Relation | None
+    connection: psycopg.Connection,
+    announcement: Announcement,
+    *,
+    previous: Relation | None,
+    xid: int | None = None,
 ) -> Relation:
-    """The announced relation with what only the catalog knows. Raises: SourceError."""
+    """The relation announced in transaction `xid`, with what only the catalog knows.
+
+    Raises: SourceError.
+    """
+    table = {"oid": announcement.oid, "xid": None if xid is None else str(xid)}
     with source_errors(f"read the columns of {announcement.table}"):
-        rows = connection.execute(_COLUMNS, {"oid": announcement.oid}).fetchall()
+        rows = connection.execute(_COLUMNS, table).fetchall()
+        ((storage,),) = connection.execute(_STORAGE, table).fetchall()
         listed = [
             Column(
                 name=name,
@@ -87,9 +119,16 @@ def complete_relation(
                 ordinal,
                 base_oid,
                 base_modifier,
+                _,
+                _,
             ) in rows
         ]
         earlier = () if previous is None else previous.columns
+        # Dropped and added again since the change: the announced column may be either.
+        doubtful = {row[0] for row in rows if row[-1]} - {column.name for column in earlier}
+        listed = [
+            replace(c, attnum=None, missing_value=None) if c.name in doubtful else c for c in listed
+        ]
         known = {_shape(column): column for column in (*earlier, *listed)}
         columns = [
             replace(found, in_identity=column.in_identity)
@@ -97,12 +136,30 @@ def complete_relation(
             else _column_from_wire(connection, column)
             for column in announcement.columns
         ]
+    announced = {column.name for column in columns}
+    unseen = {row[0] for row in rows if not row[-2]} - announced
+    is_same = previous is not None and previous.storage == storage
+    if previous is not None and storage and not is_same:
+        columns = _doubt_new_columns(columns, {column.name for column in earlier})
     return Relation(
         oid=announcement.oid,
         table=announcement.table,
         identity=announcement.identity,
         columns=_keep_whole_key(columns, listed, announcement.identity),
+        # Files that may have been written when a column was there that we have yet to hear of
+        # prove nothing of it.
+        storage=storage if is_same or not storage or not unseen else None,
     )
+
+
+def _doubt_new_columns(columns: Sequence[Column], known: set[str]) -> list[Column]:
+    """Mark what older rows have in new columns as not known, where the catalog shows no value."""
+    return [
+        replace(column, has_default=True)
+        if column.name not in known and column.missing_value is None
+        else column
+        for column in columns
+    ]
 
 
 def _shape(column: Column | AnnouncedColumn) -> tuple[str, int, int]:

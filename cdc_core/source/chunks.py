@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -24,6 +24,7 @@ from cdc_core.protocol.messages import AnnouncedColumn, Announcement
 from cdc_core.settings import SourceSettings
 from cdc_core.source.catalog import complete_relation
 from cdc_core.source.connection import open_connection, source_errors
+from cdc_core.source.membership import read_membership
 from cdc_core.source.published_tables import PublishedTable, read_published_tables
 from cdc_core.vocabulary import Relation, ReplicaIdentity, TableName
 
@@ -133,6 +134,7 @@ class ChunkReader:
 
     def __init__(self, source: SourceSettings, table: TableName) -> None:
         """Connect. Raises: SourceError, where the table is not published too."""
+        self._source = source
         self._connection = open_connection(source, application_name="walgate backfill")
         try:
             self._published = _find_published(self._connection, source, table)
@@ -159,14 +161,16 @@ class ChunkReader:
         """Take the snapshot of the transaction that holds the lock. Raises: SourceError."""
         with source_errors(f"look at {self._published.table}"):
             row = self._connection.execute(
-                "select pg_current_snapshot()::text, %s::regclass::oid::bigint",
+                "select snapshot::text, pg_snapshot_xmax(snapshot)::xid::text,"
+                " %s::regclass::oid::bigint from pg_current_snapshot() snapshot",
                 (self._published.identifier.as_string(self._connection),),
             ).fetchone()
             assert row is not None
-            snapshot, oid = row
+            snapshot, xid, oid = row
             columns = self._connection.execute(_COLUMNS, (oid,)).fetchall()
         announcement = _announce(self._published, oid, columns)
         relation = complete_relation(self._connection, announcement, previous=None)
+        relation = replace(relation, published=self._read_membership(oid, xid))
         if not relation.key:
             raise SourceError(
                 f"{relation.table} has no key by which its rows could be told apart",
@@ -174,6 +178,10 @@ class ChunkReader:
                 retry=Retry.AFTER_FIX,
             )
         return OpenRead(relation, snapshot, self._connection, self._published)
+
+    def _read_membership(self, oid: int, xid: str) -> str:
+        publications = self._source.publication
+        return read_membership(self._connection, publications, oid, xid=int(xid), previous=None)
 
     def close(self) -> None:
         """Disconnect."""

@@ -67,11 +67,12 @@ def _find_list_problems(table: PublishedTable, connection: psycopg.Connection) -
         yield Problem(
             Severity.NOTE,
             "column_list",
-            "a column list leaves columns out; one that is added to it later comes without the"
-            " values of older rows, and the table halts then",
+            "a column list leaves columns out; where another list or none takes its place, the"
+            " table halts, for what older rows have in a column that was left out is not in the"
+            " log",
             "all columns, or only those that readers need",
             f"without {', '.join(left_out)}",
-            "nothing; and do not take the whole list away later: that looks like a new column",
+            "nothing",
             table=str(table.table),
         )
 

@@ -12,11 +12,15 @@ from cdc_core.source.table_problems import table_error
 from cdc_core.table_patterns import TablePattern, choose_rule
 
 
+def _conceals(rule: TableSettings) -> bool:
+    return rule.conceals
+
+
 def exclude_columns(
     tables: Sequence[PublishedTable], rules: Mapping[str, TableSettings]
 ) -> list[PublishedTable]:
     """Tell each table what the rules exclude of it."""
-    chosen = [(table, choose_rule(rules, table.table)) for table in tables]
+    chosen = [(table, choose_rule(rules, table.table, having=_conceals)) for table in tables]
     return [
         table if found is None else replace(table, excluded=frozenset(found[1].exclude))
         for table, found in chosen
@@ -33,13 +37,13 @@ def find_concealment_problems(
             yield Problem(
                 Severity.ERROR if pattern.is_exact else Severity.WARNING,
                 "rule_without_table",
-                f"[tables.{text!r}] names no published table, and conceals nothing",
+                f"[tables.{text!r}] names no published table, and does nothing",
                 "the name of a published table, spelt as the catalog has it",
                 text,
                 "correct the name, or remove the section",
             )
     for table in tables:
-        found = choose_rule(rules, table.table)
+        found = choose_rule(rules, table.table, having=_conceals)
         if found is None:
             continue
         pattern, rule = found

@@ -153,7 +153,7 @@ def source_errors(doing: str) -> Iterator[None]:
         ) from exc
     except psycopg.Error as exc:
         state = exc.sqlstate or ""
-        person = state.startswith(_NEEDS_A_PERSON)
+        person = needs_person(state)
         code = f" (SQLSTATE {state})" if state else ""
         raise SourceError(
             f"cannot {doing}: {first_line(exc)}{code}",
@@ -162,6 +162,11 @@ def source_errors(doing: str) -> Iterator[None]:
             else "see that the server is up and reachable, then try again",
             retry=Retry.AFTER_FIX if person else Retry.LATER,
         ) from exc
+
+
+def needs_person(sqlstate: str) -> bool:
+    """Whether no further try cures an error of this SQLSTATE."""
+    return sqlstate.startswith(_NEEDS_A_PERSON)
 
 
 def first_line(exc: psycopg.Error) -> str:

@@ -22,6 +22,7 @@ from cdc_core.source.server_problems import ServerFacts, find_server_problems, r
 from cdc_core.source.slot import read_slot
 from cdc_core.source.slot_problems import find_slot_problems
 from cdc_core.source.table_problems import find_row_problems
+from cdc_core.source.type_problems import find_type_problems
 
 
 def find_problems(
@@ -63,3 +64,4 @@ def _find_published(
     yield from find_partitions_apart(tables, connection)
     yield from find_path_clashes(tables, connection)
     yield from find_concealment_problems(tables, rules)
+    yield from find_type_problems(tables, rules, connection)

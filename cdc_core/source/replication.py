@@ -16,10 +16,15 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import pq
 
-from cdc_core.errors import Retry, SourceError, SourceSilent
+from cdc_core.errors import START_ANEW, Retry, SourceError, SourceSilent
 from cdc_core.protocol import frames
 from cdc_core.settings import SourceSettings
-from cdc_core.source.connection import CAPTURE_NAME, open_connection, source_errors
+from cdc_core.source.connection import (
+    CAPTURE_NAME,
+    needs_person,
+    open_connection,
+    source_errors,
+)
 from cdc_core.vocabulary import Lsn
 
 Frame = bytes | memoryview
@@ -206,10 +211,18 @@ class ReplicationStream:
 
     def _raise_end(self) -> None:
         result = self._pgconn.get_result()
-        reason = "the server ended the stream"
+        reason, state = "the server ended the stream", ""
         if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
             field = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY)
             reason = field.decode("utf-8", "replace") if field else reason
+            state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+        if needs_person(state):
+            raise SourceError(
+                f"replication stopped: {reason} (SQLSTATE {state})",
+                fix="run `walgate check`; where the publication was made, or made again, after"
+                " changes that the slot has yet to read, " + START_ANEW,
+                retry=Retry.AFTER_FIX,
+            )
         raise SourceError(
             f"replication stopped: {reason}",
             fix="see that the server is up and reachable, then try again",

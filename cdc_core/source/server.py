@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import psycopg
 
@@ -14,6 +15,7 @@ from cdc_core.settings import SourceSettings
 from cdc_core.source import marks
 from cdc_core.source.catalog import complete_relation
 from cdc_core.source.connection import open_connection
+from cdc_core.source.membership import read_membership, require_publications
 from cdc_core.source.replication import ReplicationStream
 from cdc_core.source.retention import Retention, read_retention
 from cdc_core.source.role import require_replication
@@ -52,6 +54,10 @@ class MarkConnection:
     def read_current_lsn(self) -> Lsn:
         """How far the server's WAL is written. Raises: SourceError."""
         return marks.read_current_lsn(self._connection)
+
+    def require_publications(self) -> None:
+        """The publications are there. Raises: SourceError."""
+        require_publications(self._connection, self._source.publication)
 
     def read_retention(self) -> Retention | None:
         """What the slot holds back now. Raises: SourceError."""
@@ -113,6 +119,10 @@ class Source:
                 continue
             return self.read_slot()
 
+    def require_publications(self) -> None:
+        """The publications are there. Raises: SourceError."""
+        require_publications(self._connection, self._settings.publication)
+
     def read_current_lsn(self) -> Lsn:
         """How far the server's WAL is written. Raises: SourceError."""
         return marks.read_current_lsn(self._connection)
@@ -123,10 +133,21 @@ class Source:
         require_held(read_slot(self._connection, name), name=name, pid=self.stream.pid)
 
     def complete_relation(
-        self, announcement: Announcement, *, previous: Relation | None
+        self, announcement: Announcement, *, previous: Relation | None, xid: int
     ) -> Relation:
-        """The announced relation with what only the catalog knows. Raises: SourceError."""
-        return complete_relation(self._connection, announcement, previous=previous)
+        """The relation announced in a transaction, with what only the catalog knows.
+
+        Raises: SourceError.
+        """
+        relation = complete_relation(self._connection, announcement, previous=previous, xid=xid)
+        membership = read_membership(
+            self._connection,
+            self._settings.publication,
+            announcement.oid,
+            xid=xid,
+            previous=None if previous is None else previous.published,
+        )
+        return replace(relation, published=membership)
 
     def close(self) -> None:
         """End the stream and disconnect."""

@@ -171,6 +171,8 @@ def _describe_relation(relation: Relation) -> dict[str, Any]:
         "oid": relation.oid,
         "table": [relation.table.schema, relation.table.name],
         "identity": str(relation.identity),
+        "published": relation.published,
+        "storage": relation.storage,
         "columns": [
             {name: getattr(column, name) for name in Column.__slots__}
             for column in relation.columns
@@ -184,4 +186,6 @@ def _parse_relation(about: dict[str, Any]) -> Relation:
         TableName(*about["table"]),
         ReplicaIdentity(about["identity"]),
         tuple(Column(**column) for column in about["columns"]),
+        published=about["published"],
+        storage=about["storage"],
     )

@@ -33,7 +33,13 @@ from cdc_core.staging.parts import (
     write_part,
 )
 from cdc_core.staging.relations import RelationStore
-from cdc_core.staging.tables import append_rows, open_table, read_rows, staging_errors
+from cdc_core.staging.tables import (
+    append_rows,
+    open_table,
+    read_rows,
+    reopen_table,
+    staging_errors,
+)
 from cdc_core.vocabulary import Lsn, Relation, TransactionId
 
 
@@ -92,14 +98,15 @@ class Log:
         The handle then stands at that version: what another writer committed is known, relations
         too.
         """
-        self._relations.reload()
         with staging_errors("read the staged LSN"):
-            self._changes = open_table(self.changes_folder, CHANGES_SCHEMA)
+            self._changes = reopen_table(self.changes_folder)
             version = self._changes.transaction_version(epoch.application)
-        return epoch.first_lsn if version is None else Lsn(version)
+        staged = epoch.first_lsn if version is None else Lsn(version)
+        self._relations.reload((epoch.epoch, staged))
+        return staged
 
     def latest_relation(self, oid: int) -> Relation | None:
-        """The newest stored relation of a table."""
+        """The newest stored relation of a table that a transaction has landed with."""
         return self._relations.latest(oid)
 
     def store_relations(self, relations: Iterable[tuple[Relation, Lsn]], *, epoch: int) -> None:

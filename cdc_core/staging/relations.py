@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from cdc_core.errors import StagingError
 from cdc_core.layout import RELATIONS_SCHEMA
-from cdc_core.staging.tables import append_rows, open_table, read_rows
+from cdc_core.staging.tables import append_rows, open_table, read_rows, reopen_table
 from cdc_core.vocabulary import Column, Lsn, Relation, ReplicaIdentity, TableName
 
 
@@ -21,11 +21,16 @@ class RelationStore:
         self._folder = folder
         self._versions: set[int] = set()
         self._latest: dict[int, Relation] = {}
+        open_table(folder, RELATIONS_SCHEMA)
         self.reload()
 
-    def reload(self) -> None:
-        """Open the table at its newest version and read it. Raises: StagingError."""
-        self._table = open_table(self._folder, RELATIONS_SCHEMA)
+    def reload(self, staged: tuple[int, Lsn] | None = None) -> None:
+        """Open the table at its newest version and read it; `staged` is an epoch and its LSN.
+
+        What was stored for a transaction that has not landed is known, and not the newest: that
+        transaction comes again, after others that are older. Raises: StagingError.
+        """
+        self._table = reopen_table(self._folder)
         rows = sorted(read_rows(self._table), key=lambda row: (row["epoch"], row["first_lsn"]))
         self._versions = {row["relation_version"] for row in rows}
         self._latest = {
@@ -34,8 +39,11 @@ class RelationStore:
                 table=TableName(row["schema"], row["name"]),
                 identity=ReplicaIdentity(row["identity"]),
                 columns=tuple(Column(**column) for column in row["columns"]),
+                published=row.get("published"),
+                storage=row.get("storage"),
             )
             for row in rows
+            if staged is None or (row["epoch"], row["first_lsn"]) < staged
         }
 
     def latest(self, oid: int) -> Relation | None:
@@ -63,6 +71,8 @@ class RelationStore:
                     {field: getattr(column, field) for field in Column.__slots__}
                     for column in relation.columns
                 ],
+                "published": relation.published,
+                "storage": relation.storage,
             }
             for version, (relation, lsn) in new.items()
         ]

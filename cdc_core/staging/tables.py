@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +36,15 @@ def open_table(folder: Path, schema: pa.Schema) -> DeltaTable:
             )
 
 
+def reopen_table(folder: Path) -> DeltaTable:
+    """Open a table that was there at its newest version.
+
+    Raises: StagingError if it is gone: another in its place would hide that.
+    """
+    with staging_errors(f"open {folder.name}"):
+        return DeltaTable(folder)
+
+
 def read_rows(table: DeltaTable) -> list[dict[str, Any]]:
     """All rows of a small table of the log, epochs or relations, at its newest version."""
     with staging_errors("read the log's own tables"):
@@ -46,10 +56,15 @@ def read_rows(table: DeltaTable) -> list[dict[str, Any]]:
 def append_rows(table: DeltaTable, folder: Path, rows: pa.Table) -> None:
     """Append to a small table of the log durably. Raises: StagingError if another came between."""
     with staging_errors(f"write {folder.name}"):
+        if not (folder / "_delta_log").is_dir():
+            # It would be made: where a volume is mounted no more, in the place of the real one.
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
         write_deltalake(
             table,
             rows,
             mode="append",
+            # A lake of an earlier version lacks the columns that came since.
+            schema_mode="merge",
             commit_properties=CommitProperties(max_commit_retries=0),
         )
         for path in (*folder.glob("*.parquet"), *(folder / "_delta_log").glob("*.json")):

@@ -59,7 +59,7 @@ def merge(
 
     settings = context.obj.load_settings()
     chosen = {str(table) for table in parse_tables(tables)} or None
-    lake = Lake(settings.lake.root, settings.state_folder)
+    lake = Lake.of(settings)
     require_epochs(lake)
     session = open_spark(settings)
     with listen_for_stop() as stop:

@@ -55,7 +55,7 @@ def sql(
     from spark_jobs.read_only import require_read_only
     from spark_jobs.sql import answer_query
 
-    lake = Lake(settings.lake.root, settings.state_folder)
+    lake = Lake.of(settings)
     bound = find_bound_at(lake, at)
     session = open_spark(settings)
     require_read_only(session, statement)

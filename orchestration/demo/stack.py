@@ -60,7 +60,7 @@ class Stack:
     @property
     def lake(self) -> Lake:
         """The lake that the stack fills."""
-        return Lake(self.settings.lake.root, self.settings.state_folder)
+        return Lake.of(self.settings)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from cdc_core.backfill.results import Progress
 from cdc_core.backfill.worker import Backfill
 from cdc_core.settings import load_settings
 from cdc_core.vocabulary import TableName
-from tests.backfill.folded_log import fold, read_source
+from tests.backfill.folded_log import fold, read_changes, read_source
 from tests.fix_pipeline import Pipeline
 from tests.load import prepare, running_load
 from tests.postgres_server import Database
@@ -46,4 +46,8 @@ def test_tables_backfilled_under_load_equal_their_source(
         assert source, table
         assert fold(pipeline.root, table) == source, table
     assert done["public.pgbench_accounts"].chunks >= 30
+    # What is read has the very shape that the stream announces.
+    entries = read_changes(pipeline.root, "public.pgbench_accounts")
+    assert {entry["op"] for entry in entries} == {"read", "update", "sweep"}
+    assert len({entry["relation_version"] for entry in entries}) == 1
     assert not list((pipeline.root / "spool").glob("*-*"))

@@ -100,7 +100,7 @@ class _Bench:
         database = self._server.create_database(f"bench_{shape.name}")
         lay_base(database, shape)
         settings = capture_base(database, folder / "base")
-        lake = Lake(settings.lake.root, settings.state_folder)
+        lake = Lake.of(settings)
         if {CURRENT, BOTH}.intersection(self._plan.systems):
             if self._session is None:
                 self._say(shape, "starting Spark")

@@ -277,7 +277,7 @@ def _read_answer(child: ChildProcess, folder: Path) -> dict[str, Any]:
 
 
 def _lake_of(settings: Settings) -> Lake:
-    return Lake(settings.lake.root, settings.state_folder)
+    return Lake.of(settings)
 
 
 def _find_merger(session: SparkSession | None) -> dict[str, int]:

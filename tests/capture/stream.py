@@ -99,7 +99,7 @@ def announcement(oid: int) -> bytes:
     return encoding.relation(oid, b"public", TABLES[oid].encode(), b"d", columns)
 
 
-def complete(found: Announcement) -> Relation:
+def complete(found: Announcement, _xid: int) -> Relation:
     """Complete a relation without a catalog."""
     columns = tuple(
         Column(

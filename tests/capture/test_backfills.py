@@ -50,7 +50,10 @@ class Session:
         assert isinstance(announced, Announcement)
         values = [[str(n), f"read {n}"] for n in range(size)]
         self.chunk = Chunk(
-            complete(announced), pa.array(values, DECODED_SCHEMA.field("values").type), None, ("9",)
+            complete(announced, 0),
+            pa.array(values, DECODED_SCHEMA.field("values").type),
+            None,
+            ("9",),
         )
         self.sweeping = Sweeping(self.chunk.relation, Position(1, Lsn(1000), 0))
         self.collector = Collector(

@@ -49,6 +49,13 @@ def test_the_most_exact_rule_counts_and_nothing_else() -> None:
     ) is None  # fmt: skip
 
 
+def test_a_rule_about_types_hides_no_rule_that_conceals() -> None:
+    settings = settings_with(**{"*": {"exclude": ("ssn",)}, "people": {"types": {"n": "string"}}})
+    chosen = make_conceal(settings, nothing_known)(make_relation("id", "ssn", "n"))
+    assert chosen is not None
+    assert chosen.treatments == (Treatment.KEEP, Treatment.DROP, Treatment.KEEP)
+
+
 def test_a_column_of_the_key_is_not_excluded_but_may_be_hashed() -> None:
     relation = make_relation("id", "note")
     hashing = make_conceal(settings_with(people={"hash": ("id",)}), nothing_known)(relation)

@@ -55,6 +55,9 @@ class MemoryMarks:
         """Give where the server is."""
         return Lsn(self._at)
 
+    def require_publications(self) -> None:
+        """Find them."""
+
     def read_retention(self) -> None:
         """Give nothing."""
 

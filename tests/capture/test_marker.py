@@ -36,6 +36,9 @@ class Server:
     def read_current_lsn(self) -> Lsn:
         return Lsn(self.current)
 
+    def require_publications(self) -> None:
+        pass
+
     def read_retention(self) -> None:
         pass
 

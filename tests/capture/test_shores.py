@@ -203,6 +203,18 @@ def test_relations_that_another_capture_stored_are_known_once_the_staged_lsn_is_
     assert open_log().latest_relation(6) == make_relation("b", oid=6)
 
 
+def test_a_relation_whose_first_transaction_did_not_land_is_not_the_newest(
+    open_log: OpenLog,
+) -> None:
+    landed, lost, own = make_relation("a"), make_relation("a", "b"), make_relation("c")
+    open_log().store_relations([(landed, Lsn(5)), (lost, Lsn(100))], epoch=1)
+    log = open_log()
+    assert log.read_staged(EPOCH) == 100
+    assert log.latest_relation(5) == landed
+    log.store_relations([(own, Lsn(101))], epoch=1)
+    assert log.latest_relation(5) == own
+
+
 # The stream.
 
 

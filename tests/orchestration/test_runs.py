@@ -17,7 +17,12 @@ from tests.postgres_server import Database
 
 TABLES = """
     create table notes (id bigint primary key, text text);
-    create table "Odd ""name" (id int primary key, price numeric(12, 2), tags text[]);
+    create table "Odd ""name" (id int primary key, price numeric(12, 2), tags text[],
+        amount numeric, day date default 'infinity');
+"""
+RULES = """
+[tables."public.*"]
+types = { amount = "decimal(20,4)" }
 """
 
 
@@ -114,6 +119,8 @@ def test_a_merge_run_tells_rows_lsn_version_and_columns_of_each_table(
 ) -> None:
     del spark  # The session that the run's resource then gives.
     make_tables(database18)
+    file = pipeline.folder / "walgate.toml"
+    file.write_text(file.read_text() + RULES)
     database18.execute("insert into notes select n, 'x' from generate_series(1, 10) n")
     database18.execute("update notes set text = 'y' where id <= 3")
     database18.execute("delete from notes where id = 10")
@@ -132,7 +139,9 @@ def test_a_merge_run_tells_rows_lsn_version_and_columns_of_each_table(
     (odd,) = read_metadata(instance, find_key(instance, "Odd"))
     columns = {column.name: column.type for column in odd["dagster/column_schema"].columns}
     assert (columns["price"], columns["_raw"]) == ("decimal(12,2)", "map<string,string>")
-    assert columns["_holes"] == "array<string>"
+    assert (columns["amount"], columns["_holes"]) == ("decimal(20,4)", "array<string>")
+    assert (odd["lossy_values"], odd["lossy_values/day"]) == (1, 1)
+    assert notes["lossy_values"] == 0
     (cut,) = read_metadata(instance, dg.AssetKey(["ledger", "cuts"]))
     assert cut["entries"] >= 15
     assert (cut["tables_changed"], cut["tables_halted"]) == (2, 0)
@@ -143,6 +152,7 @@ def test_a_merge_run_tells_rows_lsn_version_and_columns_of_each_table(
     assert result.success
     _, notes = read_metadata(instance, dg.AssetKey(["tables", "public", "notes"]))
     assert (notes["rounds"], notes["rows_inserted"]) == (0, 0)
+    assert read_metadata(instance, find_key(instance, "Odd"))[-1]["lossy_values/day"] == 1
 
     # One table alone: the other waits.
     database18.execute("update notes set text = 'z' where id <= 2")

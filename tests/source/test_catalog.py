@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 
 import psycopg
 import pytest
@@ -92,6 +93,7 @@ def test_the_catalog_adds_numbers_names_nullness_and_the_order_of_the_key(
         ("timestamptz default '2026-01-02 03:04:05+02'", "2026-01-02 01:04:05+00"),
         ("double precision default 0.1", "0.1"),
         ("bytea default '\\x00ff'", "\\x00ff"),
+        ("box default '(3,4),(1,2)'", "(3,4),(1,2)"),
     ],
 )
 def test_a_default_that_older_rows_have_is_taken_as_text(
@@ -106,6 +108,21 @@ def test_a_default_that_older_rows_have_is_taken_as_text(
     database.execute(f"alter table t add column c {definition}")
     found = column(complete_relation(connection, announce(), previous=None), "c")
     assert (found.missing_value, found.has_default) == (value, True)
+
+
+@pytest.mark.parametrize("also", ["", "alter table t alter column c drop default"])
+def test_a_default_that_older_rows_of_partitions_have_is_found_with_them(
+    database: Database, announce: Announce, connection: psycopg.Connection, also: str
+) -> None:
+    database.execute("create table t (id int primary key) partition by hash (id)")
+    for i in range(2):
+        database.execute(
+            f"create table p{i} partition of t for values with (modulus 2, remainder {i})"
+        )
+    database.execute("alter table t add column c int default 7")
+    database.execute(also)
+    found = column(complete_relation(connection, announce(), previous=None), "c")
+    assert (found.missing_value, found.has_default) == ("7", True)
 
 
 def test_a_default_that_rewrote_older_rows_is_told_apart(
@@ -230,3 +247,69 @@ def test_the_same_announcement_completed_again_is_the_same_version(
     assert again.version == first.version
     database.execute("alter table t add column more text")
     assert complete_relation(connection, announce(), previous=first).version != first.version
+
+
+@pytest.mark.parametrize("partition", ["", "partition by range (id)"])
+def test_a_new_column_is_plain_only_where_no_rewrite_can_have_filled_it(
+    database: Database, announce: Announce, connection: psycopg.Connection, partition: str
+) -> None:
+    database.execute(f"create table t (id int primary key) {partition}")
+    if partition:
+        database.execute("create table t1 partition of t for values from (0) to (9)")
+    database.execute("insert into t values (1)")
+
+    def add(name: str, *statements: str, previous: Relation | None) -> tuple[bool, Relation]:
+        database.execute(f"alter table t add column {name} int")
+        for statement in statements:
+            database.execute(statement)
+        relation = complete_relation(connection, announce(), previous=previous)
+        found = column(relation, name)
+        assert found.missing_value is None
+        return not found.has_default, relation
+
+    first = complete_relation(connection, announce(), previous=None)
+    is_plain, relation = add("a", previous=first)
+    assert is_plain
+    is_plain, relation = add("b", "alter table t alter b type bigint using 700", previous=relation)
+    assert not is_plain
+    is_plain, relation = add("c", previous=relation)
+    assert is_plain, "that rewrite came before"
+    is_plain, ahead = add("d", previous=None)
+    assert is_plain, "nothing is older than the first announcement"
+    is_plain, _ = add("e", "vacuum full t", previous=ahead)
+    assert not is_plain
+
+    # Announced when the catalog had a column more, which a rewrite may have filled by then.
+    early = announce()
+    database.execute("alter table t add column f int")
+    seen = complete_relation(connection, early, previous=None)
+    relation = complete_relation(connection, announce(), previous=seen)
+    assert column(relation, "f").has_default
+    known = complete_relation(connection, early, previous=replace(seen, storage=relation.storage))
+    relation = complete_relation(connection, announce(), previous=known)
+    assert not column(relation, "f").has_default
+
+
+def test_history_11_a_column_that_may_be_another_of_its_name_is_not_known(
+    database: Database, announce: Announce, connection: psycopg.Connection
+) -> None:
+    def next_xid() -> int:
+        ((xid,),) = database.query("select pg_current_xact_id()::text::bigint")
+        return int(xid)
+
+    database.execute("create table t (id int primary key, gone int, d int, e int)")
+    database.execute("alter table t drop gone")
+    before, announced = next_xid(), announce()
+    database.execute("alter table t drop e")
+    database.execute("alter table t add e int")
+    database.execute("alter table t alter d set default 7")
+    after = next_xid()
+
+    def number(xid: int | None, previous: Relation | None = None) -> list[int | None]:
+        relation = complete_relation(connection, announced, previous=previous, xid=xid)
+        return [column.attnum for column in relation.columns]
+
+    assert number(before) == [1, 3, None], "e may be the one that was dropped"
+    assert number(after) == [1, 3, 5]
+    known = complete_relation(connection, announced, previous=None, xid=after)
+    assert number(before, known) == [1, 3, 5], "what was known of it will be compared"

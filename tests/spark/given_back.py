@@ -52,12 +52,19 @@ def give_back(connection: psycopg.Connection, kind: str, held: pa.DataType, valu
         return str(value)
     if pa.types.is_list(held):
         kind = "text[]" if pa.types.is_string(held.value_type) else kind
-        bare = pa.types.is_decimal(held.value_type) and held.value_type == pa.decimal128(38, 18)
+        bare = is_open(kind.removesuffix("[]"), held.value_type)
         value = [trim(v) if bare and v is not None else v for v in value]
-    elif held == pa.decimal128(38, 18):
+    elif is_open(kind, held):
         value = trim(value)
+    elif kind == "xid8":
+        value = str(value)
     ((text,),) = connection.execute(f"select format('%%s', %s::{kind})", [value]).fetchall()
     return str(text)
+
+
+def is_open(kind: str, held: pa.DataType) -> bool:
+    """Whether a decimal stands for a numeric without scale."""
+    return held == pa.decimal128(38, 18) or (kind == "numeric" and pa.types.is_decimal(held))
 
 
 def trim(value: Decimal) -> Decimal:

@@ -59,7 +59,7 @@ def test_a_plain_new_column_follows(column: Column) -> None:
         (replace(TABLE, columns=(KEY, make("n", 2, modifier=9))), "type of column n changed"),
         (replace(TABLE, columns=(KEY, make("n", 2, key=2))), "the key changed to (id, n)"),
         (replace(TABLE, columns=(make("id", 1), PLAIN)), "has no key"),
-        (extend(make("m", 3, has_default=True)), "new column m has a default"),
+        (extend(make("m", 3, has_default=True)), "in new column m is not known"),
         (extend(make("m", 0)), "column m was not published before"),
         (extend(make("m", None)), "new column m was renamed or dropped"),
         (replace(TABLE, columns=(KEY, PLAIN, make("_raw", 3))), "column _raw begins with _"),
@@ -71,6 +71,16 @@ def test_any_other_change_halts_with_its_reason(relation: Relation, reason: str)
     assert isinstance(halt, Halt)
     assert reason in halt.reason
     assert halt.fix
+
+
+def test_another_membership_of_a_publication_halts_and_an_unknown_one_does_not() -> None:
+    shape = replace(SHAPE, published="p 1.2/3")
+    assert follow(shape, replace(TABLE, published="p 1.2/3")) == shape
+    assert follow(shape, TABLE) == shape
+    assert follow(SHAPE, replace(TABLE, published="p 1.2/3")) == SHAPE
+    halt = follow(shape, replace(TABLE, published="p 1.2/4"))
+    assert isinstance(halt, Halt)
+    assert "how the table is published changed" in halt.reason
 
 
 def test_a_table_without_a_key_is_not_admitted() -> None:

@@ -1,0 +1,56 @@
+"""What the server sends again after a restart, held against what staging has.
+
+A transaction whose commit LSN lies below the staged LSN is in staging already and is dropped, but
+only if staging holds that very transaction (commit LSN, xid, commit time), and none that staging
+holds may be missing: anything else is another history. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from cdc_core.errors import START_ANEW, Retry, WrongServer
+from cdc_core.protocol.messages import Begin
+from cdc_core.vocabulary import Lsn, TransactionId
+
+
+class Replay:
+    """The transactions with entries that staging holds and the server has yet to send again."""
+
+    def __init__(self, staged: Lsn, expected: Iterable[TransactionId]) -> None:
+        """What ends at or below `staged` must be exactly `expected`, in commit order."""
+        self._staged = staged
+        self._expected = deque(expected)
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether every one of them was seen again."""
+        return not self._expected
+
+    def has(self, begin: Begin) -> bool:
+        """Whether a transaction that begins is staged. Raises: WrongServer, past a missing one."""
+        if begin.commit_lsn < self._staged:
+            return True
+        if self._expected:
+            raise self._other_history(f"lacks the transaction at {self._expected[0].commit_lsn}")
+        return False
+
+    def check(self, begin: Begin) -> None:
+        """Take a transaction with entries that was sent again. Raises: WrongServer."""
+        sent = TransactionId(begin.commit_lsn, begin.xid, begin.committed_at_us)
+        if not self._expected:
+            raise self._other_history(f"has a transaction at {sent.commit_lsn} more")
+        held = self._expected.popleft()
+        if sent != held:
+            raise self._other_history(
+                f"sends transaction {sent.xid} at {sent.commit_lsn}, staging holds {held.xid} at"
+                f" {held.commit_lsn}"
+            )
+
+    def _other_history(self, found: str) -> WrongServer:
+        return WrongServer(
+            f"the server's history is not the one that was staged up to {self._staged}: it {found}",
+            fix="the server was restored or replaced: " + START_ANEW,
+            retry=Retry.AFTER_FIX,
+        )

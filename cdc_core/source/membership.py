@@ -1,0 +1,95 @@
+"""Membership: by what the publications send a table, so that a change of it is noticed.
+
+Out of a publication and in again, or with another row filter, column list or set of operations: the
+stream is silent about what was left out in between. A membership has an oid of its own, and the
+publication's row another xmin after every ALTER of its options; both are made anew with it. What a
+transaction was sent by is not known where the membership is younger than it: it is marked as older
+then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import psycopg
+
+from cdc_core.errors import START_ANEW, Retry, SourceError
+from cdc_core.source.connection import source_errors
+from cdc_core.vocabulary import quote_identifier
+
+# Whole schemas are published since this version.
+_SCHEMAS_SINCE = 150000
+_OLDER = "older than "
+_NOT_PUBLISHED = "not published"
+
+# A partition may be published by any table above it. What is younger than the transaction, which is
+# recent, has a smaller age; that of an old row is negative, or the largest there is.
+# Source: PostgreSQL documentation, System Catalogs (pg_publication, …_rel, …_namespace).
+_MEMBERSHIP = """
+with above as (
+    select %(oid)s::bigint::oid as oid
+    union select relid from pg_partition_ancestors(%(oid)s::bigint::oid::regclass))
+select p.pubname::text, p.oid::bigint, p.xmin::text, m.oid::bigint,
+       age(p.xmin) < age(%(xid)s::text::xid) and age(p.xmin) >= 0
+       or coalesce(age(m.xmin) < age(%(xid)s::text::xid) and age(m.xmin) >= 0, false)
+from pg_publication p
+left join lateral ({members}) m on true
+where p.pubname = any(%(publications)s) and (p.puballtables or m.oid is not null)
+order by 1, 4
+"""
+_TABLES = """
+select r.oid, r.xmin from pg_publication_rel r
+where r.prpubid = p.oid and r.prrelid in (select oid from above)
+"""
+_SCHEMAS = """
+union all
+select n.oid, n.xmin from pg_publication_namespace n
+where n.pnpubid = p.oid
+  and n.pnnspid in (select relnamespace from pg_class where oid in (select oid from above))
+"""
+
+
+def read_membership(
+    connection: psycopg.Connection,
+    publications: Sequence[str],
+    oid: int,
+    *,
+    xid: int,
+    previous: str | None,
+) -> str:
+    """By what the table is sent now, as seen from a transaction of the stream.
+
+    `previous` is what was known before, which still holds where the table is published no more.
+    Raises: SourceError.
+    """
+    has_schemas = connection.info.server_version >= _SCHEMAS_SINCE
+    query = _MEMBERSHIP.format(members=_TABLES + (_SCHEMAS if has_schemas else ""))
+    asked = {"oid": oid, "xid": str(xid), "publications": list(publications)}
+    with source_errors("read by what a table is published"):
+        rows = connection.execute(query.encode(), asked).fetchall()
+    if not rows:
+        return previous or _NOT_PUBLISHED
+    names = ", ".join(
+        f"{quote_identifier(name)} {publication}.{xmin}/{member or '*'}"
+        for name, publication, xmin, member, _ in rows
+    )
+    # What is new to us may have been written to by a transaction as old as it likes.
+    is_older = previous is not None and any(younger for *_, younger in rows)
+    return f"{_OLDER}{names}" if is_older else names
+
+
+def require_publications(connection: psycopg.Connection, publications: Sequence[str]) -> None:
+    """Every publication exists. Raises: SourceError."""
+    with source_errors("look for the publications"):
+        found = connection.execute(
+            "select pubname::text from pg_publication where pubname = any(%s)",
+            (list(publications),),
+        ).fetchall()
+    missing = sorted({*publications} - {name for (name,) in found})
+    if missing:
+        raise SourceError(
+            f"publication {', '.join(missing)} does not exist: the server sends nothing of its"
+            " tables, or ends the stream",
+            fix="before anything is staged: make it, then the slot again; otherwise " + START_ANEW,
+            retry=Retry.AFTER_FIX,
+        )

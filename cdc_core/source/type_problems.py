@@ -1,0 +1,143 @@
+"""What is to know of published columns' types.
+
+A choice in the settings that none can follow; values that change without a change of rows; types
+that stand in the lake as PostgreSQL writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import psycopg
+
+from cdc_core.column_types import ColumnType
+from cdc_core.settings import TableSettings
+from cdc_core.source.problems import Problem, Severity
+from cdc_core.source.published_tables import PublishedTable
+from cdc_core.source.table_problems import table_error
+from cdc_core.table_patterns import choose_rule
+
+# Of each column the type below its domains; of an array, what its elements are.
+_TYPES = """
+with recursive base as (
+  select a.attrelid, a.attnum, a.atttypid as type from pg_attribute a
+  where a.attrelid = %s::text::regclass and a.attnum > 0 and not a.attisdropped
+  union all
+  select b.attrelid, b.attnum, t.typbasetype
+  from base b join pg_type t on t.oid = b.type where t.typtype = 'd'
+)
+select a.attname::text, t.oid::bigint, format_type(a.atttypid, a.atttypmod), e.typtype::text,
+       e.typname like 'reg%%' and e.typnamespace = 'pg_catalog'::regnamespace,
+       e.typnamespace <> 'pg_catalog'::regnamespace
+from base b
+join pg_type t on t.oid = b.type and t.typtype <> 'd'
+join pg_type e on e.oid = case when t.typcategory = 'A' and t.typelem <> 0
+                               then t.typelem else t.oid end
+join pg_attribute a on a.attrelid = b.attrelid and a.attnum = b.attnum
+order by a.attnum
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Type:
+    """A column's type: `kind` is `pg_type.typtype` of it, or of its elements."""
+
+    column: str
+    oid: int
+    name: str
+    kind: str
+    is_reference: bool
+    is_foreign: bool
+
+    @property
+    def changes_in_place(self) -> bool:
+        """Whether a statement about something else can change the text of a value."""
+        return self.kind in {"e", "c"} or self.is_reference
+
+
+def find_type_problems(
+    tables: Sequence[PublishedTable],
+    rules: Mapping[str, TableSettings],
+    connection: psycopg.Connection,
+) -> Iterator[Problem]:
+    """Find what is to know of the types of the columns that are kept."""
+    for table in tables:
+        name = table.identifier.as_string(connection)
+        rows = connection.execute(_TYPES, [name]).fetchall()
+        types = [_Type(*row) for row in rows if row[0] in table.kept_columns]
+        yield from _find_choice_problems(table, rules, types)
+        yield from _find_notes(table, types)
+
+
+def _find_choice_problems(
+    table: PublishedTable, rules: Mapping[str, TableSettings], types: Sequence[_Type]
+) -> Iterator[Problem]:
+    found = choose_rule(rules, table.table, having=lambda rule: rule.types)
+    if found is None:
+        return
+    pattern, rule = found
+    section = f"[tables.{pattern.text!r}] types"
+    known = {kind.column: kind for kind in types}
+    missing = sorted(rule.types.keys() - known)
+    if missing and pattern.is_exact:
+        yield table_error(
+            table,
+            "types_without_column",
+            f"{section} names columns that are not sent",
+            ", ".join(known),
+            ", ".join(missing),
+            "correct the names",
+        )
+    for column in sorted(rule.types.keys() & known):
+        kind, chosen = known[column], ColumnType.parse(rule.types[column])
+        if column in table.key_columns:
+            yield table_error(
+                table,
+                "types_key",
+                f"{section} changes a column that identifies rows, and the table halts",
+                "columns beside the key",
+                column,
+                f"take {column} out of {section}",
+            )
+        elif not chosen.holds(kind.oid):
+            yield table_error(
+                table,
+                "types_unfit",
+                f"{section} gives {column} a type that does not hold its values, and the table"
+                " halts",
+                "string, or for whole numbers and numeric a decimal(p,s) or an integer",
+                f"{chosen} for {kind.name}",
+                f"correct {column} in {section}, or take it out",
+            )
+
+
+def _find_notes(table: PublishedTable, types: Sequence[_Type]) -> Iterator[Problem]:
+    changing = [kind for kind in types if kind.changes_in_place]
+    if changing:
+        yield Problem(
+            Severity.NOTE,
+            "type_in_place",
+            "values of some types change without a change of rows, which is not sent: rows keep the"
+            " text they were sent with, until they change",
+            "no ALTER TYPE that renames a label or changes attributes, and no rename of what a reg…"
+            " type names",
+            _name(changing),
+            "nothing; after such a statement update the rows, for example to what they are",
+            table=str(table.table),
+        )
+    foreign = [kind for kind in types if kind.is_foreign]
+    if foreign:
+        yield Problem(
+            Severity.NOTE,
+            "type_as_text",
+            "types that PostgreSQL itself does not have stand in the lake as it writes them",
+            "built-in types, or readers of that text",
+            _name(foreign),
+            "nothing",
+            table=str(table.table),
+        )
+
+
+def _name(types: Sequence[_Type]) -> str:
+    return ", ".join(f"{kind.column} ({kind.name})" for kind in types)

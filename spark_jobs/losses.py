@@ -1,0 +1,68 @@
+"""How many values of each column their type could not hold, so that `_raw` alone has them.
+
+Never counted over the whole table again: what arrives is added, and what the rows had that it
+replaces is taken off. The counts stand in the commit of those rows, as its user metadata, so that
+the two cannot part.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from pyspark.sql import Column as Expression
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from spark_jobs.changes import id_names
+from spark_jobs.lake import Losses
+from spark_jobs.rows import map_columns, match_names
+from spark_jobs.shapes import Shape
+
+
+def name_lossy(shape: Shape) -> Expression:
+    """The names of the columns that are NULL in a row and have their text in `_raw`, if any."""
+    unfilled = [
+        F.when(F.col(f"`{name}`").isNull(), F.lit(name))
+        for name, mapping in zip(shape.names, map_columns(shape), strict=True)
+        if not mapping.is_total
+    ]
+    if not unfilled:
+        return F.lit(None).cast("array<string>")
+    return F.array_intersect(F.map_keys("_raw"), F.array_compact(F.array(*unfilled)))
+
+
+def count_losses(
+    rows: DataFrame, shape: Shape, base: DataFrame | None, known: Losses | None, *, arrived: int
+) -> Losses:
+    """The counts after folded rows replace those of a base (None where it counts for nothing).
+
+    `known` are the counts of the base, None if they must be counted; `arrived` is in how many rows
+    a value is lost. A column that ever lost a value keeps its place, with 0.
+    """
+    before = Counter(known)
+    if base is not None and known is None:
+        before = _count(base, name_lossy(shape))
+    after = Counter(before if base is not None else dict.fromkeys(before, 0))
+    if arrived:
+        after.update(_count(rows.where("_present"), name_lossy(shape)))
+    if base is not None and before.total():
+        after.subtract(_count_replaced(rows, shape, base))
+    return dict(after)
+
+
+def _count_replaced(rows: DataFrame, shape: Shape, base: DataFrame) -> Counter[str]:
+    """What the rows of a base have lost that rows replace, but for what these take over."""
+    matches = [
+        F.col(f"t.`{name}`") == F.col(f"s.{id_name}")
+        for name, id_name in zip(match_names(shape), id_names(shape), strict=True)
+    ]
+    names = [f"`{name}`" for name in match_names(shape)]
+    old = base.where("_raw is not null").select(*names, name_lossy(shape).alias("_lossy"))
+    replaced = old.where(F.size("_lossy") > 0).alias("t").join(rows.alias("s"), matches)
+    kept = F.when(F.col("s._present"), F.col("s._carried")).otherwise(F.array())
+    return _count(replaced, F.array_except("t._lossy", kept.cast("array<string>")))
+
+
+def _count(rows: DataFrame, names: Expression) -> Counter[str]:
+    listed = rows.select(F.explode(names).alias("name")).groupBy("name").count().collect()
+    return Counter({row[0]: row[1] for row in listed})

@@ -1,0 +1,103 @@
+"""The counts of values that `_raw` alone holds: kept up by each merge, never counted anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_jobs import losses, merge
+from spark_jobs.lake import open_table, read_losses
+from spark_jobs.shapes import Shape
+from spark_jobs.stretch import read_shape
+from tests.spark.relations import Entry, delete, insert, make_relation, truncate, update
+from tests.spark.small_lake import SmallLake
+
+T = make_relation("t", "k int4, d date, n numeric")
+WIDER = make_relation(
+    "t",
+    "k int4, d date, n numeric, e date",
+    e={"missing_value": "infinity", "has_default": True},
+)
+WIDEST = make_relation(
+    "t",
+    "k int4, d date, n numeric, e date, f date",
+    e={"missing_value": "infinity", "has_default": True},
+)
+CLEAN = make_relation("clean", "k int4, d date, v text")
+FAR = "infinity"
+
+# Transactions merged together, and the counts that they leave.
+STEPS: list[tuple[str, list[list[Entry]], dict[str, int]]] = [
+    ("first rows", [[insert(T, str(k), FAR, "NaN") for k in range(1, 9)]], {"d": 8, "n": 8}),
+    ("kept beside the value, which is not lost", [[insert(T, "9", "2024-01-01", "1.50")]],
+     {"d": 8, "n": 8}),
+    ("overwritten, deleted, new",
+     [[update(T, "1", "2024-01-01", "1"), update(T, "2", FAR, "1"), delete(T, "3", None, None),
+       insert(T, "10", FAR, None)]], {"d": 7, "n": 5}),
+    ("not sent, so still the target's",
+     [[update(T, "4", None, "2", unchanged=[1]),
+       update(T, "5", "2024-01-01", None, unchanged=[2])]],
+     {"d": 6, "n": 4}),
+    ("moved to another key, not sent, and sent",
+     [[update(T, "11", None, None, old=["4", None, None], unchanged=[1]),
+       update(T, "12", FAR, "NaN", old=["6", None, None])]], {"d": 6, "n": 4}),
+    ("came and went", [[insert(T, "13", FAR, "NaN")], [delete(T, "13", None, None)]],
+     {"d": 6, "n": 4}),
+    ("a column whose default older rows have", [[insert(WIDER, "14", None, None, "2024-01-01")]],
+     {"d": 6, "n": 4, "e": 9}),
+    ("and is changed", [[update(WIDER, "1", None, "1", None)]], {"d": 6, "n": 4, "e": 8}),
+    ("a column that older rows lack", [[update(WIDEST, "1", None, "1", None, FAR)]],
+     {"d": 6, "n": 4, "e": 8, "f": 1}),
+    ("TRUNCATE", [[truncate(WIDEST), insert(WIDEST, "1", FAR, None, None, None)]],
+     {"d": 1, "n": 0, "e": 0, "f": 0}),
+]  # fmt: skip
+
+
+def test_the_counts_of_lost_values_are_those_of_the_table_after_each_merge(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = SmallLake(spark, tmp_path)
+    for number, (what, transactions, expected) in enumerate(STEPS):
+        # By a MERGE and by writing the table anew, in turn; the moves and the last column by MERGE.
+        monkeypatch.setattr(merge, "SMALL_TABLE_BYTES", 0 if number % 2 == 0 else 4 << 20)
+        (done,) = lake.merge(*transactions)
+        assert done.halted == {}
+        found = done.tables["public.t"].lossy
+        assert {name: n for name, n in found.items() if n} == count_anew(lake), what
+        assert found == expected, what
+        table = open_table(lake.lake.locate(T.table))
+        assert table is not None
+        assert read_losses(table) == found, "and the commit tells them"
+        newest = transactions[-1][-1][0]
+        assert read_shape(table).names == Shape.of(newest).names, "the table knows its columns"
+
+
+def count_anew(lake: SmallLake) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    frame = lake.spark.read.format("delta").load(str(lake.lake.locate(T.table)))
+    for row in frame.collect():
+        for name in row["_raw"] or ():
+            counts[name] = counts.get(name, 0) + (row[name] is None)
+    return {name: count for name, count in counts.items() if count}
+
+
+def test_a_table_that_lost_nothing_is_not_looked_at(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = SmallLake(spark, tmp_path)
+    counted: list[str] = []
+    count: Callable[..., object] = losses._count
+
+    def count_and_tell(*arguments: object) -> object:
+        counted.append("counted")
+        return count(*arguments)
+
+    monkeypatch.setattr(losses, "_count", count_and_tell)
+    lake.merge([insert(CLEAN, "1", "2024-01-01", "a")])
+    lake.merge([update(CLEAN, "1", "2025-01-01", "b"), insert(CLEAN, "2", None, "c")])
+    assert counted == []
+    lake.merge([insert(CLEAN, "3", FAR, "c")])
+    assert counted == ["counted"], "the rows that came, not the table"
