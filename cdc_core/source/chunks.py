@@ -159,6 +159,8 @@ class ChunkReader:
 
     def look(self) -> OpenRead:
         """Take the snapshot of the transaction that holds the lock. Raises: SourceError."""
+        # Columns may have come since, or the publication have changed.
+        published = _find_published(self._connection, self._source, self._published.table)
         with source_errors(f"look at {self._published.table}"):
             row = self._connection.execute(
                 "select snapshot::text, pg_snapshot_xmax(snapshot)::xid::text,"
@@ -168,7 +170,7 @@ class ChunkReader:
             assert row is not None
             snapshot, xid, oid = row
             columns = self._connection.execute(_COLUMNS, (oid,)).fetchall()
-        announcement = _announce(self._published, oid, columns)
+        announcement = _announce(published, oid, columns)
         relation = complete_relation(self._connection, announcement, previous=None)
         relation = replace(relation, published=self._read_membership(oid, xid))
         if not relation.key:
@@ -177,7 +179,7 @@ class ChunkReader:
                 fix="give it a primary key",
                 retry=Retry.AFTER_FIX,
             )
-        return OpenRead(relation, snapshot, self._connection, self._published)
+        return OpenRead(relation, snapshot, self._connection, published)
 
     def _read_membership(self, oid: int, xid: str) -> str:
         publications = self._source.publication
@@ -193,15 +195,14 @@ def _find_published(
 ) -> PublishedTable:
     with source_errors("read the published tables"):
         major = connection.info.server_version // 10000
-        tables = read_published_tables(connection, source.publication, major=major)
-    found = next((one for one in tables if one.table == table), None)
-    if found is None:
+        found = read_published_tables(connection, source.publication, major=major, only=table)
+    if not found:
         raise SourceError(
             f"{table} is not in publication {', '.join(source.publication)}",
             fix=f"add it with `walgate publish '{table}'`",
             retry=Retry.AFTER_FIX,
         )
-    return found
+    return found[0]
 
 
 def estimate_size(connection: psycopg.Connection, table: TableName) -> tuple[int, int]:

@@ -33,7 +33,7 @@ _TABLES = """
 with published as (
   select schemaname, tablename,
          jsonb_agg(jsonb_build_array(pubname, {columns}, {filter}) order by pubname) as carriages
-  from pg_publication_tables where pubname = any(%s) group by schemaname, tablename
+  from pg_publication_tables where pubname = any(%s) {only} group by schemaname, tablename
 )
 select p.schemaname::text, p.tablename::text, p.carriages, c.relkind::text, c.relreplident::text,
        has_schema_privilege(n.oid, 'usage') and (has_table_privilege(c.oid, 'select')
@@ -197,11 +197,20 @@ class PublishedTable:
 
 
 def read_published_tables(
-    connection: psycopg.Connection, publications: Iterable[str], *, major: int
+    connection: psycopg.Connection,
+    publications: Iterable[str],
+    *,
+    major: int,
+    only: TableName | None = None,
 ) -> list[PublishedTable]:
-    """Read every table of the publications, in order of name."""
+    """Read every table of the publications, or one alone, in order of name."""
     has_lists = major >= _LISTS_SINCE
+    chosen: sql.Composable = sql.SQL("")
+    if only is not None:
+        name = map(sql.Literal, (only.schema, only.name))
+        chosen = sql.SQL("and (schemaname, tablename) = ({}, {})").format(*name)
     query = sql.SQL(_TABLES).format(
+        only=chosen,
         columns=sql.SQL("to_jsonb(attnames)" if has_lists else "null::jsonb"),
         filter=sql.SQL("rowfilter" if has_lists else "null::text"),
         filter_columns=sql.SQL(_FILTER_COLUMNS if has_lists else "null::text[]"),
