@@ -179,13 +179,13 @@ class RandomSource:
             return
         history = rng.choice(free)
         chosen = rng.random()
-        if chosen < 0.06 and self._is_unused(history.table.name, session):
+        if chosen < 0.02 and self._is_unused(history.table.name, session):
             self._change_schema(session, history)
-        elif chosen < 0.09 and self._is_unused(history.table.name, session):
+        elif chosen < 0.04 and self._is_unused(history.table.name, session):
             self._truncate(session, history)
-        elif chosen < 0.10:
+        elif chosen < 0.05:
             self._fill(session, history)
-        elif chosen < 0.12 and self.listed and self._is_unused(history.table.name, session):
+        elif chosen < 0.06 and self.listed and self._is_unused(history.table.name, session):
             self._change_publication(session, history)
         else:
             self._write(session, history, history.table.draw_statements(rng, session.number))
@@ -217,8 +217,9 @@ class RandomSource:
 
     def _fill(self, session: _Session, history: _History) -> None:
         """A transaction that the server spills: more than a row or two, of long values."""
-        self._next_key += 100
-        drawn = history.table.fill(self._rng, session.number, self._next_key, 40)
+        first, rows = self._next_key + 1, 40
+        self._next_key += rows
+        drawn = history.table.fill(self._rng, session.number, first, rows)
         self._write(session, history, drawn)
         numbers = f"o = {session.number}"
         if history.table.identity != "n":
@@ -229,7 +230,7 @@ class RandomSource:
         if history.unseen or history.table.name in session.touched:
             # A change that is taken back before any row shows it would never have been.
             self._show(session, history)
-        halting = history.fate and not history.is_doomed and self._rng.random() < 0.4
+        halting = history.fate and not history.is_doomed and self._rng.random() < 0.6
         saved = history.table.copy()
         change = draw_change(self._rng, history.table, halting=halting)
         is_made_again = change is not None and change.reason == MADE_AGAIN

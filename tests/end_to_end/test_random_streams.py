@@ -48,7 +48,8 @@ from tests.spark.type_values import ADDED_LATER, make_types
 SAMPLE = ((0, 18, 13), (1, 15, 12))
 SOAK = tuple((seed, (15, 18)[seed % 2], 10) for seed in range(100, 150))
 PHASES = 3
-STEPS = 40
+# For each history in each phase, by whichever connection.
+STEPS = 15
 PUBLISHED = ("listed", "listed", "for all tables", "for tables in schema public")
 CRASH_POINTS = ("before_delta_commit", "after_delta_commit", "after_flush", "while_spooling")
 MERGE_POINTS = ("before_merge_commit", "after_merge_commit", "before_cut", "after_cut")
@@ -110,8 +111,8 @@ class World:
         for phase in range(PHASES):
             if self.child is None and self.rng.random() < 0.7:
                 self.start_capture()
-            self.source.change_some(0.3)
-            self.source.take_steps(STEPS)
+            self.source.change_some(0.4)
+            self.source.take_steps(STEPS * len(self.names))
             self.source.settle()
             self.source.show()
             if phase + 1 == PHASES or self.rng.random() < 0.7:
