@@ -164,16 +164,18 @@ def test_a_chunk_of_which_too_little_is_remembered_is_void() -> None:
     assert not void(begin(), watermark("100:100:"))
 
 
-def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("changed", "state"), [(A, "void"), (B, "staged")])
+def test_the_largest_memory_is_given_up_where_all_are_too_large(
+    monkeypatch: pytest.MonkeyPatch, changed: int, state: str
+) -> None:
     monkeypatch.setattr("cdc_core.backfill.remembering.MEMORY_BYTES", 1000)
     session = Session()
     session.commit(50, begin(), begin("c" * 32, "public.b"))
-    session.commit(100, *(encoding.insert(B, [str(n), "x"]) for n in range(100)))
+    session.commit(51, encoding.insert(A, ["7", "x"]), encoding.insert(B, ["7", "x"]))
+    session.commit(100, *(encoding.insert(changed, [str(n), "x"]) for n in range(100)))
     session.take()
-    session.commit(51, watermark("100:100:"))
-    session.commit(52, watermark("100:100:", memory="c" * 32))
-    states = [json.loads(row["detail"])["state"] for row in session.take() if row["op"] == "mark"]
-    assert states == ["staged", "void"]
+    session.commit(52, watermark("100:100:"))
+    assert json.loads(session.take()[0]["detail"])["state"] == state
 
 
 def test_what_was_begun_before_a_restart_is_remembered_no_more() -> None:
