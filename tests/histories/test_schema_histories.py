@@ -52,6 +52,7 @@ insert into h16 select d, n, f, 'first'
   from unnest('{{infinity,-infinity,2024-01-01,0044-03-15 BC}}'::date[]) d,
        unnest('{{NaN,1.0}}'::numeric[]) n, unnest('{{NaN,-Infinity,0}}'::float8[]) f;
 insert into h21 select i, 'row ' || i from generate_series(1, 3) i;
+update h21 set id = 4 - id;
 insert into h22 select i, 'read', {BIG} from generate_series(11, 13) i
 """
 SECOND = """
@@ -73,19 +74,13 @@ update h16 set n = 1.00 where n = 1.0 and f = 0;
 update h16 set f = '-0', v = 'minus' where f = 0 and d = '-infinity';
 delete from h16 where d = '0044-03-15 BC' and n = 'NaN';
 insert into h16 values ('infinity', 2, 'NaN', 'new');
-update h21 set id = id + 1;
+update h21 set id = id - 1;
 update h22 set id = id + 100, v = 'moved'
 """
 THIRD = """
 insert into h10 values (4, 'd', 6);
 insert into h10_kept values (4, 'd', 6);
 insert into h11 values (3, 'newer');
-begin;
-set constraints all deferred;
-update h21 set id = 5 - id;
-update h21 set v = v || '!' where id = 1;
-delete from h21 where id = 3;
-commit;
 update h22 set big = 'sent' where id = 101;
 update h22 set id = 300 where id = 103;
 update h22 set v = 'again' where id in (102, 113)
@@ -102,7 +97,7 @@ class World:
     lake: Lake
 
     def happen(self, steps: str) -> None:
-        """Run statements, each by itself but for those of a transaction; stage and merge all."""
+        """Run statements, each by itself; stage and merge all."""
         with psycopg.connect(self.database.dsn, autocommit=True) as connection:
             for step in steps.split(";"):
                 connection.execute(step.encode())
@@ -189,8 +184,9 @@ def test_history_16_rows_with_keys_that_no_type_holds_do_not_multiply(world: Wor
 
 def test_history_21_keys_that_shift_and_swap_in_a_statement_keep_every_row(world: World) -> None:
     assert world.halt_of("h21") is None
+    # Each key but the last departs after it arrived; no later change would heal a wrong row.
     rows = world.held("h21", "id", "v")
-    assert rows == world.truth("h21", "id", "v") == [(1, "row 3!"), (2, "row 2")]
+    assert rows == world.truth("h21", "id", "v") == [(0, "row 3"), (1, "row 2"), (2, "row 1")]
 
 
 def test_history_22_a_value_never_sent_is_a_named_hole_until_it_is_sent(world: World) -> None:
