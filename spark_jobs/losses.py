@@ -13,52 +13,57 @@ from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from cdc_core.vocabulary import Position
 from spark_jobs.changes import id_names
 from spark_jobs.lake import Losses
-from spark_jobs.rows import map_columns, match_names
+from spark_jobs.outcome import Outcome
+from spark_jobs.rows import is_older, match_names, name_lossy
 from spark_jobs.shapes import Shape
-
-
-def name_lossy(shape: Shape) -> Expression:
-    """The names of the columns that are NULL in a row and have their text in `_raw`, if any."""
-    unfilled = [
-        F.when(F.col(f"`{name}`").isNull(), F.lit(name))
-        for name, mapping in zip(shape.names, map_columns(shape), strict=True)
-        if not mapping.is_total
-    ]
-    if not unfilled:
-        return F.lit(None).cast("array<string>")
-    return F.array_intersect(F.map_keys("_raw"), F.array_compact(F.array(*unfilled)))
+from spark_jobs.stretch import Stretch
 
 
 def count_losses(
-    rows: DataFrame, shape: Shape, base: DataFrame | None, known: Losses | None, *, arrived: int
+    outcome: Outcome, stretch: Stretch, base: DataFrame | None, known: Losses | None
 ) -> Losses:
     """The counts after folded rows replace those of a base (None where it counts for nothing).
 
-    `known` are the counts of the base, None if they must be counted; `arrived` is in how many rows
-    a value is lost. A column that ever lost a value keeps its place, with 0.
+    `known` are the counts of the base, None if they must be counted. A column that ever lost a
+    value keeps its place, with 0.
     """
+    assert stretch.shape is not None
+    rows, shape = outcome.rows, stretch.shape
     before = Counter(known)
     if base is not None and known is None:
         before = _count(base, name_lossy(shape))
     after = Counter(before if base is not None else dict.fromkeys(before, 0))
-    if arrived:
+    if outcome.lossy:
         after.update(_count(rows.where("_present"), name_lossy(shape)))
     if base is not None and before.total():
         after.subtract(_count_replaced(rows, shape, base))
+        if stretch.swept is not None:
+            after.subtract(_count_swept(rows, shape, base, stretch.swept))
     return dict(after)
+
+
+def _count_swept(rows: DataFrame, shape: Shape, base: DataFrame, swept: Position) -> Counter[str]:
+    """What the rows of a base have lost that are swept, and that no row replaces."""
+    old = base.where("_raw is not null").alias("t").where(is_older("t", swept))
+    gone = old.join(rows.alias("s"), _match(shape), "left_anti")
+    return _count(gone, name_lossy(shape))
+
+
+def _match(shape: Shape) -> list[Expression]:
+    return [
+        F.col(f"t.`{name}`") == F.col(f"s.{id_name}")
+        for name, id_name in zip(match_names(shape), id_names(shape), strict=True)
+    ]
 
 
 def _count_replaced(rows: DataFrame, shape: Shape, base: DataFrame) -> Counter[str]:
     """What the rows of a base have lost that rows replace, but for what these take over."""
-    matches = [
-        F.col(f"t.`{name}`") == F.col(f"s.{id_name}")
-        for name, id_name in zip(match_names(shape), id_names(shape), strict=True)
-    ]
     names = [f"`{name}`" for name in match_names(shape)]
     old = base.where("_raw is not null").select(*names, name_lossy(shape).alias("_lossy"))
-    replaced = old.where(F.size("_lossy") > 0).alias("t").join(rows.alias("s"), matches)
+    replaced = old.where(F.size("_lossy") > 0).alias("t").join(rows.alias("s"), _match(shape))
     kept = F.when(F.col("s._present"), F.col("s._carried")).otherwise(F.array())
     return _count(replaced, F.array_except("t._lossy", kept.cast("array<string>")))
 

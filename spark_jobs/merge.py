@@ -85,7 +85,7 @@ def merge_stretch(session: SparkSession, lake: Lake, epoch: Epoch, stretch: Stre
     is_small = _is_small(before, outcome.arrived)
     is_replaced = counts_for_nothing or stretch.has_younger_values or is_small
     known = None if stretch.has_younger_values else read_losses(before)
-    lossy = count_losses(outcome.rows, stretch.shape, base, known, arrived=outcome.lossy)
+    lossy = count_losses(outcome, stretch, base, known)
     reach("before_merge_commit")
     if is_replaced:
         updated, deleted = _replace(base, outcome, path, epoch, stretch, lossy)

@@ -13,8 +13,7 @@ from pyspark.sql import functions as F
 from spark_jobs.changes import id_names
 from spark_jobs.fold import fold_by_last
 from spark_jobs.lineage import fold_by_lineage
-from spark_jobs.losses import name_lossy
-from spark_jobs.rows import is_older, type_rows
+from spark_jobs.rows import is_older, name_lossy, type_rows
 from spark_jobs.shapes import Shape
 from spark_jobs.stretch import Stretch
 

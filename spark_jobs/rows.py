@@ -193,6 +193,18 @@ def widen(target: DataFrame, shape: Shape) -> DataFrame:
     return widened.withColumn("_raw", null_if_empty(raw))
 
 
+def name_lossy(shape: Shape) -> Expression:
+    """The names of the columns that are NULL in a row and have their text in `_raw`, if any."""
+    unfilled = [
+        F.when(F.col(f"`{name}`").isNull(), F.lit(name))
+        for name, mapping in zip(shape.names, map_columns(shape), strict=True)
+        if not mapping.is_total
+    ]
+    if not unfilled:
+        return F.lit(None).cast("array<string>")
+    return F.array_intersect(F.map_keys("_raw"), F.array_compact(F.array(*unfilled)))
+
+
 def null_if_empty(collection: Expression) -> Expression:
     """A collection, or null where it holds nothing."""
     return F.when(F.size(collection) > 0, collection)

@@ -12,7 +12,16 @@ from spark_jobs import losses, merge
 from spark_jobs.lake import open_table, read_losses
 from spark_jobs.shapes import Shape
 from spark_jobs.stretch import read_shape
-from tests.spark.relations import Entry, delete, insert, make_relation, truncate, update
+from tests.spark.relations import (
+    Entry,
+    delete,
+    insert,
+    make_relation,
+    read,
+    sweep,
+    truncate,
+    update,
+)
 from tests.spark.small_lake import SmallLake
 
 T = make_relation("t", "k int4, d date, n numeric")
@@ -53,6 +62,11 @@ STEPS: list[tuple[str, list[list[Entry]], dict[str, int]]] = [
      {"d": 6, "n": 4, "e": 8, "f": 1}),
     ("TRUNCATE", [[truncate(WIDEST), insert(WIDEST, "1", FAR, None, None, None)]],
      {"d": 1, "n": 0, "e": 0, "f": 0}),
+    ("read again", [[read(WIDEST, "1", FAR, "NaN", None, None),
+                     read(WIDEST, "2", FAR, None, None, None)]],
+     {"d": 2, "n": 1, "e": 0, "f": 0}),
+    ("swept", [[insert(WIDEST, "3", FAR, None, None, None)], [sweep(WIDEST, start=1 << 40)]],
+     {"d": 0, "n": 0, "e": 0, "f": 0}),
 ]  # fmt: skip
 
 
