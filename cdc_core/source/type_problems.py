@@ -18,11 +18,14 @@ from cdc_core.source.published_tables import PublishedTable
 from cdc_core.source.table_problems import table_error
 from cdc_core.table_patterns import choose_rule
 
-# Of each column the type below its domains; of an array, what its elements are.
+# Of each column the type below its domains; of an array, what its elements are. Found without
+# `regclass`, which needs USAGE on the schema.
 _TYPES = """
 with recursive base as (
   select a.attrelid, a.attnum, a.atttypid as type from pg_attribute a
-  where a.attrelid = %s::text::regclass and a.attnum > 0 and not a.attisdropped
+  where a.attrelid = (select c.oid from pg_class c join pg_namespace n on n.oid = c.relnamespace
+                      where n.nspname = %s and c.relname = %s)
+    and a.attnum > 0 and not a.attisdropped
   union all
   select b.attrelid, b.attnum, t.typbasetype
   from base b join pg_type t on t.oid = b.type where t.typtype = 'd'
@@ -63,8 +66,7 @@ def find_type_problems(
 ) -> Iterator[Problem]:
     """Find what is to know of the types of the columns that are kept."""
     for table in tables:
-        name = table.identifier.as_string(connection)
-        rows = connection.execute(_TYPES, [name]).fetchall()
+        rows = connection.execute(_TYPES, [table.schema, table.name]).fetchall()
         types = [_Type(*row) for row in rows if row[0] in table.kept_columns]
         yield from _find_choice_problems(table, rules, types)
         yield from _find_notes(table, types)

@@ -96,9 +96,11 @@ def read_transactions(
     database: Database, slot: str, leaves: Mapping[str, str]
 ) -> list[Transaction]:
     """Give all that was committed; `leaves` names the table that a partition is a part of."""
-    rows = database.query(
-        "select lsn - '0/0', data from pg_logical_slot_peek_changes(%s, null, null)", [slot]
-    )
+    query = "select lsn - '0/0', data from pg_logical_slot_peek_changes(%s, null, null)"
+    with psycopg.connect(database.dsn, autocommit=True) as connection:
+        # The plugin of 18 ends the server at the abort of a subtransaction that was spilled.
+        connection.execute("set logical_decoding_work_mem = '1GB'")
+        rows = connection.execute(query, [slot]).fetchall()
     transactions: list[Transaction] = []
     events: list[str | int] = []
     for lsn, text in rows:

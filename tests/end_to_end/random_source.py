@@ -212,6 +212,9 @@ class RandomSource:
 
     def _truncate(self, session: _Session, history: _History) -> None:
         session.alone.add(history.table.name)
+        history.table.is_rewritten = True
+        for mark in (*history.unseen, *session.marks):
+            mark.is_fresh = False
         table = history.table.quoted
         self._write(session, history, [f"truncate {table}{self._rng.choice(('', ' cascade'))}"])
 

@@ -43,6 +43,7 @@ class RandomTable:
     partitioned: bool
     younger: int = 0
     has_computed: bool = False
+    is_rewritten: bool = False  # Its files are not those that it was made with.
     is_published: bool = True
     leaves: list[str] = field(default_factory=list)
 
