@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import closing, suppress
+from contextlib import suppress
 
 import numpy as np
 
@@ -26,9 +26,7 @@ from cdc_core.backfill.visibility import Snapshot
 from cdc_core.crash_points import reach
 from cdc_core.errors import Retry, WalgateError
 from cdc_core.settings import LakeSettings
-from cdc_core.source import marks
-from cdc_core.source.chunks import estimate_size
-from cdc_core.source.connection import open_connection
+from cdc_core.source.steps import StepConnection
 from cdc_core.spooled import Sweeping
 from cdc_core.staging.backfills import BackfillLedger, BackfillState, Begun, StagedChunk
 from cdc_core.staging.chunks import ChunkFolder
@@ -71,11 +69,13 @@ class Backfill:
         self._folder = ChunkFolder(lake.spool)
         self._ledger = BackfillLedger(lake.root)
         self._tail = Tail(lake.root)
+        self._steps = StepConnection(wanted.source)
         self._memory = ""
         self._remembered_from: Position | None = None
         self._is_forgotten = False
         self._swept: str | None = None
         self._said_at = 0.0
+        self._begun: Begun | None = None
         self._reading: Reading | None = None
         self.progress = Progress("")
 
@@ -85,16 +85,15 @@ class Backfill:
         Give whether it was done before it was told to stop. Raises: WalgateError.
         """
         unfinished = self._ledger.find_unfinished(self._wanted.table)
-        connection = open_connection(self._wanted.source, application_name="walgate steps")
-        with closing(connection):
-            self._connection = connection
-            try:
-                if unfinished is not None and self._run_as(unfinished.id, unfinished):
-                    return True
-                # What was unfinished is of an epoch that is over.
-                return self._run_as(uuid.uuid4().hex, None)
-            except _Stopped:
-                return False
+        try:
+            if unfinished is not None and self._run_as(unfinished.id, unfinished):
+                return True
+            # What was unfinished is of an epoch that is over.
+            return self._run_as(uuid.uuid4().hex, None)
+        except _Stopped:
+            return False
+        finally:
+            self._steps.close()
 
     def _run_as(self, name: str, unfinished: Begun | None) -> bool:
         """Run under an id; whether what was unfinished could be gone on with. Raises: _Stopped."""
@@ -106,7 +105,7 @@ class Backfill:
                     return False
                 begun = unfinished or Begun(name, self._wanted.table, start)
                 if unfinished is None:
-                    rows, _ = estimate_size(self._connection, self._wanted.table)
+                    rows, _ = self._steps.estimate_size(self._wanted.table)
                     self._ledger.record_begun(begun, rows)
                 self._finish(begun, Plan(staged=self._find_staged(begun)))
             finally:
@@ -118,9 +117,9 @@ class Backfill:
         """Read what is left, and sweep."""
         wanted, folder = self._wanted, self._folder
         reading = Reading(wanted, plan, folder, backfill=begun.id, emit=self._emit)
-        self._reading = reading
+        self._begun, self._reading = begun, reading
         try:
-            self._read_ranges(reading, begun)
+            self._read_ranges(reading)
             self._sweep(reading, begun)
         except _Stopped:
             self._ledger.record_state(begun, BackfillState.STOPPED)
@@ -144,12 +143,12 @@ class Backfill:
         """Have capture remember from here on; wait until all that came before can be seen."""
         self._memory, self._remembered_from = uuid.uuid4().hex, None
         self._show_life()
-        snapshot = Snapshot.parse(marks.read_snapshot(self._connection))
+        snapshot = Snapshot.parse(self._steps.read_snapshot())
         self._await(lambda: self._remembered_from is not None, "capture to take up the backfill")
         before = np.array(sorted(snapshot.running), np.int64)
 
         def are_seen() -> bool:
-            now = Snapshot.parse(marks.read_snapshot(self._connection))
+            now = Snapshot.parse(self._steps.read_snapshot())
             return bool(now.sees(before).all())
 
         names = ", ".join(str(xid) for xid in before[:5])
@@ -159,58 +158,68 @@ class Backfill:
         assert self._remembered_from is not None
         return self._remembered_from
 
-    def _read_ranges(self, reading: Reading, begun: Begun) -> None:
+    def _read_ranges(self, reading: Reading) -> None:
         """Read until the log has every range."""
         running: set[Future[None]] = set()
         pause, reads = _FIRST_PAUSE_S, 0
         with ThreadPoolExecutor(self._parallel, "walgate-chunk") as pool:
             while not reading.is_done:
                 self._require_wanted()
-                if self._is_forgotten and not running:
-                    self._begin()
                 while self._may_read(reading, len(running)):
                     reads += 1
                     running.add(pool.submit(reading.read_range, self._memory, reads))
                 done, running = wait(running, timeout=_LOOK_S, return_when=FIRST_COMPLETED)
-                for read in done:
-                    pause = self._require_read(read, pause)
-                self._take_news(begun)
-                self._show_life_again()
+                try:
+                    for read in done:
+                        read.result()
+                        pause = _FIRST_PAUSE_S
+                    self._take_news()
+                    self._show_life_again()
+                    if self._is_forgotten and not running:
+                        self._begin()
+                except WalgateError as error:
+                    pause = self._pause_after(error, pause)
 
     def _may_read(self, reading: Reading, running: int) -> bool:
         if self._is_forgotten or running >= self._parallel or not reading.has_more:
             return False
         return reading.waiting_bytes < _WAITING_BYTES
 
-    def _require_read(self, read: Future[None], pause: float) -> float:
-        """Raise what a read failed with, unless it may go well after a pause; the next pause."""
-        error = read.exception()
-        if error is None:
-            return _FIRST_PAUSE_S
-        if not isinstance(error, WalgateError) or error.retry is Retry.AFTER_FIX:
+    def _pause_after(self, error: WalgateError, pause: float) -> float:
+        """Wait before something is tried again; the pause after the next failure.
+
+        Raises: the error, where it needs a person.
+        """
+        if error.retry is Retry.AFTER_FIX:
             raise error
-        _logger.warning("chunk not read", extra={"fields": {"reason": error.message}})
+        fields = {"reason": error.message, "retry_s": pause}
+        _logger.warning("backfill interrupted", extra={"fields": fields})
         self._stop.wait(pause)
         return min(2 * pause, _LONGEST_PAUSE_S)
 
     def _sweep(self, reading: Reading, begun: Begun) -> None:
         """Have removed what was not brought, and not changed since the start."""
+        pause = _FIRST_PAUSE_S
         while self._swept != "staged":
+            self._require_wanted()
             self._swept = None
-            with reading.hold_relation() as relation:
-                # A capture that has begun meanwhile has emptied the spool.
-                self._folder.store_sweep(Sweeping(relation, begun.start), backfill=begun.id)
-                reach("before_sweep")
-                self._emit(Sweep(begun.id))
-            reach("after_sweep")
-            self._await(lambda: self._swept is not None, "capture to stage the sweep")
+            try:
+                with reading.hold_relation() as relation:
+                    # A capture that has begun meanwhile has emptied the spool.
+                    self._folder.store_sweep(Sweeping(relation, begun.start), backfill=begun.id)
+                    reach("before_sweep")
+                    self._emit(Sweep(begun.id))
+                reach("after_sweep")
+                self._await(lambda: self._swept is not None, "capture to stage the sweep")
+            except WalgateError as error:
+                pause = self._pause_after(error, pause)
 
     def _await(self, is_reached: Callable[[], bool], what: str) -> None:
         """Wait for something, saying now and then what is waited for."""
         began = said = time.monotonic()
         while not is_reached():
             self._require_wanted()
-            self._take_news(None)
+            self._take_news()
             self._show_life_again()
             now = time.monotonic()
             if now - said >= _SAY_AGAIN_S:
@@ -219,7 +228,7 @@ class Backfill:
                 _logger.warning("backfill waits", extra={"fields": fields})
             self._stop.wait(_LOOK_S)
 
-    def _take_news(self, begun: Begun | None) -> None:
+    def _take_news(self) -> None:
         """Note what the log says has become of our steps."""
         chunks: list[StagedChunk] = []
         for staged in self._tail.read():
@@ -241,8 +250,8 @@ class Backfill:
         for chunk in chunks:
             self.progress = self.progress.add(chunk)
             self._on_progress(self.progress)
-        if chunks and begun is not None:
-            self._ledger.record_chunks(begun, chunks)
+        if chunks and self._begun is not None:
+            self._ledger.record_chunks(self._begun, chunks)
 
     def _show_life_again(self) -> None:
         if time.monotonic() - self._said_at >= _SIGN_OF_LIFE_S:
@@ -253,7 +262,7 @@ class Backfill:
         self._emit(Begin(self.progress.backfill, self._memory, str(self._wanted.table)))
 
     def _emit(self, step: Step) -> None:
-        marks.emit_mark(self._connection, format_step(step))
+        self._steps.emit(format_step(step))
         self._said_at = time.monotonic()
 
     def _require_wanted(self) -> None:

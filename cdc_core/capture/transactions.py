@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import assert_never
 
 from cdc_core.backfill.steps import Step, parse_step
@@ -24,6 +24,7 @@ from cdc_core.capture.backfills import NOTHING_SPOOLED, Backfills, Spooled
 from cdc_core.capture.batches import Batch, Block, Entry, Runs, Transactions, split_blocks
 from cdc_core.capture.concealing import Conceal, conceal_nothing
 from cdc_core.capture.marks import mark_id, read_mark
+from cdc_core.capture.open_transaction import OpenTransaction
 from cdc_core.capture.replay import Replay
 from cdc_core.errors import UnexpectedMessage
 from cdc_core.layout import END_LSN_NOT_KNOWN
@@ -48,28 +49,6 @@ Frame = bytes | memoryview
 # Decoding takes some 30 bytes in flight for a NULL of one byte on the wire.
 BLOCK_ROWS = 10_000
 BLOCK_BYTES = 4 << 20
-
-
-@dataclass(slots=True)
-class _Open:
-    """The transaction being received.
-
-    `seq` is the next entry's where the current run began, at row `run_row` of the frames that wait;
-    `block` and `row` say where its first row is, `entry` its first entry; `size` is its bytes so
-    far.
-    """
-
-    begin: Begin
-    index: int
-    replayed: bool
-    block: int
-    row: int
-    entry: int
-    run_row: int
-    seq: int = 0
-    entries: int = 0
-    size: int = 0
-    spooled: bool = False
 
 
 class Collector:
@@ -101,7 +80,7 @@ class Collector:
         self._blocks: list[Block] = []
         self._entries: list[Entry] = []
         self._transactions = Transactions()
-        self._open: _Open | None = None
+        self._open: OpenTransaction | None = None
         self._size = 0
         self._waiting_size = 0
         self._rows = 0
@@ -211,7 +190,7 @@ class Collector:
             )
         row = len(self._frames)
         entry = len(self._entries)
-        self._open = _Open(begin, index, replayed, len(self._blocks), row, entry, row)
+        self._open = OpenTransaction(begin, index, replayed, len(self._blocks), row, entry, row)
 
     def _commit(self, commit: Commit) -> None:
         transaction = self._require_open("commit")
@@ -270,7 +249,7 @@ class Collector:
         else:
             self._take_step(transaction, step, detail)
 
-    def _take_step(self, transaction: _Open, step: Step, detail: str) -> None:
+    def _take_step(self, transaction: OpenTransaction, step: Step, detail: str) -> None:
         """Add what a step of a backfill brings, after all that came before it is decoded."""
         self._cut_block()
         taken = self._backfills.take(step, detail, at_us=transaction.begin.committed_at_us)
@@ -308,12 +287,12 @@ class Collector:
         transaction.seq += 1
         transaction.entries += 1
 
-    def _require_open(self, kind: str) -> _Open:
+    def _require_open(self, kind: str) -> OpenTransaction:
         if self._open is None:
             raise UnexpectedMessage("between transactions", kind)
         return self._open
 
-    def _end_run(self, transaction: _Open) -> None:
+    def _end_run(self, transaction: OpenTransaction) -> None:
         """Close the run of rows that ends here; a replayed transaction's rows are dropped."""
         rows = len(self._frames) - transaction.run_row
         if rows and transaction.replayed:

@@ -149,12 +149,11 @@ class ChunkReader:
         """Hold the table as it is until the block ends. Raises: SourceError."""
         table = self._published
         only = sql.SQL("" if table.kind == "p" else "ONLY ")
-        with self._connection.transaction():
+        lock = sql.SQL("lock table {}{} in access share mode").format(only, table.identifier)
+        with source_errors(f"read {table.table}"), self._connection.transaction():
             with source_errors(f"lock {table.table}"):
                 self._connection.execute(_SETTINGS)
-                self._connection.execute(
-                    sql.SQL("lock table {}{} in access share mode").format(only, table.identifier)
-                )
+                self._connection.execute(lock)
             yield
 
     def look(self) -> OpenRead:

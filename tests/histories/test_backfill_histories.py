@@ -16,7 +16,7 @@ from orchestration.backfill import run_backfills
 from tests.backfill.folded_log import fold, read_changes, read_source
 from tests.deadline import wait_for
 from tests.fix_pipeline import Pipeline
-from tests.postgres_server import Database
+from tests.postgres_server import Database, PostgresServer
 
 T = TableName("public", "t")
 
@@ -52,11 +52,15 @@ class Worker:
 @pytest.fixture
 def worker(pipeline: Pipeline, database18: Database) -> Worker:
     """Lend a worker over a table of 40 rows."""
-    database18.execute("create table t (id int primary key, v text, big text)")
-    database18.execute("alter table t alter big set storage external")
-    database18.execute("insert into t select i, 'old', null from generate_series(1, 40) i")
+    make_table(database18)
     pipeline.make_slot_again()
     return Worker(pipeline)
+
+
+def make_table(database: Database) -> None:
+    database.execute("create table t (id int primary key, v text, big text)")
+    database.execute("alter table t alter big set storage external")
+    database.execute("insert into t select i, 'old', null from generate_series(1, 40) i")
 
 
 def test_history_18_a_writer_that_was_open_when_its_table_was_added_is_waited_for(
@@ -103,3 +107,22 @@ def test_a_column_added_between_chunks_is_in_the_later_ones(
     assert widths == sorted(widths)
     assert set(widths) == {3, 4}
     assert {entry["values"][3] for entry in entries if len(entry["values"]) > 3} == {"7"}
+
+
+def test_a_server_that_restarts_in_mid_backfill_is_come_back_to(
+    private_postgres: Callable[..., PostgresServer], make_pipeline: Callable[..., Pipeline]
+) -> None:
+    server = private_postgres(18)
+    database = server.create_database("source")
+    make_table(database)
+    worker = Worker(make_pipeline(database))
+
+    def restart() -> None:
+        database.execute("update t set v = 'new' where id > 20")
+        server.restart("immediate")
+
+    worker.at_chunk[10] = restart
+    worker.thread.start()
+    assert worker.finish().rows >= 40
+    worker.pipeline.catch_up()
+    assert fold(worker.pipeline.root, "public.t") == read_source(database, "t")

@@ -1,0 +1,52 @@
+"""The connection of a backfill beside its reads: it writes steps into the WAL."""
+
+from __future__ import annotations
+
+import threading
+
+import psycopg
+
+from cdc_core.settings import SourceSettings
+from cdc_core.source import chunks, marks
+from cdc_core.source.connection import open_connection
+from cdc_core.vocabulary import TableName
+
+
+class StepConnection:
+    """One connection for all threads, made when it is needed and again after it was lost."""
+
+    def __init__(self, source: SourceSettings) -> None:
+        """Connect later."""
+        self._source = source
+        self._lock = threading.Lock()
+        self._connection: psycopg.Connection | None = None
+
+    def emit(self, message: str) -> None:
+        """Write a step that the stream will carry at its place. Raises: SourceError."""
+        with self._lock:
+            marks.emit_mark(self._connect(), message)
+
+    def read_snapshot(self) -> str:
+        """Which transactions are seen now, in Postgres' text form. Raises: SourceError."""
+        with self._lock:
+            return marks.read_snapshot(self._connect())
+
+    def estimate_size(self, table: TableName) -> tuple[int, int]:
+        """About how many rows a table has, and its bytes on disk. Raises: SourceError."""
+        with self._lock:
+            return chunks.estimate_size(self._connect(), table)
+
+    def close(self) -> None:
+        """Disconnect."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+
+    def _connect(self) -> psycopg.Connection:
+        if self._connection is None or self._connection.closed:
+            self._connection = open_connection(
+                self._source,
+                application_name="walgate steps",
+                answer_s=self._source.silence_timeout,
+            )
+        return self._connection
