@@ -2,8 +2,9 @@
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import dagster as dg
@@ -33,6 +34,8 @@ def build_backfill_asset(settings: Settings, tables: Sequence[TableName]) -> dg.
             " Materialize the table, or wait for sensor merge_staged_changes, to see the rows."
         ),
         group_name="backfill",
+        # A dry run observes the table and does not fill its partition.
+        output_required=False,
         kinds={"postgres", "deltalake"},
         partitions_def=dg.StaticPartitionsDefinition(sorted(by_key)),
         config_schema={
@@ -53,7 +56,7 @@ def build_backfill_asset(settings: Settings, tables: Sequence[TableName]) -> dg.
             ),
         },
     )
-    def backfill(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
+    def backfill(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
         config = context.op_execution_context.op_config
         for name in ("chunk_rows", "parallel"):
             if config[name] < 1:
@@ -61,8 +64,11 @@ def build_backfill_asset(settings: Settings, tables: Sequence[TableName]) -> dg.
                     f"{name} is {config[name]}, expected 1 or more", allow_retries=False
                 )
         table = by_key[context.partition_key]
+        observe = partial(dg.AssetObservation, BACKFILL_KEY, partition=context.partition_key)
         if config["dry_run"]:
-            return _estimate(settings, table, config["chunk_rows"])
+            metadata = _estimate(settings, table, config["chunk_rows"])
+            context.log_event(observe(metadata=metadata))
+            return
         observed_at = began = time.monotonic()
 
         def tell(_: TableName, progress: Progress) -> None:
@@ -70,12 +76,7 @@ def build_backfill_asset(settings: Settings, tables: Sequence[TableName]) -> dg.
             now = time.monotonic()
             if now - observed_at >= _OBSERVE_S:
                 observed_at = now
-                metadata = _describe(progress, now - began)
-                context.log_event(
-                    dg.AssetObservation(
-                        BACKFILL_KEY, partition=context.partition_key, metadata=metadata
-                    )
-                )
+                context.log_event(observe(metadata=_describe(progress, now - began)))
 
         done: dict[TableName, Progress] = {}
 
@@ -92,26 +93,23 @@ def build_backfill_asset(settings: Settings, tables: Sequence[TableName]) -> dg.
             )
 
         host_loop(context.op_execution_context, work, most_s=None)
-        return dg.MaterializeResult(
-            metadata={"table": str(table)} | _describe(done[table], time.monotonic() - began)
-        )
+        metadata = {"table": str(table)} | _describe(done[table], time.monotonic() - began)
+        yield dg.MaterializeResult(metadata=metadata)
 
     return backfill
 
 
-def _estimate(settings: Settings, table: TableName, chunk_rows: int) -> dg.MaterializeResult[None]:
+def _estimate(settings: Settings, table: TableName, chunk_rows: int) -> dict[str, Any]:
     with closing(open_connection(settings.source, application_name="walgate look")) as connection:
         rows, size = estimate_size(connection, table)
-    return dg.MaterializeResult(
-        metadata={
-            "table": str(table),
-            "dry_run": True,
-            "what_to_do": "launch it with dry_run: false to read the table",
-            "rows_estimated": rows,
-            "bytes_estimated": size,
-            "chunks_estimated": -(-rows // chunk_rows),
-        }
-    )
+    return {
+        "table": str(table),
+        "dry_run": True,
+        "what_to_do": "launch it with dry_run: false to read the table",
+        "rows_estimated": rows,
+        "bytes_estimated": size,
+        "chunks_estimated": -(-rows // chunk_rows),
+    }
 
 
 def _describe(progress: Progress, seconds: float) -> dict[str, Any]:

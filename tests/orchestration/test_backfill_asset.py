@@ -39,8 +39,10 @@ def materialize(
         raise_on_error=False,
     )
     assert result.success, result.all_events[-1].message
-    (made,) = result.asset_materializations_for_node("backfill")
-    return {name: value.value for name, value in made.metadata.items()}
+    made = result.asset_materializations_for_node("backfill")
+    seen = result.asset_observations_for_node("backfill")
+    metadata = made[0].metadata if made else seen[0].metadata
+    return {name: value.value for name, value in metadata.items()}
 
 
 def test_a_bare_click_says_what_it_would_do_and_the_next_does_it(
@@ -59,6 +61,7 @@ def test_a_bare_click_says_what_it_would_do_and_the_next_does_it(
     assert (told["rows_estimated"], told["chunks_estimated"]) == (5000, 1)
     assert told["bytes_estimated"] > 100_000
     assert not (pipeline.root / "staging").exists()
+    assert instance.fetch_materializations(BACKFILL_KEY, limit=1).records == []
     told = materialize(pipeline, instance, notes, dry_run=False, chunk_rows=1000)
     assert (told["rows"], told["chunks"], told["stale_dropped"]) == (5000, 6, 0)
     assert fold(pipeline.root, "public.notes") == read_source(database18, "notes")
