@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import pyarrow as pa
 
 from cdc_core.vocabulary import Position, Relation
+
+# The texts of a key's columns, in key order.
+Key: TypeAlias = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +23,8 @@ class Chunk:
 
     relation: Relation
     values: pa.ListArray
-    low: tuple[str, ...] | None
-    high: tuple[str, ...] | None
+    low: Key | None
+    high: Key | None
 
 
 @dataclass(frozen=True, slots=True)

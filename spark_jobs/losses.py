@@ -14,10 +14,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from cdc_core.vocabulary import Position
-from spark_jobs.changes import id_names
 from spark_jobs.lake import Losses
 from spark_jobs.outcome import Outcome
-from spark_jobs.rows import is_older, match_names, name_lossy
+from spark_jobs.rows import is_older, match_keys, match_names, name_lossy
 from spark_jobs.shapes import Shape
 from spark_jobs.stretch import Stretch
 
@@ -48,22 +47,15 @@ def count_losses(
 def _count_swept(rows: DataFrame, shape: Shape, base: DataFrame, swept: Position) -> Counter[str]:
     """What the rows of a base have lost that are swept, and that no row replaces."""
     old = base.where("_raw is not null").alias("t").where(is_older("t", swept))
-    gone = old.join(rows.alias("s"), _match(shape), "left_anti")
+    gone = old.join(rows.alias("s"), match_keys(shape), "left_anti")
     return _count(gone, name_lossy(shape))
-
-
-def _match(shape: Shape) -> list[Expression]:
-    return [
-        F.col(f"t.`{name}`") == F.col(f"s.{id_name}")
-        for name, id_name in zip(match_names(shape), id_names(shape), strict=True)
-    ]
 
 
 def _count_replaced(rows: DataFrame, shape: Shape, base: DataFrame) -> Counter[str]:
     """What the rows of a base have lost that rows replace, but for what these take over."""
     names = [f"`{name}`" for name in match_names(shape)]
     old = base.where("_raw is not null").select(*names, name_lossy(shape).alias("_lossy"))
-    replaced = old.where(F.size("_lossy") > 0).alias("t").join(rows.alias("s"), _match(shape))
+    replaced = old.where(F.size("_lossy") > 0).alias("t").join(rows.alias("s"), match_keys(shape))
     kept = F.when(F.col("s._present"), F.col("s._carried")).otherwise(F.array())
     return _count(replaced, F.array_except("t._lossy", kept.cast("array<string>")))
 

@@ -51,6 +51,14 @@ def match_names(shape: Shape) -> list[str]:
     return [shape.names[i] for i in shape.key] if has_exact_key(shape) else ["_key"]
 
 
+def match_keys(shape: Shape) -> list[Expression]:
+    """That a row of the table, as `t`, is identified by the ids of another, as `s`."""
+    return [
+        F.col(f"t.`{name}`") == F.col(f"s.{id_name}")
+        for name, id_name in zip(match_names(shape), id_names(shape), strict=True)
+    ]
+
+
 def type_rows(folded: DataFrame, shape: Shape) -> DataFrame:
     """Give folded rows the columns of the table.
 
@@ -139,10 +147,7 @@ def apply_rows(
     arrived = rows.where("_present").alias("s")
     if target is None:
         return arrived.select(*_select(insert(shape, carried, "s"), shape))
-    matches = [
-        F.col(f"t.`{name}`") == F.col(f"s.{id_name}")
-        for name, id_name in zip(match_names(shape), id_names(shape), strict=True)
-    ]
+    matches = match_keys(shape)
     old = target.alias("t")
     present = F.col("s._present")
     is_kept = present.isNull()

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
-Key: TypeAlias = tuple[str, ...]
+from cdc_core.spooled import Key
 
 
 @dataclass(frozen=True, slots=True)

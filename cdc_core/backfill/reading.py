@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -20,15 +19,12 @@ from cdc_core.backfill.plan import Plan, Range
 from cdc_core.backfill.steps import Step, Watermark
 from cdc_core.backfill.visibility import Snapshot
 from cdc_core.crash_points import reach
-from cdc_core.protocol.concealment import Concealment, Treatment
+from cdc_core.protocol.concealment import Conceal, Concealment, Treatment
 from cdc_core.settings import SourceSettings
 from cdc_core.source.chunks import ChunkReader, OpenRead, join_rows
 from cdc_core.spooled import Chunk
 from cdc_core.staging.chunks import ChunkFolder
 from cdc_core.vocabulary import Relation, TableName
-
-# Gives what is concealed of a relation. Raises: ConfigurationError.
-Conceal: TypeAlias = Callable[[Relation], Concealment | None]
 
 
 @dataclass(frozen=True, slots=True)

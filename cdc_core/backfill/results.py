@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cdc_core.backfill.plan import Key
+from cdc_core.spooled import Key
 from cdc_core.staging.backfills import StagedChunk
 from cdc_core.staging.tail import Staged
 

@@ -9,16 +9,12 @@ table has of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
 
 from cdc_core.errors import ConfigurationError
-from cdc_core.protocol.concealment import Concealment, Treatment
+from cdc_core.protocol.concealment import Conceal, Concealment, Treatment
 from cdc_core.settings import Settings, TableSettings
 from cdc_core.table_patterns import choose_rule
 from cdc_core.vocabulary import Relation
-
-# Gives what is concealed of a relation. Raises: ConfigurationError.
-Conceal: TypeAlias = Callable[[Relation], Concealment | None]
 
 
 def conceal_nothing(_: Relation) -> None:

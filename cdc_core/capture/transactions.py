@@ -22,12 +22,13 @@ from typing import assert_never
 from cdc_core.backfill.steps import Step, parse_step
 from cdc_core.capture.backfills import NOTHING_SPOOLED, Backfills, Spooled
 from cdc_core.capture.batches import Batch, Block, Entry, Runs, Transactions, split_blocks
-from cdc_core.capture.concealing import Conceal, conceal_nothing
+from cdc_core.capture.concealing import conceal_nothing
 from cdc_core.capture.marks import mark_id, read_mark
 from cdc_core.capture.open_transaction import OpenTransaction
 from cdc_core.capture.replay import Replay
 from cdc_core.errors import UnexpectedMessage
 from cdc_core.layout import END_LSN_NOT_KNOWN
+from cdc_core.protocol.concealment import Conceal
 from cdc_core.protocol.frames import HEADER_SIZE, KEEPALIVE, XLOG_DATA
 from cdc_core.protocol.messages import (
     ROW_KINDS,

@@ -55,7 +55,7 @@ class Wakeups:
     def _run(self) -> None:
         while not self._closing.is_set():
             try:
-                with self._redis.pubsub() as listener:  # type: ignore[no-untyped-call] # Redis has none.
+                with self._redis.pubsub() as listener:  # type: ignore[no-untyped-call] # Not annotated.
                     self._listen(listener)
             except redis.RedisError:
                 self._closing.wait(_RECONNECT_S)

@@ -8,9 +8,10 @@ as it came, can hold what is concealed. Costs some microseconds a row, of these 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import TypeAlias
 
 from cdc_core.errors import MalformedMessage
 from cdc_core.protocol.frames import HEADER_SIZE
@@ -91,6 +92,10 @@ class Concealment:
             base_modifier=-1,
             missing_value=None if missing is None else self.hash_text(missing.encode()).decode(),
         )
+
+
+# Gives what is concealed of a relation. Raises: ConfigurationError.
+Conceal: TypeAlias = Callable[[Relation], Concealment | None]
 
 
 def read_oid(frame: bytes | memoryview) -> int:

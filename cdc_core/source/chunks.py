@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 import numpy as np
 import psycopg
@@ -26,10 +25,8 @@ from cdc_core.source.catalog import complete_relation
 from cdc_core.source.connection import open_connection, source_errors
 from cdc_core.source.membership import read_membership
 from cdc_core.source.published_tables import PublishedTable, read_published_tables
+from cdc_core.spooled import Key
 from cdc_core.vocabulary import Relation, ReplicaIdentity, TableName
-
-# The texts of a key's columns, in key order.
-Key: TypeAlias = tuple[str, ...]
 
 _LIST = DECODED_SCHEMA.field("values").type
 # An index is scanned; whoever waits behind our lock request waits no longer than this.

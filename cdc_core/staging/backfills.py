@@ -17,6 +17,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from cdc_core.layout import BACKFILLS_SCHEMA
+from cdc_core.spooled import Key
 from cdc_core.staging.tables import staging_errors
 from cdc_core.vocabulary import Lsn, Position, TableName
 
@@ -49,8 +50,8 @@ class StagedChunk:
     """A chunk that the log has taken, between two keys; None where there is no bound."""
 
     number: int
-    low: tuple[str, ...] | None
-    high: tuple[str, ...] | None
+    low: Key | None
+    high: Key | None
     rows: int
     stale: int
     size: int

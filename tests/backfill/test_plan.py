@@ -5,7 +5,8 @@ import random
 
 import pytest
 
-from cdc_core.backfill.plan import Key, Plan, Range
+from cdc_core.backfill.plan import Plan, Range
+from cdc_core.spooled import Key
 
 
 def key(number: int | None) -> Key | None:

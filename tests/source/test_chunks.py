@@ -10,7 +10,8 @@ import pytest
 
 from cdc_core.errors import SourceError
 from cdc_core.settings import SourceSettings
-from cdc_core.source.chunks import ChunkReader, Key, OpenRead, join_rows
+from cdc_core.source.chunks import ChunkReader, OpenRead, join_rows
+from cdc_core.spooled import Key
 from cdc_core.vocabulary import TableName
 from tests.postgres_server import Database
 
