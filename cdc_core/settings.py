@@ -100,6 +100,13 @@ class SparkSettings(_Section):
     conf: SparkConf = Field(default_factory=dict, repr=False)
 
 
+class BackfillSettings(_Section):
+    """`[backfill]`: how many rows are read at once, and by how many connections at a time."""
+
+    chunk_rows: Count = 50_000
+    parallel: Count = 2
+
+
 class MergeSettings(_Section):
     """`[merge]`: how much one round takes, and how long a run waits for more."""
 
@@ -154,6 +161,7 @@ class Settings(_Section):
     capture: CaptureSettings = CaptureSettings()
     spark: SparkSettings = SparkSettings()
     merge: MergeSettings = MergeSettings()
+    backfill: BackfillSettings = BackfillSettings()
     dagster: DagsterSettings
     tables: dict[Pattern, TableSettings] = Field(default_factory=dict)
     hash_key: SecretStr | None = Field(default=None, repr=False)

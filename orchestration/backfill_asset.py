@@ -46,12 +46,12 @@ def build_backfill_asset(settings: Settings, tables: Sequence[TableName]) -> dg.
             ),
             "chunk_rows": dg.Field(
                 int,
-                default_value=50_000,
+                default_value=settings.backfill.chunk_rows,
                 description="How many rows are read at once, under one short lock.",
             ),
             "parallel": dg.Field(
                 int,
-                default_value=2,
+                default_value=settings.backfill.parallel,
                 description="How many connections read at a time.",
             ),
         },

@@ -13,7 +13,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,8 +21,9 @@ from cdc_core.errors import Retry, StagingError
 from cdc_core.layout import DECODED_SCHEMA
 from cdc_core.spooled import Chunk, Sweeping
 from cdc_core.staging.parts import sync_folder
+from cdc_core.staging.relations import describe_relation, read_relation
 from cdc_core.staging.tables import staging_errors
-from cdc_core.vocabulary import Column, Lsn, Position, Relation, ReplicaIdentity, TableName
+from cdc_core.vocabulary import Lsn, Position
 
 _VALUES = pa.schema([DECODED_SCHEMA.field("values")])
 _ABOUT = b"walgate.chunk"
@@ -39,7 +39,7 @@ class ChunkFolder:
     def store(self, chunk: Chunk, *, backfill: str, memory: str, number: int, attempt: int) -> int:
         """Write one attempt at a chunk; the bytes it takes. Raises: StagingError."""
         about = {
-            "relation": _describe_relation(chunk.relation),
+            "relation": describe_relation(chunk.relation),
             "low": chunk.low,
             "high": chunk.high,
         }
@@ -62,12 +62,12 @@ class ChunkFolder:
         about = json.loads(rows.schema.metadata[_ABOUT])
         values = rows.column("values").combine_chunks()
         low, high = (None if about[end] is None else tuple(about[end]) for end in ("low", "high"))
-        return Chunk(_parse_relation(about["relation"]), values, low, high)
+        return Chunk(read_relation(about["relation"]), values, low, high)
 
     def store_sweep(self, sweeping: Sweeping, *, backfill: str) -> None:
         """Write what is to be swept. Raises: StagingError."""
         about = {
-            "relation": _describe_relation(sweeping.relation),
+            "relation": describe_relation(sweeping.relation),
             "start": [sweeping.start.epoch, int(sweeping.start.commit_lsn), sweeping.start.seq],
         }
         path = self._path(f"sweep-{backfill}.json")
@@ -84,7 +84,7 @@ class ChunkFolder:
             return None
         epoch, commit_lsn, seq = about["start"]
         start = Position(epoch, Lsn(commit_lsn), seq)
-        return Sweeping(_parse_relation(about["relation"]), start)
+        return Sweeping(read_relation(about["relation"]), start)
 
     @contextmanager
     def claim(self, backfill: str) -> Iterator[None]:
@@ -164,28 +164,3 @@ def _writing(path: Path) -> Iterator[int]:
         except BaseException:
             arriving.unlink(missing_ok=True)
             raise
-
-
-def _describe_relation(relation: Relation) -> dict[str, Any]:
-    return {
-        "oid": relation.oid,
-        "table": [relation.table.schema, relation.table.name],
-        "identity": str(relation.identity),
-        "published": relation.published,
-        "storage": relation.storage,
-        "columns": [
-            {name: getattr(column, name) for name in Column.__slots__}
-            for column in relation.columns
-        ],
-    }
-
-
-def _parse_relation(about: dict[str, Any]) -> Relation:
-    return Relation(
-        about["oid"],
-        TableName(*about["table"]),
-        ReplicaIdentity(about["identity"]),
-        tuple(Column(**column) for column in about["columns"]),
-        published=about["published"],
-        storage=about["storage"],
-    )

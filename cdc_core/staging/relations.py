@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -34,14 +35,7 @@ class RelationStore:
         rows = sorted(read_rows(self._table), key=lambda row: (row["epoch"], row["first_lsn"]))
         self._versions = {row["relation_version"] for row in rows}
         self._latest = {
-            row["oid"]: Relation(
-                oid=row["oid"],
-                table=TableName(row["schema"], row["name"]),
-                identity=ReplicaIdentity(row["identity"]),
-                columns=tuple(Column(**column) for column in row["columns"]),
-                published=row.get("published"),
-                storage=row.get("storage"),
-            )
+            row["oid"]: read_relation(row)
             for row in rows
             if staged is None or (row["epoch"], row["first_lsn"]) < staged
         }
@@ -59,21 +53,8 @@ class RelationStore:
         if not new:
             return
         rows = [
-            {
-                "relation_version": version,
-                "epoch": epoch,
-                "first_lsn": int(lsn),
-                "oid": relation.oid,
-                "schema": relation.table.schema,
-                "name": relation.table.name,
-                "identity": str(relation.identity),
-                "columns": [
-                    {field: getattr(column, field) for field in Column.__slots__}
-                    for column in relation.columns
-                ],
-                "published": relation.published,
-                "storage": relation.storage,
-            }
+            {"relation_version": version, "epoch": epoch, "first_lsn": int(lsn)}
+            | describe_relation(relation)
             for version, (relation, lsn) in new.items()
         ]
         try:
@@ -85,3 +66,31 @@ class RelationStore:
             raise
         self._versions.update(new)
         self._latest.update({relation.oid: relation for relation, _ in new.values()})
+
+
+def describe_relation(relation: Relation) -> dict[str, Any]:
+    """A relation as plain values, by the names of the table's columns."""
+    return {
+        "oid": relation.oid,
+        "schema": relation.table.schema,
+        "name": relation.table.name,
+        "identity": str(relation.identity),
+        "columns": [
+            {field: getattr(column, field) for field in Column.__slots__}
+            for column in relation.columns
+        ],
+        "published": relation.published,
+        "storage": relation.storage,
+    }
+
+
+def read_relation(row: Mapping[str, Any]) -> Relation:
+    """The relation that was described so."""
+    return Relation(
+        oid=row["oid"],
+        table=TableName(row["schema"], row["name"]),
+        identity=ReplicaIdentity(row["identity"]),
+        columns=tuple(Column(**column) for column in row["columns"]),
+        published=row.get("published"),
+        storage=row.get("storage"),
+    )

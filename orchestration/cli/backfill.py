@@ -33,9 +33,13 @@ def backfill(
     *,
     is_all: Annotated[bool, typer.Option("--all", help="Every published table.")] = False,
     chunk_rows: Annotated[
-        int, typer.Option(min=1, help="Rows that are read at once, under one short lock.")
-    ] = 50_000,
-    parallel: Annotated[int, typer.Option(min=1, help="Connections that read at a time.")] = 2,
+        int | None,
+        typer.Option(min=1, help="Rows that are read at once; else [backfill] chunk_rows."),
+    ] = None,
+    parallel: Annotated[
+        int | None,
+        typer.Option(min=1, help="Connections that read at a time; else [backfill] parallel."),
+    ] = None,
 ) -> None:
     """Bring all rows of tables into the log, exactly; Ctrl-C and SIGTERM end it cleanly."""
     from orchestration.backfill import run_backfills
@@ -47,8 +51,8 @@ def backfill(
         done = run_backfills(
             settings,
             chosen,
-            chunk_rows=chunk_rows,
-            parallel=parallel,
+            chunk_rows=chunk_rows or settings.backfill.chunk_rows,
+            parallel=parallel or settings.backfill.parallel,
             stop=stop,
             on_progress=said.tell,
         )

@@ -48,6 +48,10 @@ root = {root}
 # driver_memory = "4g"
 # conf = {{}}
 
+# [backfill]
+# chunk_rows = 50000           # read at once, under one short lock that keeps no writer waiting
+# parallel = 2                 # connections that read at a time
+
 # [merge]
 # round_rows = 2000000
 # linger_seconds = 60          # a run under Dagster waits this long for more
