@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from cdc_core.backfill.reading import Wanted
 from cdc_core.backfill.results import Progress
 from cdc_core.backfill.worker import Backfill
 from cdc_core.capture.concealing import make_conceal
-from cdc_core.capture.loop import Bound
-from cdc_core.capture.run import run_capture
-from cdc_core.errors import SlotInUse, WalgateError
 from cdc_core.settings import Settings
-from cdc_core.source.connection import open_briefly
-from cdc_core.source.slot import read_slot
+from cdc_core.spooled import Key
 from cdc_core.staging.relations import RelationStore
 from cdc_core.vocabulary import Relation, TableName
+from orchestration.own_capture import capturing
 
 
 def run_backfills(
@@ -34,17 +30,12 @@ def run_backfills(
 
     Raises: WalgateError.
     """
-
-    def find_latest(oid: int) -> Relation | None:
-        return RelationStore(settings.lake.root / "staging" / "relations").latest(oid)
-
     done: dict[TableName, Progress] = {}
-    with _capturing(settings, stop):
+    with capturing(settings, stop):
         for table in tables:
-            conceal = make_conceal(settings, find_latest)
             run = Backfill(
                 settings.lake,
-                Wanted(settings.source, table, chunk_rows, conceal),
+                _want(settings, table, chunk_rows=chunk_rows),
                 parallel=parallel,
                 stop=stop,
                 on_progress=partial(on_progress, table),
@@ -55,36 +46,21 @@ def run_backfills(
     return done
 
 
-@contextmanager
-def _capturing(settings: Settings, stop: threading.Event) -> Iterator[None]:
-    """Have capture run while a block does: the one that holds the slot, or one of our own.
+def reread_keys(
+    settings: Settings, table: TableName, keys: Sequence[Key], *, stop: threading.Event
+) -> bool:
+    """Bring into the log what some keys of a table have now: their rows, or that they have none.
 
-    Raises: WalgateError, what ended our own.
+    A key is the texts of its columns, in key order. Give whether it was done before it was told to
+    stop. Raises: WalgateError.
     """
-    source = settings.source
-    with closing(open_briefly(source, application_name="walgate look")) as connection:
-        slot = read_slot(connection, source.slot)
-    if slot is not None and slot.active_pid is not None:
-        yield
-        return
-    finished = threading.Event()
-    failures: list[WalgateError] = []
+    with capturing(settings, stop):
+        wanted = _want(settings, table, chunk_rows=settings.backfill.chunk_rows)
+        return Backfill(settings.lake, wanted, parallel=1, stop=stop).reread(keys)
 
-    def capture() -> None:
-        try:
-            run_capture(settings, Bound(finished))
-        except SlotInUse:
-            pass  # Another came first, and serves as well.
-        except WalgateError as error:
-            failures.append(error)
-            stop.set()
 
-    thread = threading.Thread(target=capture, name="walgate-capture", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        finished.set()
-        thread.join()
-        if failures:
-            raise failures[0]
+def _want(settings: Settings, table: TableName, *, chunk_rows: int) -> Wanted:
+    def find_latest(oid: int) -> Relation | None:
+        return RelationStore(settings.lake.root / "staging" / "relations").latest(oid)
+
+    return Wanted(settings.source, table, chunk_rows, make_conceal(settings, find_latest))

@@ -213,12 +213,10 @@ def _require_plain_key(opened: OpenRead, concealment: Concealment | None) -> Non
         if concealment is not None and concealment.treatments[index] is not Treatment.KEEP
     ]
     if hidden:
+        table = opened.relation.table
         raise ConfigurationError(
-            [
-                f"{opened.relation.table} has hashes in key column {', '.join(hidden)}: its rows cannot"
-                " be asked for by what the lake has of their keys"
-            ],
-            fix=f"bring all of it: `walgate backfill '{opened.relation.table}'`",
+            [f"the lake has hashes of {', '.join(hidden)}, by which rows of {table} are known"],
+            fix=f"bring all of the table: `walgate backfill '{table}'`",
         )
 
 
