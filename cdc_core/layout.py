@@ -75,7 +75,7 @@ RELATIONS_SCHEMA = pa.schema(
         ),
         pa.field("published", pa.string()),
         pa.field("storage", pa.int64()),
-        pa.field("rewritten", pa.int64()),
+        pa.field("rewritten", pa.int64(), nullable=False),
     ]
 )
 
