@@ -78,14 +78,14 @@ class RunningDagster:
         return bool(answer and answer.get("data", {}).get("assetNodes"))
 
     def read_ticks(self, sensor: str) -> list[dict[str, Any]]:
-        """Give the newest ticks of a sensor, newest first."""
+        """Give the newest ticks of a sensor, newest first; none while our code is not loaded."""
         data = self.query(
             "query($selector: SensorSelector!) { sensorOrError(sensorSelector: $selector) {"
             " ... on Sensor { sensorState { ticks(limit: 20)"
             " { timestamp status skipReason runIds error { message } } } } } }",
             selector=REPOSITORY | {"sensorName": sensor},
         )
-        ticks: list[dict[str, Any]] = data["sensorOrError"]["sensorState"]["ticks"]
+        ticks: list[dict[str, Any]] = data["sensorOrError"].get("sensorState", {}).get("ticks", [])
         return ticks
 
     def read_runs(self, job: str) -> list[dict[str, Any]]:
