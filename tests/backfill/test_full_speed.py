@@ -1,0 +1,85 @@
+"""Backfills under eight writers at full speed: right at every watermark, and at rest."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from cdc_core.backfill.visibility import Memory, Snapshot
+from cdc_core.settings import load_settings
+from cdc_core.vocabulary import TableName
+from orchestration.backfill import run_backfills
+from tests.backfill.folded_log import fold, read_source
+from tests.backfill.hot_table import TABLE, Difference, compare, lay, stage_stream, writing
+from tests.fix_pipeline import Pipeline
+
+HOT_ROWS, LARGE_ROWS = 2000, 3_000_000
+MOST_TRIES = 20
+
+
+def let_all_pass(self: Memory, _: Snapshot, keys: pa.StringArray) -> Any:
+    """The rule switched off."""
+    del self
+    return np.ones(len(keys), np.bool_)
+
+
+def backfill(
+    pipeline: Pipeline, *, rows: int, seed: int, chunk_rows: int
+) -> tuple[int, list[Difference]]:
+    """Backfill the table while it is written to; give the chunks, and what differs."""
+    streamed = lay(pipeline, rows)
+    settings = load_settings(pipeline.folder / "walgate.toml", {})
+    table = TableName.parse(TABLE)
+    with writing(pipeline.database, streamed, keys=rows, seed=seed):
+        done = run_backfills(
+            settings, [table], chunk_rows=chunk_rows, parallel=4, stop=threading.Event()
+        )
+    pipeline.catch_up()
+    stage_stream(streamed)
+    chunks, differences = compare(pipeline.root, streamed / "lake")
+    assert chunks == done[table].chunks
+    return chunks, differences
+
+
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in range(100, 120))]
+)
+def test_a_hot_table_is_right_at_every_watermark(pipeline: Pipeline, seed: int) -> None:
+    chunks, differences = backfill(pipeline, rows=HOT_ROWS, seed=seed, chunk_rows=100)
+    assert not differences
+    assert chunks >= HOT_ROWS // 200
+    assert fold(pipeline.root, TABLE) == read_source(pipeline.database, TABLE)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", [200, 201])
+def test_a_large_table_is_right_at_every_watermark(pipeline: Pipeline, seed: int) -> None:
+    chunks, differences = backfill(pipeline, rows=LARGE_ROWS, seed=seed, chunk_rows=50_000)
+    assert not differences
+    assert chunks >= 10
+
+
+@pytest.mark.soak
+def test_without_the_rule_a_hot_table_is_wrong(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Memory, "find_current", let_all_pass)
+    streamed = lay(pipeline, HOT_ROWS)
+    settings = load_settings(pipeline.folder / "walgate.toml", {})
+    with writing(pipeline.database, streamed, keys=HOT_ROWS, seed=0):
+        for _ in range(MOST_TRIES):
+            run_backfills(
+                settings,
+                [TableName.parse(TABLE)],
+                chunk_rows=100,
+                parallel=4,
+                stop=threading.Event(),
+            )
+    pipeline.catch_up()
+    stage_stream(streamed)
+    _, differences = compare(pipeline.root, streamed / "lake")
+    assert differences
