@@ -18,7 +18,6 @@ from tests.backfill.hot_table import TABLE, Difference, compare, lay, stage_stre
 from tests.fix_pipeline import Pipeline
 
 HOT_ROWS, LARGE_ROWS = 2000, 3_000_000
-MOST_TRIES = 20
 
 
 def let_all_pass(self: Memory, _: Snapshot, keys: pa.StringArray) -> Any:
@@ -68,18 +67,5 @@ def test_without_the_rule_a_hot_table_is_wrong(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Memory, "find_current", let_all_pass)
-    streamed = lay(pipeline, HOT_ROWS)
-    settings = load_settings(pipeline.folder / "walgate.toml", {})
-    with writing(pipeline.database, streamed, keys=HOT_ROWS, seed=0):
-        for _ in range(MOST_TRIES):
-            run_backfills(
-                settings,
-                [TableName.parse(TABLE)],
-                chunk_rows=100,
-                parallel=4,
-                stop=threading.Event(),
-            )
-    pipeline.catch_up()
-    stage_stream(streamed)
-    _, differences = compare(pipeline.root, streamed / "lake")
+    _, differences = backfill(pipeline, rows=HOT_ROWS, seed=0, chunk_rows=100)
     assert differences
