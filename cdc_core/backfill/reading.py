@@ -22,19 +22,32 @@ from cdc_core.crash_points import reach
 from cdc_core.protocol.concealment import Conceal, Concealment, Treatment
 from cdc_core.settings import SourceSettings
 from cdc_core.source.chunks import ChunkReader, OpenRead, join_rows
-from cdc_core.spooled import Chunk
+from cdc_core.spooled import WHOLE, Chunk, Scope
 from cdc_core.staging.chunks import ChunkFolder
 from cdc_core.vocabulary import Relation, TableName
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be read: a table by its key, so many rows at once, with columns concealed."""
+    """What is to be read: a part of a table by its key, so many rows at once, columns concealed."""
 
     source: SourceSettings
     table: TableName
     chunk_rows: int
     conceal: Conceal
+    scope: Scope = WHOLE
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A part of a table, checked, and about how many rows it has.
+
+    `unswept` is why rows that the source has no more cannot be removed; None where they can.
+    """
+
+    scope: Scope
+    rows_estimated: int
+    unswept: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +79,7 @@ class Reading:
         self._lock = threading.Lock()
         self._openings = Openings()
         self._idle: list[ChunkReader] = []
+        self._busy: set[ChunkReader] = set()
         self._left: dict[tuple[int, int], Left] = {}
 
     @property
@@ -106,48 +120,53 @@ class Reading:
         except BaseException:
             reader.close()
             if chosen is not None:
-                self.record_void(chosen.number, chosen.attempt)
+                self.record_void(memory, chosen.number, chosen.attempt)
             raise
         finally:
             self._openings.release(number)
+            with self._lock:
+                self._busy.discard(reader)
         with self._lock:
             self._idle.append(reader)
 
-    @contextmanager
-    def hold_relation(self) -> Iterator[Relation]:
-        """Keep the table as it is while a block runs. Raises: SourceError, ConfigurationError."""
-        reader = self._take_reader()
-        try:
-            with reader.lock():
-                relation = reader.look().relation
-                concealment = self._wanted.conceal(relation)
-                yield concealment.conceal_relation(relation) if concealment else relation
-        finally:
-            reader.close()
-
-    def record_staged(self, number: int, attempt: int) -> Left | None:
+    def record_staged(self, memory: str, number: int, attempt: int) -> Left | None:
         """Note that the log has taken a range; None where that was known."""
+        self._discard(memory, number, attempt)
         with self._lock:
             left = self._left.pop((number, attempt), None)
             taken = self._plan.record_staged(number, attempt)
             return None if taken is None else left
 
-    def record_void(self, number: int, attempt: int) -> None:
+    def record_void(self, memory: str, number: int, attempt: int) -> None:
         """Note that a range must be read again."""
+        self._discard(memory, number, attempt)
         with self._lock:
             self._left.pop((number, attempt), None)
             self._plan.record_void(number, attempt)
+
+    def interrupt(self) -> None:
+        """End what is being read: its ranges are not in the log."""
+        with self._lock:
+            busy = list(self._busy)
+        for reader in busy:
+            reader.interrupt()
 
     def close(self) -> None:
         """Disconnect; nothing is being read any more."""
         for reader in self._idle:
             reader.close()
 
+    def _discard(self, memory: str, number: int, attempt: int) -> None:
+        self._folder.discard(backfill=self._backfill, memory=memory, number=number, attempt=attempt)
+
     def _take_reader(self) -> ChunkReader:
         with self._lock:
-            if self._idle:
-                return self._idle.pop()
-        return ChunkReader(self._wanted.source, self._wanted.table)
+            reader = self._idle.pop() if self._idle else None
+        if reader is None:
+            reader = ChunkReader(self._wanted.source, self._wanted.table, self._wanted.scope)
+        with self._lock:
+            self._busy.add(reader)
+        return reader
 
     def _choose_range(self, opened: OpenRead) -> Range | None:
         with self._lock:
@@ -197,6 +216,49 @@ class Reading:
                 self._openings.find_oldest(),
             )
         )
+
+
+def resolve(wanted: Wanted) -> Resolved:
+    """Look at what is to be read, before anything is begun.
+
+    Raises: ConfigurationError with every mistake in the part's bounds and condition, SourceError.
+    """
+    reader = ChunkReader(wanted.source, wanted.table, wanted.scope)
+    try:
+        with reader.lock():
+            opened = reader.look()
+            scope = reader.resolve_scope(opened)
+            unswept = "a condition may leave out any row" if scope.where is not None else None
+            unswept = unswept or _find_hashed(wanted, opened) or reader.find_unordered(opened)
+            return Resolved(scope, reader.estimate_rows(opened), unswept)
+    finally:
+        reader.close()
+
+
+@contextmanager
+def hold_relation(wanted: Wanted) -> Iterator[Relation]:
+    """Keep the table as it is while a block runs. Raises: SourceError, ConfigurationError."""
+    reader = ChunkReader(wanted.source, wanted.table)
+    try:
+        with reader.lock():
+            relation = reader.look().relation
+            concealment = wanted.conceal(relation)
+            yield concealment.conceal_relation(relation) if concealment else relation
+    finally:
+        reader.close()
+
+
+def _find_hashed(wanted: Wanted, opened: OpenRead) -> str | None:
+    """Why the lake's keys have no order at all; None where they have their own."""
+    concealment = wanted.conceal(opened.relation)
+    bounds = [key for key in (wanted.scope.low, wanted.scope.high) if key is not None]
+    width = max((len(key) for key in bounds), default=0)
+    if concealment is None:
+        return None
+    for index in opened.relation.key[:width]:
+        if concealment.treatments[index] is not Treatment.KEEP:
+            return f"{opened.relation.columns[index].name} is hashed in the lake"
+    return None
 
 
 def _look(reader: ChunkReader) -> tuple[Snapshot, OpenRead]:

@@ -8,7 +8,7 @@ the weakest there is, and keeps no reader and no writer waiting.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,9 +23,17 @@ from cdc_core.protocol.messages import AnnouncedColumn, Announcement
 from cdc_core.settings import SourceSettings
 from cdc_core.source.catalog import complete_relation
 from cdc_core.source.connection import open_connection, source_errors
+from cdc_core.source.key_order import find_unordered
 from cdc_core.source.membership import read_membership
 from cdc_core.source.published_tables import PublishedTable, read_published_tables
-from cdc_core.spooled import Key
+from cdc_core.source.scopes import (
+    bound_key,
+    estimate_rows,
+    list_names,
+    resolve_scope,
+    write_conditions,
+)
+from cdc_core.spooled import WHOLE, Key, Scope
 from cdc_core.vocabulary import Relation, ReplicaIdentity, TableName
 
 _LIST = DECODED_SCHEMA.field("values").type
@@ -35,6 +43,9 @@ _SETTINGS = sql.SQL("; ").join(
     sql.SQL("set local {} = {}").format(sql.Identifier(name), sql.Literal(value))
     for name, value in (_TIMEOUTS | {"row_security": "off"}).items()
 )
+_INTERRUPT_S = 5.0
+# An index for TOAST alone takes a page; of a table without statistics the planner guesses by size.
+_EMPTY_BYTES = 3 * 8192
 _COLUMNS = """
 select a.attname::text, a.atttypid::bigint, a.atttypmod
 from pg_attribute a where a.attrelid = %s and a.attnum > 0 and not a.attisdropped
@@ -53,6 +64,7 @@ class OpenRead:
     snapshot: str
     _connection: psycopg.Connection
     _published: PublishedTable
+    _scope: Scope
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -82,13 +94,19 @@ class OpenRead:
         limit: int | None,
         offset: int,
     ) -> list[pa.StringArray]:
-        bounds = [self._bound(">", low), self._bound("<=", high)]
-        conditions = [one for one in (self._filter_rows(), *bounds) if one is not None]
+        row_filter = self._filter_rows()
+        conditions = [] if row_filter is None else [row_filter]
+        conditions += write_conditions(self.relation, self._scope)
+        conditions += [
+            bound_key(self.relation, comparison, key)
+            for comparison, key in ((">", low), ("<=", high))
+            if key is not None
+        ]
         query = sql.SQL("COPY (SELECT {} FROM {} WHERE {} ORDER BY {}{}{}) TO STDOUT {}").format(
-            _list_names(columns),
-            self._published_from(),
+            list_names(columns),
+            _published_from(self._published),
             sql.SQL(" AND ").join(conditions or [sql.SQL("true")]),
-            _list_names(self.key),
+            list_names(self.key),
             sql.SQL("" if limit is None else " LIMIT {}").format(sql.Literal(limit)),
             sql.SQL(" OFFSET {}").format(sql.Literal(offset)),
             sql.SQL("(FORMAT csv, FORCE_QUOTE *)"),
@@ -101,11 +119,6 @@ class OpenRead:
             data = b"".join(copied)
         return _parse_csv(data, len(columns), self.relation.table)
 
-    def _published_from(self) -> sql.Composable:
-        """The table itself: of a partitioned one all partitions, of no other its children."""
-        only = "{}" if self._published.kind == "p" else "ONLY {}"
-        return sql.SQL(only).format(self._published.identifier)
-
     def _filter_rows(self) -> sql.Composable | None:
         """The rows that any publication sends; None for all."""
         filters = [carriage.row_filter for carriage in self._published.carriages]
@@ -113,25 +126,14 @@ class OpenRead:
             return None
         return sql.SQL("({})").format(sql.SQL(" OR ").join(sql.SQL(f"({one})") for one in filters))
 
-    def _bound(self, comparison: str, key: Key | None) -> sql.Composable | None:
-        if key is None:
-            return None
-        types = [self.relation.columns[index].type_name for index in self.relation.key]
-        values = [
-            sql.SQL("{}::{}").format(sql.Literal(text), sql.SQL(type_name))
-            for text, type_name in zip(key, types, strict=True)
-        ]
-        return sql.SQL("({}) {} ({})").format(
-            _list_names(self.key), sql.SQL(comparison), sql.SQL(", ").join(values)
-        )
-
 
 class ChunkReader:
-    """One connection that reads one published table."""
+    """One connection that reads one published table, or a part of it."""
 
-    def __init__(self, source: SourceSettings, table: TableName) -> None:
+    def __init__(self, source: SourceSettings, table: TableName, scope: Scope = WHOLE) -> None:
         """Connect. Raises: SourceError, where the table is not published too."""
         self._source = source
+        self._scope = scope
         self._connection = open_connection(source, application_name="walgate backfill")
         try:
             self._published = _find_published(self._connection, source, table)
@@ -175,7 +177,35 @@ class ChunkReader:
                 fix="give it a primary key",
                 retry=Retry.AFTER_FIX,
             )
-        return OpenRead(relation, snapshot, self._connection, published)
+        return OpenRead(relation, snapshot, self._connection, published, self._scope)
+
+    def resolve_scope(self, opened: OpenRead) -> Scope:
+        """The part that is read, checked, its bounds as the server writes them.
+
+        Raises: ConfigurationError, SourceError.
+        """
+        table = _published_from(self._published)
+        return resolve_scope(self._connection, table, opened.relation, self._scope)
+
+    def estimate_rows(self, opened: OpenRead) -> int:
+        """About how many rows there are, by statistics or the planner. Raises: SourceError."""
+        rows, size = estimate_size(self._connection, self._published.table)
+        if self._scope.is_whole and (rows or size < _EMPTY_BYTES):
+            return rows
+        table = _published_from(self._published)
+        return estimate_rows(self._connection, table, opened.relation, self._scope)
+
+    def find_unordered(self, opened: OpenRead) -> str | None:
+        """Why Spark cannot tell which rows the part's bounds hold; None where it can.
+
+        Raises: SourceError.
+        """
+        return find_unordered(self._connection, opened.relation, self._scope)
+
+    def interrupt(self) -> None:
+        """End what is being read, from another thread."""
+        with suppress(psycopg.Error):
+            self._connection.cancel_safe(timeout=_INTERRUPT_S)
 
     def _read_membership(self, oid: int, xid: str) -> str:
         publications = self._source.publication
@@ -184,6 +214,12 @@ class ChunkReader:
     def close(self) -> None:
         """Disconnect."""
         self._connection.close()
+
+
+def _published_from(published: PublishedTable) -> sql.Composable:
+    """The table itself: of a partitioned one all partitions, of no other its children."""
+    only = "{}" if published.kind == "p" else "ONLY {}"
+    return sql.SQL(only).format(published.identifier)
 
 
 def _find_published(
@@ -271,7 +307,3 @@ def _parse_csv(data: bytes, width: int, table: TableName) -> list[pa.StringArray
             retry=Retry.AFTER_FIX,
         ) from exc
     return [parsed.column(index).combine_chunks() for index in range(width)]
-
-
-def _list_names(names: Sequence[str]) -> sql.Composable:
-    return sql.SQL(", ").join(sql.Identifier(name) for name in names)
