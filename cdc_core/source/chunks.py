@@ -94,8 +94,8 @@ class OpenRead:
         limit: int | None,
         offset: int,
     ) -> list[pa.StringArray]:
-        row_filter = self._filter_rows()
-        conditions = [] if row_filter is None else [row_filter]
+        row_filter = self._published.row_filter
+        conditions: list[sql.Composable] = [] if row_filter is None else [row_filter]
         conditions += write_conditions(self.relation, self._scope)
         conditions += [
             bound_key(self.relation, comparison, key)
@@ -104,7 +104,7 @@ class OpenRead:
         ]
         query = sql.SQL("COPY (SELECT {} FROM {} WHERE {} ORDER BY {}{}{}) TO STDOUT {}").format(
             list_names(columns),
-            _published_from(self._published),
+            self._published.rows_of,
             sql.SQL(" AND ").join(conditions or [sql.SQL("true")]),
             list_names(self.key),
             sql.SQL("" if limit is None else " LIMIT {}").format(sql.Literal(limit)),
@@ -118,13 +118,6 @@ class OpenRead:
         ):
             data = b"".join(copied)
         return _parse_csv(data, len(columns), self.relation.table)
-
-    def _filter_rows(self) -> sql.Composable | None:
-        """The rows that any publication sends; None for all."""
-        filters = [carriage.row_filter for carriage in self._published.carriages]
-        if None in filters:
-            return None
-        return sql.SQL("({})").format(sql.SQL(" OR ").join(sql.SQL(f"({one})") for one in filters))
 
 
 class ChunkReader:
@@ -147,8 +140,7 @@ class ChunkReader:
     def lock(self) -> Iterator[None]:
         """Hold the table as it is until the block ends. Raises: SourceError."""
         table = self._published
-        only = sql.SQL("" if table.kind == "p" else "ONLY ")
-        lock = sql.SQL("lock table {}{} in access share mode").format(only, table.identifier)
+        lock = sql.SQL("lock table {} in access share mode").format(table.rows_of)
         with source_errors(f"read {table.table}"), self._connection.transaction():
             with source_errors(f"lock {table.table}"):
                 self._connection.execute(_SETTINGS)
@@ -184,7 +176,7 @@ class ChunkReader:
 
         Raises: ConfigurationError, SourceError.
         """
-        table = _published_from(self._published)
+        table = self._published.rows_of
         return resolve_scope(self._connection, table, opened.relation, self._scope)
 
     def estimate_rows(self, opened: OpenRead) -> int:
@@ -192,7 +184,7 @@ class ChunkReader:
         rows, size = estimate_size(self._connection, self._published.table)
         if self._scope.is_whole and (rows or size < _EMPTY_BYTES):
             return rows
-        table = _published_from(self._published)
+        table = self._published.rows_of
         return estimate_rows(self._connection, table, opened.relation, self._scope)
 
     def find_unordered(self, opened: OpenRead) -> str | None:
@@ -214,12 +206,6 @@ class ChunkReader:
     def close(self) -> None:
         """Disconnect."""
         self._connection.close()
-
-
-def _published_from(published: PublishedTable) -> sql.Composable:
-    """The table itself: of a partitioned one all partitions, of no other its children."""
-    only = "{}" if published.kind == "p" else "ONLY {}"
-    return sql.SQL(only).format(published.identifier)
 
 
 def _find_published(

@@ -1,4 +1,4 @@
-"""Whether a key has one order on both sides: the source, which reads a range, Spark, which sweeps it.
+"""Whether a key has one order in the source, which reads a range, and in Spark, which sweeps it.
 
 History 17: a range cut under a linguistic collation, evaluated by the order of bytes, sweeps rows
 that are in the source.
