@@ -11,6 +11,8 @@ from cdc_core.backfill.results import Progress
 from cdc_core.backfill.worker import Backfill
 from cdc_core.capture.concealing import make_conceal
 from cdc_core.settings import Settings
+from cdc_core.spooled import WHOLE, Scope
+from cdc_core.staging.backfills import BackfillState
 from cdc_core.staging.relations import RelationStore
 from cdc_core.vocabulary import Relation, TableName
 from orchestration.own_capture import capturing
@@ -24,10 +26,13 @@ def run_backfills(
     parallel: int,
     stop: threading.Event,
     on_progress: Callable[[TableName, Progress], None] = lambda _table, _progress: None,
+    scope: Scope = WHOLE,
+    is_anew: bool = False,
 ) -> dict[TableName, Progress]:
-    """Bring whole tables into the log, one after the other; fewer than asked for once stopped.
+    """Bring tables, or the same part of each, into the log, one after the other.
 
-    Raises: WalgateError.
+    Give those that were done: fewer than asked for once stopped, without those that were cancelled.
+    `is_anew` reads again what an unfinished backfill has brought. Raises: WalgateError.
     """
 
     def find_latest(oid: int) -> Relation | None:
@@ -39,12 +44,15 @@ def run_backfills(
             conceal = make_conceal(settings, find_latest)
             run = Backfill(
                 settings.lake,
-                Wanted(settings.source, table, chunk_rows, conceal),
+                Wanted(settings.source, table, chunk_rows, conceal, scope),
                 parallel=parallel,
                 stop=stop,
                 on_progress=partial(on_progress, table),
+                is_anew=is_anew,
             )
-            if not run.run():
+            state = run.run()
+            if state is BackfillState.DONE:
+                done[table] = run.progress
+            elif state is not BackfillState.CANCELLED:
                 break
-            done[table] = run.progress
     return done
