@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -46,7 +46,9 @@ def build_backfill_asset(settings: Settings, tables: Sequence[TableName]) -> dg.
         backfill_policy=dg.BackfillPolicy.single_run(),
         config_schema=_describe_fields(settings),
     )
-    def backfill(context: dg.AssetExecutionContext) -> None:
+    def backfill(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
+        # Of several partitions each is told of by itself, and only those that were read whole.
+        yield from ()
         config = context.op_execution_context.op_config
         chosen = {by_key[key]: key for key in context.partition_keys}
         scope = _read_scope(config, chosen)

@@ -8,7 +8,7 @@ from cdc_core.settings import LakeSettings
 from cdc_core.staging.backfills import BackfillLedger, BackfillReport, BackfillState
 from cdc_core.staging.chunks import ChunkFolder
 
-_RUNNING = {BackfillState.BEGUN, BackfillState.RESUMED}
+_RUNNING = {BackfillState.BEGUN, BackfillState.RESUMED, BackfillState.RUNNING}
 
 
 def describe_backfills(lake: LakeSettings) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from spark_jobs.ledger import Request, read_requests
 NEVER = "it was never read whole: rows older than the slot may be missing"
 _COLUMNS = ["table", "backfill_id", "state", "at", "epoch", "start_lsn", "staged_lsn"]
 _DONE = "done"
-_UNDER_WAY = frozenset({"begun", "resumed", "held"})
+_UNDER_WAY = frozenset({"begun", "running", "resumed", "held"})
 
 
 class Lacking(StrEnum):

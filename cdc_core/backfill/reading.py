@@ -14,8 +14,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from cdc_core.backfill.chunk_size import AIM_S, ChunkSize
 from cdc_core.backfill.openings import Openings
 from cdc_core.backfill.plan import Plan, Range
+from cdc_core.backfill.sharing import Sharing
 from cdc_core.backfill.steps import Step, Watermark
 from cdc_core.backfill.visibility import Snapshot
 from cdc_core.crash_points import reach
@@ -25,6 +27,9 @@ from cdc_core.source.chunks import ChunkReader, OpenRead, join_rows
 from cdc_core.spooled import WHOLE, Chunk, Scope
 from cdc_core.staging.chunks import ChunkFolder
 from cdc_core.vocabulary import Relation, TableName
+
+# A chunk stands in memory as a whole, here and in capture; one row may be larger.
+MOST_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +45,14 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A part of a table, checked, and about how many rows it has.
+    """A part of a table, checked, about how many rows it has, and bytes on disk each of them.
 
     `unswept` is why rows that the source has no more cannot be removed; None where they can.
     """
 
     scope: Scope
     rows_estimated: int
+    row_bytes: float | None
     unswept: str | None
 
 
@@ -68,6 +74,8 @@ class Reading:
         folder: ChunkFolder,
         *,
         backfill: str,
+        size: ChunkSize,
+        sharing: Sharing,
         emit: Callable[[Step], None],
     ) -> None:
         """Nothing is read yet."""
@@ -75,18 +83,14 @@ class Reading:
         self._plan = plan
         self._folder = folder
         self._backfill = backfill
+        self._size = size
+        self._sharing = sharing
         self._emit = emit
         self._lock = threading.Lock()
         self._openings = Openings()
         self._idle: list[ChunkReader] = []
         self._busy: set[ChunkReader] = set()
         self._left: dict[tuple[int, int], Left] = {}
-
-    @property
-    def waiting_bytes(self) -> int:
-        """Bytes in the spool that the log has not taken yet."""
-        with self._lock:
-            return sum(left.size for left in self._left.values())
 
     @property
     def has_more(self) -> bool:
@@ -113,7 +117,7 @@ class Reading:
                 opened = self._openings.take(number, lambda: _look(reader))
                 chosen = self._choose_range(opened)
                 if chosen is not None:
-                    self._store(chosen, opened, memory, began)
+                    chosen = self._store(chosen, opened, memory, began)
                     reach("after_chunk_stored")
                     self._emit_watermark(chosen, opened, memory)
                     reach("after_watermark")
@@ -131,9 +135,8 @@ class Reading:
 
     def record_staged(self, memory: str, number: int, attempt: int) -> Left | None:
         """Note that the log has taken a range; None where that was known."""
-        self._discard(memory, number, attempt)
+        left = self._discard(memory, number, attempt)
         with self._lock:
-            left = self._left.pop((number, attempt), None)
             taken = self._plan.record_staged(number, attempt)
             return None if taken is None else left
 
@@ -141,7 +144,6 @@ class Reading:
         """Note that a range must be read again."""
         self._discard(memory, number, attempt)
         with self._lock:
-            self._left.pop((number, attempt), None)
             self._plan.record_void(number, attempt)
 
     def interrupt(self) -> None:
@@ -152,12 +154,19 @@ class Reading:
             reader.interrupt()
 
     def close(self) -> None:
-        """Disconnect; nothing is being read any more."""
+        """Disconnect; nothing is being read any more, what waits in the spool is of no concern."""
         for reader in self._idle:
             reader.close()
+        self._sharing.remove(sum(left.size for left in self._left.values()))
 
-    def _discard(self, memory: str, number: int, attempt: int) -> None:
+    def _discard(self, memory: str, number: int, attempt: int) -> Left | None:
+        """Remove from the spool what was read of a range; what that was."""
         self._folder.discard(backfill=self._backfill, memory=memory, number=number, attempt=attempt)
+        with self._lock:
+            left = self._left.pop((number, attempt), None)
+        if left is not None:
+            self._sharing.remove(left.size)
+        return left
 
     def _take_reader(self) -> ChunkReader:
         with self._lock:
@@ -175,35 +184,51 @@ class Reading:
             if self._plan.rest is None:
                 return None
             low, high = self._plan.rest
-            return self._plan.cut(opened.find_boundary(low, high, self._wanted.chunk_rows))
+            return self._plan.cut(opened.find_boundary(low, high, self._choose_rows()))
 
-    def _store(self, chosen: Range, opened: OpenRead, memory: str, began: float) -> None:
-        """Read a range's rows into the spool, what is concealed left out or hashed."""
+    def _choose_rows(self) -> int:
+        """As many as are read soon, and as the agreed rate allows for meanwhile."""
+        rate = self._sharing.rows_per_second
+        return self._size.rows if rate is None else min(self._size.rows, max(1, int(rate * AIM_S)))
+
+    def _store(self, chosen: Range, opened: OpenRead, memory: str, began: float) -> Range:
+        """Read a range's rows into the spool; where they are too many bytes, only the first."""
         relation, concealment = opened.relation, self._wanted.conceal(opened.relation)
-        names = [column.name for column in relation.columns]
-        if concealment is None:
-            columns = opened.read_rows(names, low=chosen.low, high=chosen.high)
-        else:
-            treatments = dict(zip(names, concealment.treatments, strict=True))
-            kept = [name for name in names if treatments[name] is not Treatment.DROP]
-            columns = [
-                _hash(concealment, column) if treatments[name] is Treatment.HASH else column
-                for name, column in zip(
-                    kept, opened.read_rows(kept, low=chosen.low, high=chosen.high), strict=True
-                )
-            ]
+        treatments = {} if concealment is None else _find_treatments(concealment, relation)
+        # What is to be left out need not even be readable.
+        names = [
+            column.name
+            for column in relation.columns
+            if treatments.get(column.name) is not Treatment.DROP
+        ]
+        columns, is_whole = opened.read_rows(
+            names, low=chosen.low, high=chosen.high, most_bytes=MOST_BYTES
+        )
+        texts = dict(zip(names, columns, strict=True))
+        if not is_whole:
+            last = tuple(texts[name][-1].as_py() for name in opened.key)
+            with self._lock:
+                chosen = self._plan.split(chosen, last)
+        if concealment is not None:
+            for name in names:
+                if treatments[name] is Treatment.HASH:
+                    texts[name] = _hash(concealment, texts[name])
             relation = concealment.conceal_relation(relation)
         reach("after_chunk_read")
+        values = join_rows([*texts.values()])
         size = self._folder.store(
-            Chunk(relation, join_rows(columns), chosen.low, chosen.high),
+            Chunk(relation, values, chosen.low, chosen.high),
             backfill=self._backfill,
             memory=memory,
             number=chosen.number,
             attempt=chosen.attempt,
         )
+        seconds = time.monotonic() - began
+        self._sharing.add(len(values), size)
         with self._lock:
-            left = Left(size, time.monotonic() - began)
-            self._left[chosen.number, chosen.attempt] = left
+            self._left[chosen.number, chosen.attempt] = Left(size, seconds)
+            self._size.learn(len(values), size=values.nbytes, seconds=seconds)
+        return chosen
 
     def _emit_watermark(self, chosen: Range, opened: OpenRead, memory: str) -> None:
         self._emit(
@@ -230,7 +255,8 @@ def resolve(wanted: Wanted) -> Resolved:
             scope = reader.resolve_scope(opened)
             unswept = "a condition may leave out any row" if scope.where is not None else None
             unswept = unswept or _find_hashed(wanted, opened) or reader.find_unordered(opened)
-            return Resolved(scope, reader.estimate_rows(opened), unswept)
+            rows, row_bytes = reader.estimate(opened)
+            return Resolved(scope, rows, row_bytes, unswept)
     finally:
         reader.close()
 
@@ -264,6 +290,11 @@ def _find_hashed(wanted: Wanted, opened: OpenRead) -> str | None:
 def _look(reader: ChunkReader) -> tuple[Snapshot, OpenRead]:
     opened = reader.look()
     return Snapshot.parse(opened.snapshot), opened
+
+
+def _find_treatments(concealment: Concealment, relation: Relation) -> dict[str, Treatment]:
+    names = [column.name for column in relation.columns]
+    return dict(zip(names, concealment.treatments, strict=True))
 
 
 def _hash(concealment: Concealment, column: pa.StringArray) -> pa.StringArray:

@@ -17,7 +17,8 @@ Said = dict[str, Any]
 class Progress:
     """What a backfill has brought into the log; `stale` rows were changed while they were read.
 
-    `unswept` is why rows that the source has no more were not removed, None where they were.
+    `unswept` is why rows that the source has no more were not removed, None where they were;
+    `reason` is why it is held or was stopped.
     """
 
     backfill: str
@@ -27,6 +28,7 @@ class Progress:
     rows: int = 0
     stale: int = 0
     unswept: str | None = None
+    reason: str | None = None
 
     def add(self, chunk: StagedChunk) -> Progress:
         """One chunk more."""

@@ -14,12 +14,15 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 import numpy as np
 
+from cdc_core.backfill.chunk_size import ChunkSize
 from cdc_core.backfill.plan import Plan
 from cdc_core.backfill.reading import Reading, Wanted, hold_relation
 from cdc_core.backfill.results import read_said, read_staged_chunk
+from cdc_core.backfill.sharing import Sharing
 from cdc_core.backfill.steps import Begin, End, Step, Sweep, format_step
 from cdc_core.backfill.visibility import Snapshot
 from cdc_core.crash_points import reach
@@ -32,8 +35,6 @@ from cdc_core.staging.chunks import ChunkFolder
 from cdc_core.staging.tail import Tail
 from cdc_core.vocabulary import Lsn, Position
 
-# Chunks that capture has not taken yet lie in the spool.
-_WAITING_BYTES = 256 << 20
 _SIGN_OF_LIFE_S = 60.0
 _LOOK_S = 0.05
 _SAY_AGAIN_S = 10.0
@@ -41,6 +42,19 @@ _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
 
 _logger = logging.getLogger("walgate.backfill")
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Who is told what comes of a session.
+
+    `require_wanted` raises where it is wanted no more; `on_held` has the reason for which nothing
+    is read, None once there is none.
+    """
+
+    require_wanted: Callable[[], None]
+    on_chunks: Callable[[list[StagedChunk]], None]
+    on_held: Callable[[str | None], None]
 
 
 class Session:
@@ -53,19 +67,20 @@ class Session:
         steps: StepConnection,
         *,
         backfill: str,
-        parallel: int,
+        size: ChunkSize,
+        sharing: Sharing,
         stop: threading.Event,
-        require_wanted: Callable[[], None],
-        on_chunks: Callable[[list[StagedChunk]], None],
+        told: Told,
     ) -> None:
-        """Nothing is said yet. `require_wanted` raises where it is wanted no more."""
+        """Nothing is said yet."""
         self._wanted = wanted
         self._steps = steps
         self._backfill = backfill
-        self._parallel = parallel
+        self._size = size
+        self._sharing = sharing
         self._stop = stop
-        self._require_wanted = require_wanted
-        self._on_chunks = on_chunks
+        self._told = told
+        self._held: str | None = None
         self._folder = ChunkFolder(lake.spool)
         self._tail = Tail(lake.root)
         self._memory = uuid.uuid4().hex
@@ -98,7 +113,13 @@ class Session:
     def read(self, plan: Plan) -> None:
         """Read until the log has every range of a plan. Raises: WalgateError."""
         reading = Reading(
-            self._wanted, plan, self._folder, backfill=self._backfill, emit=self._emit
+            self._wanted,
+            plan,
+            self._folder,
+            backfill=self._backfill,
+            size=self._size,
+            sharing=self._sharing,
+            emit=self._emit,
         )
         self._reading = reading
         try:
@@ -113,7 +134,7 @@ class Session:
         """
         pause = _FIRST_PAUSE_S
         while self._swept != "staged":
-            self._require_wanted()
+            self._told.require_wanted()
             self._swept = None
             try:
                 with hold_relation(self._wanted) as relation:
@@ -139,14 +160,14 @@ class Session:
         running: set[Future[None]] = set()
         pause, reads = _FIRST_PAUSE_S, 0
         with (
-            ThreadPoolExecutor(self._parallel, "walgate-chunk") as pool,
+            ThreadPoolExecutor(self._sharing.parallel, "walgate-chunk") as pool,
             _interrupting(reading),
         ):
             while not reading.is_done:
-                self._require_wanted()
-                while self._may_read(reading, len(running)):
+                self._told.require_wanted()
+                while self._may_read(reading) and self._sharing.try_begin():
                     reads += 1
-                    running.add(pool.submit(reading.read_range, self._memory, reads))
+                    running.add(pool.submit(self._read_range, reading, reads))
                 done, running = wait(running, timeout=_LOOK_S, return_when=FIRST_COMPLETED)
                 try:
                     for read in done:
@@ -159,10 +180,20 @@ class Session:
                 except WalgateError as error:
                     pause = self._pause_after(error, pause)
 
-    def _may_read(self, reading: Reading, running: int) -> bool:
-        if self._is_forgotten or running >= self._parallel or not reading.has_more:
+    def _may_read(self, reading: Reading) -> bool:
+        if self._is_forgotten or not reading.has_more:
             return False
-        return reading.waiting_bytes < _WAITING_BYTES
+        held = self._sharing.held
+        if (held is None) != (self._held is None):
+            self._told.on_held(held)
+        self._held = held
+        return held is None
+
+    def _read_range(self, reading: Reading, number: int) -> None:
+        try:
+            reading.read_range(self._memory, number)
+        finally:
+            self._sharing.end()
 
     def _pause_after(self, error: WalgateError, pause: float) -> float:
         """Wait before something is tried again; the pause after the next failure.
@@ -180,7 +211,7 @@ class Session:
         """Wait for something, saying now and then what is waited for."""
         began = said = time.monotonic()
         while not is_reached():
-            self._require_wanted()
+            self._told.require_wanted()
             self._take_news()
             self._show_life_again()
             now = time.monotonic()
@@ -210,7 +241,7 @@ class Session:
                     size, seconds = left.size, left.seconds
                     chunks.append(read_staged_chunk(said, staged, size=size, seconds=seconds))
         if chunks:
-            self._on_chunks(chunks)
+            self._told.on_chunks(chunks)
 
     def _show_life_again(self) -> None:
         if time.monotonic() - self._said_at >= _SIGN_OF_LIFE_S:

@@ -13,10 +13,12 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 
+from cdc_core.backfill.chunk_size import ChunkSize
 from cdc_core.backfill.plan import Plan, Range
 from cdc_core.backfill.reading import Resolved, Wanted, resolve
 from cdc_core.backfill.results import Progress, read_said, read_staged_chunk
-from cdc_core.backfill.session import Session
+from cdc_core.backfill.session import Session, Told
+from cdc_core.backfill.sharing import Sharing
 from cdc_core.errors import WalgateError
 from cdc_core.settings import LakeSettings
 from cdc_core.source.steps import StepConnection
@@ -57,7 +59,7 @@ class Backfill:
         lake: LakeSettings,
         wanted: Wanted,
         *,
-        parallel: int,
+        sharing: Sharing,
         stop: threading.Event,
         on_progress: Callable[[Progress], None] = lambda _: None,
         is_anew: bool = False,
@@ -68,7 +70,7 @@ class Backfill:
         """
         self._lake = lake
         self._wanted = wanted
-        self._parallel = parallel
+        self._sharing = sharing
         self._stop = stop
         self._on_progress = on_progress
         self._is_anew = is_anew
@@ -137,10 +139,10 @@ class Backfill:
             self._wanted,
             self._steps,
             backfill=name,
-            parallel=self._parallel,
+            size=ChunkSize(self._wanted.chunk_rows, row_bytes=resolved.row_bytes),
+            sharing=self._sharing,
             stop=self._stop,
-            require_wanted=self._require_wanted,
-            on_chunks=self._add_chunks,
+            told=Told(self._require_wanted, self._add_chunks, self._note_held),
         )
         try:
             start = session.begin()
@@ -162,6 +164,11 @@ class Backfill:
         whole = swept if resolved.scope.is_whole else None
         self._record_state(BackfillState.DONE, swept=whole)
         return BackfillState.DONE
+
+    def _note_held(self, reason: str | None) -> None:
+        """Say why nothing is read, or that something is again."""
+        state = BackfillState.RUNNING if reason is None else BackfillState.HELD
+        self._record_state(state, reason=reason)
 
     def _wait_for_resumption(self) -> BackfillState:
         """Wait, without a connection, until something else is asked for; give what."""
@@ -192,13 +199,14 @@ class Backfill:
         """Put what became of it on record."""
         if self._begun is not None:
             self._ledger.record_state(self._begun, state, swept=swept, reason=reason)
-            self._note_state(state)
+            self._note_state(state, reason)
 
-    def _note_state(self, state: BackfillState) -> BackfillState:
+    def _note_state(self, state: BackfillState, reason: str | None = None) -> BackfillState:
         """Tell who watches what became of it, which is on record already."""
         fields = {"table": str(self._wanted.table), "backfill": self.progress.backfill}
+        fields |= {} if reason is None else {"reason": reason}
         _logger.info("backfill %s", state, extra={"fields": fields})
-        self.progress = replace(self.progress, state=state)
+        self.progress = replace(self.progress, state=state, reason=reason)
         self._on_progress(self.progress)
         return state
 

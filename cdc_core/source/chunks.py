@@ -53,6 +53,10 @@ order by a.attnum
 """
 
 
+class _Enough(Exception):
+    """As many bytes were read as may be."""
+
+
 @dataclass(frozen=True, slots=True)
 class OpenRead:
     """A table locked and seen by one snapshot, until its transaction ends.
@@ -72,17 +76,23 @@ class OpenRead:
         return tuple(self.relation.columns[index].name for index in self.relation.key)
 
     def read_rows(
-        self, columns: Sequence[str], *, low: Key | None, high: Key | None
-    ) -> list[pa.StringArray]:
+        self,
+        columns: Sequence[str],
+        *,
+        low: Key | None,
+        high: Key | None,
+        most_bytes: int | None = None,
+    ) -> tuple[list[pa.StringArray], bool]:
         """Texts of the rows above `low`, up to `high`, in key order; one array for each column.
 
-        Raises: SourceError.
+        Where they are more than so many bytes, those at which that was passed are the last; give
+        whether these are all. Raises: SourceError.
         """
-        return self._copy(columns, low=low, high=high, limit=None, offset=0)
+        return self._copy(columns, low=low, high=high, limit=None, offset=0, most_bytes=most_bytes)
 
     def find_boundary(self, low: Key | None, high: Key | None, rows: int) -> Key | None:
         """The key of the row that is so many above `low`; None where fewer are up to `high`."""
-        found = self._copy(self.key, low=low, high=high, limit=1, offset=rows - 1)
+        found, _ = self._copy(self.key, low=low, high=high, limit=1, offset=rows - 1)
         return tuple(column[0].as_py() for column in found) if len(found[0]) else None
 
     def _copy(
@@ -93,7 +103,8 @@ class OpenRead:
         high: Key | None,
         limit: int | None,
         offset: int,
-    ) -> list[pa.StringArray]:
+        most_bytes: int | None = None,
+    ) -> tuple[list[pa.StringArray], bool]:
         row_filter = self._published.row_filter
         conditions: list[sql.Composable] = [] if row_filter is None else [row_filter]
         conditions += write_conditions(self.relation, self._scope)
@@ -111,13 +122,25 @@ class OpenRead:
             sql.SQL(" OFFSET {}").format(sql.Literal(offset)),
             sql.SQL("(FORMAT csv, FORCE_QUOTE *)"),
         )
+        rows: list[bytes | bytearray | memoryview] = []
+        size = 0
+        is_whole = True
+        # Rolled back to here, what was cut off leaves lock and snapshot as they are.
         with (
             source_errors(f"read {self.relation.table}"),
+            suppress(_Enough),
+            self._connection.transaction(),
             self._connection.cursor() as cursor,
             cursor.copy(query) as copied,
         ):
-            data = b"".join(copied)
-        return _parse_csv(data, len(columns), self.relation.table)
+            for row in copied:
+                rows.append(row)
+                size += len(row)
+                if most_bytes is not None and size >= most_bytes:
+                    is_whole = False
+                    raise _Enough
+        data = b"".join(rows)
+        return _parse_csv(data, len(columns), self.relation.table), is_whole
 
 
 class ChunkReader:
@@ -179,13 +202,17 @@ class ChunkReader:
         table = self._published.rows_of
         return resolve_scope(self._connection, table, opened.relation, self._scope)
 
-    def estimate_rows(self, opened: OpenRead) -> int:
-        """About how many rows there are, by statistics or the planner. Raises: SourceError."""
+    def estimate(self, opened: OpenRead) -> tuple[int, float | None]:
+        """About how many rows there are, by statistics or the planner, and bytes on disk of each.
+
+        The bytes are None where there are no statistics. Raises: SourceError.
+        """
         rows, size = estimate_size(self._connection, self._published.table)
-        if self._scope.is_whole and (rows or size < _EMPTY_BYTES):
-            return rows
-        table = self._published.rows_of
-        return estimate_rows(self._connection, table, opened.relation, self._scope)
+        row_bytes = size / rows if rows else None
+        if not self._scope.is_whole or (not rows and size >= _EMPTY_BYTES):
+            table = self._published.rows_of
+            rows = estimate_rows(self._connection, table, opened.relation, self._scope)
+        return rows, row_bytes
 
     def find_unordered(self, opened: OpenRead) -> str | None:
         """Why Spark cannot tell which rows the part's bounds hold; None where it can.

@@ -32,12 +32,14 @@ _RECENT = timedelta(seconds=60)
 class BackfillState(StrEnum):
     """What became of a backfill; a chunk is `staged`.
 
-    `held` waits for the source or for capture, `paused` for a person, `stopped` for its next run.
+    `held` waits for the source or for capture, and is then `running` again; `paused` waits for a
+    person to have it `resumed`, `stopped` for its next run.
     """
 
     BEGUN = "begun"
     STAGED = "staged"
     HELD = "held"
+    RUNNING = "running"
     PAUSED = "paused"
     RESUMED = "resumed"
     STOPPED = "stopped"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cdc_core.backfill.reading import Wanted
 from cdc_core.backfill.results import Progress
+from cdc_core.backfill.sharing import Sharing
 from cdc_core.backfill.worker import Backfill
 from cdc_core.settings import load_settings
 from cdc_core.staging.backfills import BackfillState
@@ -23,7 +24,7 @@ SEED = 20261121
 def backfill(pipeline: Pipeline, table: str) -> Progress:
     settings = load_settings(pipeline.folder / "walgate.toml", {})
     wanted = Wanted(settings.source, TableName.parse(table), 3000, lambda _: None)
-    run = Backfill(settings.lake, wanted, parallel=2, stop=threading.Event())
+    run = Backfill(settings.lake, wanted, sharing=Sharing(2), stop=threading.Event())
     assert run.run() is BackfillState.DONE
     return run.progress
 
