@@ -3,20 +3,20 @@
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from functools import partial
 from typing import Any
 
 import dagster as dg
 
+from cdc_core.backfill.estimates import estimate
 from cdc_core.backfill.results import Progress
+from cdc_core.errors import WalgateError
 from cdc_core.settings import Settings
-from cdc_core.source.chunks import estimate_size
-from cdc_core.source.connection import open_connection
 from cdc_core.spooled import Scope
 from cdc_core.vocabulary import TableName
-from orchestration.backfill import run_backfills
+from orchestration.backfill import make_wanted, run_backfills
 from orchestration.backfill_orders import Order, give_order
+from orchestration.failures import explain_failure
 from orchestration.hosting import host_loop
 from orchestration.table_reports import table_key
 
@@ -59,7 +59,7 @@ def build_backfill_asset(settings: Settings, tables: Sequence[TableName]) -> dg.
             return
         if config["dry_run"]:
             for table, key in chosen.items():
-                context.log_event(_observe(key, _estimate(settings, table, config["chunk_rows"])))
+                context.log_event(_observe(key, _estimate(settings, table, config, scope)))
             return
         _run(context, settings, chosen, scope)
 
@@ -71,7 +71,7 @@ def _describe_fields(settings: Settings) -> dict[str, dg.Field]:
         "dry_run": dg.Field(
             bool,
             default_value=True,
-            description="Only say how many rows, bytes and chunks there are. Off reads them.",
+            description="Only estimate rows, bytes, chunks and minutes. Off reads them.",
         ),
         "action": dg.Field(
             dg.Enum("BackfillAction", [dg.EnumValue(one) for one in (_READ, *Order)]),
@@ -110,12 +110,15 @@ def _describe_fields(settings: Settings) -> dict[str, dg.Field]:
         "chunk_rows": dg.Field(
             int,
             default_value=settings.backfill.chunk_rows,
-            description="How many rows are read at once, under one short lock.",
+            description=(
+                "How many rows are read at once at most, under one short lock; fewer where that"
+                " takes seconds."
+            ),
         ),
         "parallel": dg.Field(
             int,
             default_value=settings.backfill.parallel,
-            description="How many connections read at a time.",
+            description="How many connections read at a time, of all tables together.",
         ),
     }
 
@@ -188,16 +191,24 @@ def _observe(partition: str, metadata: dict[str, Any]) -> dg.AssetObservation:
     return dg.AssetObservation(BACKFILL_KEY, partition=partition, metadata=told)
 
 
-def _estimate(settings: Settings, table: TableName, chunk_rows: int) -> dict[str, Any]:
-    with closing(open_connection(settings.source, application_name="walgate look")) as connection:
-        rows, size = estimate_size(connection, table)
+def _estimate(
+    settings: Settings, table: TableName, config: Mapping[str, Any], scope: Scope
+) -> dict[str, Any]:
+    wanted = make_wanted(settings, table, chunk_rows=config["chunk_rows"], scope=scope)
+    rate = settings.backfill.rows_per_second
+    try:
+        found = estimate(wanted, parallel=config["parallel"], rows_per_second=rate)
+    except WalgateError as error:
+        raise dg.Failure("\n".join(explain_failure(error).lines), allow_retries=False) from None
     return {
         "table": str(table),
         "dry_run": True,
         "what_to_do": "launch it with dry_run: false to read the table",
-        "rows_estimated": rows,
-        "bytes_estimated": size,
-        "chunks_estimated": -(-rows // chunk_rows),
+        "rows_estimated": found.rows,
+        "bytes_estimated": found.size,
+        "chunks_estimated": found.chunks,
+        "minutes_estimated": round(found.seconds / 60, 2),
+        "not_removed": found.unswept,
     }
 
 

@@ -27,6 +27,6 @@ class ChunkSize:
             return
         room = min(AIM_S / max(seconds, 1e-3), AIM_BYTES / max(size, 1))
         # A table's last rows say little; what varies a little stays as it is.
-        if room < 0.5 or (room > 1 and rows >= self.rows):  # noqa: PLR2004 - Twice the aim.
+        if room <= 0.5 or (room > 1 and rows >= self.rows):  # noqa: PLR2004 - Twice the aim.
             wanted = int(min(rows * room, self.rows * _MOST_GROWTH))
             self.rows = max(1, min(self._most, wanted))

@@ -260,8 +260,9 @@ def estimate_size(connection: psycopg.Connection, table: TableName) -> tuple[int
         row = connection.execute(
             "select coalesce(sum(greatest(c.reltuples, 0)), 0)::bigint,"
             " coalesce(sum(pg_table_size(c.oid)), 0)::bigint"
-            " from pg_class c where c.oid = %(name)s::regclass"
-            " or c.oid in (select relid from pg_partition_tree(%(name)s::regclass) where isleaf)",
+            " from pg_class c where c.oid = to_regclass(%(name)s)"
+            " or c.oid in"
+            " (select relid from pg_partition_tree(to_regclass(%(name)s)) where isleaf)",
             {"name": name},
         ).fetchone()
     assert row is not None

@@ -15,6 +15,7 @@ from orchestration.cli.table_names import parse_tables
 if TYPE_CHECKING:
     from cdc_core.backfill.results import Progress
     from cdc_core.settings import Settings
+    from cdc_core.spooled import Scope
     from cdc_core.vocabulary import TableName
 
 _SAY_AGAIN_S = 5.0
@@ -58,26 +59,39 @@ def backfill(
         int | None,
         typer.Option(min=1, help="Connections that read at a time; else [backfill] parallel."),
     ] = None,
+    is_dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Only say how much it is, and about how long it takes."),
+    ] = False,
     is_anew: Annotated[
         bool, typer.Option("--anew", help="Read again what an unfinished backfill has brought.")
     ] = False,
 ) -> None:
     """Bring all rows of tables into the log, exactly; Ctrl-C and SIGTERM end it cleanly."""
-    from cdc_core.spooled import Scope
+    from cdc_core.spooled import Scope as PartOfTable
     from orchestration.backfill import run_backfills
 
     settings = context.obj.load_settings()
     if tables and tables[0] in _ORDERS:
-        options = (low, high, where, chunk_rows, parallel, is_anew or None)
+        options = (low, high, where, chunk_rows, parallel, is_anew or None, is_dry_run or None)
         _give_order(settings, tables[0], tables[1:], is_all=is_all, options=options)
         return
-    scope = Scope(tuple(low) if low else None, tuple(high) if high else None, where)
+    scope = PartOfTable(tuple(low) if low else None, tuple(high) if high else None, where)
     chosen = _choose_tables(settings, tables, is_all=is_all)
     if len(chosen) > 1 and not scope.is_whole:
         raise ConfigurationError(
             [f"--from, --to and --where are given for {len(chosen)} tables, expected one"],
             fix="give one table",
         )
+    if is_dry_run:
+        _tell_estimates(
+            settings,
+            chosen,
+            scope,
+            chunk_rows=chunk_rows or settings.backfill.chunk_rows,
+            parallel=parallel or settings.backfill.parallel,
+        )
+        return
     said = _Said()
     with listen_for_stop() as stop:
         done = run_backfills(
@@ -118,6 +132,23 @@ class _Said:
             typer.echo(
                 f"{table}:{state} {progress.rows:,} rows in {progress.chunks} chunks", err=True
             )
+
+
+def _tell_estimates(
+    settings: Settings, tables: list[TableName], scope: Scope, *, chunk_rows: int, parallel: int
+) -> None:
+    """Say of each table its rows, bytes, chunks and minutes."""
+    from cdc_core.backfill.estimates import estimate
+    from orchestration.backfill import make_wanted
+
+    for table in tables:
+        wanted = make_wanted(settings, table, chunk_rows=chunk_rows, scope=scope)
+        rate = settings.backfill.rows_per_second
+        found = estimate(wanted, parallel=parallel, rows_per_second=rate)
+        minutes = f"{found.seconds / 60:.2f}"
+        typer.echo(f"{table}\t{found.rows}\t{found.size}\t{found.chunks}\t{minutes}")
+        if found.unswept is not None:
+            typer.echo(f"{table}: what is gone would not be removed: {found.unswept}", err=True)
 
 
 def _give_order(
