@@ -42,8 +42,6 @@ def build_backfill_asset(settings: Settings, tables: Sequence[TableName]) -> dg.
         output_required=False,
         kinds={"postgres", "deltalake"},
         partitions_def=dg.StaticPartitionsDefinition(sorted(by_key)),
-        # Several tables are read by one run, which shares its connections among them.
-        backfill_policy=dg.BackfillPolicy.single_run(),
         config_schema=_describe_fields(settings),
     )
     def backfill(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
@@ -74,7 +72,7 @@ def _describe_fields(settings: Settings) -> dict[str, dg.Field]:
             description="Only estimate rows, bytes, chunks and minutes. Off reads them.",
         ),
         "action": dg.Field(
-            dg.Enum("BackfillAction", [dg.EnumValue(one) for one in (_READ, *Order)]),
+            dg.Enum("BackfillAction", [dg.EnumValue(str(one)) for one in (_READ, *Order)]),
             default_value=_READ,
             description=(
                 "What to do: read the tables; or pause, resume or cancel what another run or"

@@ -104,6 +104,12 @@ class Reading:
         with self._lock:
             return self._plan.is_done
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether something lies in the spool that the log has not taken yet."""
+        with self._lock:
+            return bool(self._left)
+
     def read_range(self, memory: str, number: int) -> None:
         """Read one range, its rows to be judged by `memory`; `number` is that of this read.
 

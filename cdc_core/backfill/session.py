@@ -37,6 +37,7 @@ from cdc_core.vocabulary import Lsn, Position
 
 _SIGN_OF_LIFE_S = 60.0
 _LOOK_S = 0.05
+_DRAIN_S = 10.0
 _SAY_AGAIN_S = 10.0
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
@@ -124,6 +125,11 @@ class Session:
         self._reading = reading
         try:
             self._read_ranges(reading)
+        except WalgateError:
+            raise
+        except Exception:
+            self._drain(reading)
+            raise
         finally:
             reading.close()
 
@@ -179,6 +185,14 @@ class Session:
                         self.begin()
                 except WalgateError as error:
                     pause = self._pause_after(error, pause)
+
+    def _drain(self, reading: Reading) -> None:
+        """Give capture a moment to take what was read, so that it need not be read again."""
+        until = time.monotonic() + _DRAIN_S
+        with suppress(WalgateError):
+            while reading.has_waiting and time.monotonic() < until:
+                self._take_news()
+                threading.Event().wait(_LOOK_S)
 
     def _may_read(self, reading: Reading) -> bool:
         if self._is_forgotten or not reading.has_more:

@@ -229,6 +229,10 @@ class Backfill:
         ]
         for chunk in chunks:
             self.progress = self.progress.add(chunk)
+        # Of a run that was killed, the log may have more than is on record.
+        recorded = self._ledger.find_recorded(begun)
+        if missing := [chunk for chunk in chunks if chunk.number not in recorded]:
+            self._ledger.record_chunks(begun, missing)
         return [Range(chunk.number, chunk.low, chunk.high) for chunk in chunks]
 
     def _add_chunks(self, chunks: list[StagedChunk]) -> None:

@@ -191,6 +191,13 @@ class BackfillLedger:
         own = [r for r in self.read_all() if (r.begun.table, r.begun.scope) == (table, scope)]
         return None if not own or own[-1].state is BackfillState.DONE else own[-1]
 
+    def find_recorded(self, begun: Begun) -> set[int]:
+        """The numbers of the chunks of a backfill that are on record. Raises: StagingError."""
+        with staging_errors("read ledger/backfills"):
+            is_own = [("backfill_id", "=", begun.id), ("state", "=", BackfillState.STAGED.value)]
+            rows = DeltaTable(self._folder).to_pyarrow_table(columns=["chunk"], filters=is_own)
+        return set(rows.column("chunk").to_pylist())
+
     def _append(self, rows: list[dict[str, object]]) -> None:
         with staging_errors("write ledger/backfills"):
             added = pa.Table.from_pylist(rows, schema=BACKFILLS_SCHEMA)
