@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
@@ -18,7 +18,7 @@ from cdc_core.settings import Settings
 from cdc_core.source.chunks import estimate_size
 from cdc_core.source.connection import open_connection
 from cdc_core.source.load import LoadWatch
-from cdc_core.spooled import WHOLE, Scope
+from cdc_core.spooled import WHOLE, Key, Scope
 from cdc_core.staging.backfills import BackfillState
 from cdc_core.staging.relations import RelationStore
 from cdc_core.vocabulary import Relation, TableName
@@ -109,3 +109,16 @@ def _order_tables(settings: Settings, tables: list[TableName]) -> list[TableName
     with closing(open_connection(settings.source, application_name="walgate look")) as connection:
         sizes = {table: estimate_size(connection, table)[1] for table in tables}
     return sorted(tables, key=lambda table: sizes[table])
+
+
+def reread_keys(
+    settings: Settings, table: TableName, keys: Sequence[Key], *, stop: threading.Event
+) -> bool:
+    """Bring into the log what some keys of a table have now: their rows, or that they have none.
+
+    A key is the texts of its columns, in key order. Give whether it was done before it was told to
+    stop. Raises: WalgateError.
+    """
+    with capturing(settings, stop):
+        wanted = make_wanted(settings, table, chunk_rows=settings.backfill.chunk_rows)
+        return Backfill(settings.lake, wanted, sharing=Sharing(1), stop=stop).reread(keys)

@@ -21,6 +21,7 @@ from cdc_core.backfill.sharing import Sharing
 from cdc_core.backfill.steps import Step, Watermark
 from cdc_core.backfill.visibility import Snapshot
 from cdc_core.crash_points import reach
+from cdc_core.errors import ConfigurationError
 from cdc_core.protocol.concealment import Conceal, Concealment, Treatment
 from cdc_core.settings import SourceSettings
 from cdc_core.source.chunks import ChunkReader, OpenRead, join_rows
@@ -207,9 +208,13 @@ class Reading:
             for column in relation.columns
             if treatments.get(column.name) is not Treatment.DROP
         ]
-        columns, is_whole = opened.read_rows(
-            names, low=chosen.low, high=chosen.high, most_bytes=MOST_BYTES
-        )
+        if chosen.asked is not None:
+            _require_plain_key(opened, concealment)
+            columns, is_whole = opened.read_keys(names, keys=chosen.asked), True
+        else:
+            columns, is_whole = opened.read_rows(
+                names, low=chosen.low, high=chosen.high, most_bytes=MOST_BYTES
+            )
         texts = dict(zip(names, columns, strict=True))
         if not is_whole:
             last = tuple(texts[name][-1].as_py() for name in opened.key)
@@ -223,7 +228,7 @@ class Reading:
         reach("after_chunk_read")
         values = join_rows([*texts.values()])
         size = self._folder.store(
-            Chunk(relation, values, chosen.low, chosen.high),
+            Chunk(relation, values, chosen.low, chosen.high, chosen.asked),
             backfill=self._backfill,
             memory=memory,
             number=chosen.number,
@@ -291,6 +296,20 @@ def _find_hashed(wanted: Wanted, opened: OpenRead) -> str | None:
         if concealment.treatments[index] is not Treatment.KEEP:
             return f"{opened.relation.columns[index].name} is hashed in the lake"
     return None
+
+
+def _require_plain_key(opened: OpenRead, concealment: Concealment | None) -> None:
+    hidden = [
+        opened.relation.columns[index].name
+        for index in opened.relation.key
+        if concealment is not None and concealment.treatments[index] is not Treatment.KEEP
+    ]
+    if hidden:
+        table = opened.relation.table
+        raise ConfigurationError(
+            [f"the lake has hashes of {', '.join(hidden)}, by which rows of {table} are known"],
+            fix=f"bring all of the table: `walgate backfill '{table}'`",
+        )
 
 
 def _look(reader: ChunkReader) -> tuple[Snapshot, OpenRead]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from cdc_core.backfill.chunk_size import ChunkSize
@@ -22,6 +22,7 @@ from cdc_core.backfill.sharing import Sharing
 from cdc_core.errors import WalgateError
 from cdc_core.settings import LakeSettings
 from cdc_core.source.steps import StepConnection
+from cdc_core.spooled import Key
 from cdc_core.staging.backfills import (
     BackfillLedger,
     BackfillReport,
@@ -34,6 +35,8 @@ from cdc_core.staging.orders import Orders
 from cdc_core.staging.tail import read_marks
 from cdc_core.vocabulary import Lsn
 
+# One statement names them.
+_KEYS_AT_ONCE = 1000
 _PAUSED_LOOK_S = 0.2
 
 _logger = logging.getLogger("walgate.backfill")
@@ -102,6 +105,28 @@ class Backfill:
         finally:
             self._steps.close()
 
+    def reread(self, keys: Sequence[Key]) -> bool:
+        """Bring into the log what some keys have now: their rows, or that they have none.
+
+        Give whether it was done before it was told to stop. Raises: WalgateError.
+        """
+        name = uuid.uuid4().hex
+        self.progress = Progress(name)
+        self._orders = Orders(self._lake.root, name)
+        try:
+            with ChunkFolder(self._lake.spool).claim(name):
+                session = self._open_session(name, row_bytes=None)
+                try:
+                    session.begin()
+                    session.read(Plan.of_keys(keys, at_once=_KEYS_AT_ONCE))
+                finally:
+                    session.end()
+        except _Stopped:
+            return False
+        finally:
+            self._steps.close()
+        return True
+
     def _run_as(
         self, name: str, resolved: Resolved, unfinished: BackfillReport | None
     ) -> BackfillState | None:
@@ -134,16 +159,7 @@ class Backfill:
 
         Raises: _Stopped, _Paused, _Cancelled, WalgateError.
         """
-        session = Session(
-            self._lake,
-            self._wanted,
-            self._steps,
-            backfill=name,
-            size=ChunkSize(self._wanted.chunk_rows, row_bytes=resolved.row_bytes),
-            sharing=self._sharing,
-            stop=self._stop,
-            told=Told(self._require_wanted, self._add_chunks, self._note_held),
-        )
+        session = self._open_session(name, row_bytes=resolved.row_bytes)
         try:
             start = session.begin()
             if self._begun is None:
@@ -164,6 +180,18 @@ class Backfill:
         whole = swept if resolved.scope.is_whole else None
         self._record_state(BackfillState.DONE, swept=whole)
         return BackfillState.DONE
+
+    def _open_session(self, name: str, *, row_bytes: float | None) -> Session:
+        return Session(
+            self._lake,
+            self._wanted,
+            self._steps,
+            backfill=name,
+            size=ChunkSize(self._wanted.chunk_rows, row_bytes=row_bytes),
+            sharing=self._sharing,
+            stop=self._stop,
+            told=Told(self._require_wanted, self._add_chunks, self._note_held),
+        )
 
     def _note_held(self, reason: str | None) -> None:
         """Say why nothing is read, or that something is again."""

@@ -32,6 +32,7 @@ from cdc_core.source.scopes import (
     list_names,
     resolve_scope,
     write_conditions,
+    write_values,
 )
 from cdc_core.spooled import WHOLE, Key, Scope
 from cdc_core.vocabulary import Relation, ReplicaIdentity, TableName
@@ -88,31 +89,36 @@ class OpenRead:
         Where they are more than so many bytes, those at which that was passed are the last; give
         whether these are all. Raises: SourceError.
         """
-        return self._copy(columns, low=low, high=high, limit=None, offset=0, most_bytes=most_bytes)
+        return self._copy(columns, self._bound(low, high), most_bytes=most_bytes)
+
+    def read_keys(self, columns: Sequence[str], *, keys: Sequence[Key]) -> list[pa.StringArray]:
+        """Texts of the rows that have one of some keys, in key order; one array for each column.
+
+        Raises: SourceError.
+        """
+        values = [sql.SQL("({})").format(write_values(self.relation, key)) for key in keys]
+        chosen = sql.SQL("({}) IN (VALUES {})").format(
+            list_names(self.key), sql.SQL(", ").join(values)
+        )
+        return self._copy(columns, [chosen])[0]
 
     def find_boundary(self, low: Key | None, high: Key | None, rows: int) -> Key | None:
         """The key of the row that is so many above `low`; None where fewer are up to `high`."""
-        found, _ = self._copy(self.key, low=low, high=high, limit=1, offset=rows - 1)
+        found, _ = self._copy(self.key, self._bound(low, high), limit=1, offset=rows - 1)
         return tuple(column[0].as_py() for column in found) if len(found[0]) else None
 
     def _copy(
         self,
         columns: Sequence[str],
+        bounds: Sequence[sql.Composable],
         *,
-        low: Key | None,
-        high: Key | None,
-        limit: int | None,
-        offset: int,
+        limit: int | None = None,
+        offset: int = 0,
         most_bytes: int | None = None,
     ) -> tuple[list[pa.StringArray], bool]:
         row_filter = self._published.row_filter
         conditions: list[sql.Composable] = [] if row_filter is None else [row_filter]
-        conditions += write_conditions(self.relation, self._scope)
-        conditions += [
-            bound_key(self.relation, comparison, key)
-            for comparison, key in ((">", low), ("<=", high))
-            if key is not None
-        ]
+        conditions += [*write_conditions(self.relation, self._scope), *bounds]
         query = sql.SQL("COPY (SELECT {} FROM {} WHERE {} ORDER BY {}{}{}) TO STDOUT {}").format(
             list_names(columns),
             self._published.rows_of,
@@ -141,6 +147,13 @@ class OpenRead:
                     raise _Enough
         data = b"".join(rows)
         return _parse_csv(data, len(columns), self.relation.table), is_whole
+
+    def _bound(self, low: Key | None, high: Key | None) -> list[sql.Composable]:
+        return [
+            bound_key(self.relation, comparison, key)
+            for comparison, key in ((">", low), ("<=", high))
+            if key is not None
+        ]
 
 
 class ChunkReader:

@@ -43,6 +43,7 @@ class ChunkFolder:
             "relation": describe_relation(chunk.relation),
             "low": chunk.low,
             "high": chunk.high,
+            "asked": chunk.asked,
         }
         schema = _VALUES.with_metadata({_ABOUT: json.dumps(about).encode()})
         rows = pa.Table.from_arrays([chunk.values], schema=schema)
@@ -62,7 +63,8 @@ class ChunkFolder:
             return None
         about = json.loads(rows.schema.metadata[_ABOUT])
         values = rows.column("values").combine_chunks()
-        return Chunk(read_relation(about["relation"]), values, *_read_bounds(about))
+        asked = None if about["asked"] is None else tuple(tuple(key) for key in about["asked"])
+        return Chunk(read_relation(about["relation"]), values, *_read_bounds(about), asked)
 
     def discard(self, *, backfill: str, memory: str, number: int, attempt: int) -> None:
         """Remove an attempt at a chunk, which the log has, or never will."""
