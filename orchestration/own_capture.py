@@ -3,37 +3,44 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 from cdc_core.capture.loop import Bound
 from cdc_core.capture.run import run_capture
-from cdc_core.errors import SlotInUse, WalgateError
+from cdc_core.errors import Retry, SlotInUse, WalgateError
 from cdc_core.settings import Settings
 from cdc_core.source.connection import open_briefly
 from cdc_core.source.slot import read_slot
 
+# A capture that ends has the slot a moment longer; between two runs of Dagster's it is free.
+_ENDING_S = 5.0
+_BETWEEN_RUNS_S = 60.0
+_LOOK_S = 0.5
+_LOOK_AGAIN_S = 5.0
+
 
 @contextmanager
 def capturing(settings: Settings, stop: threading.Event) -> Iterator[None]:
-    """Have capture run while a block does: the one that holds the slot, or one of our own.
+    """Have capture run while a block does: whoever holds the slot, or one of our own.
 
-    Raises: WalgateError, what ended our own.
+    Raises: WalgateError, what ended our own; `stop` is set then.
     """
-    source = settings.source
-    with closing(open_briefly(source, application_name="walgate look")) as connection:
-        slot = read_slot(connection, source.slot)
-    if slot is not None and slot.active_pid is not None:
-        yield
-        return
     finished = threading.Event()
     failures: list[WalgateError] = []
+    is_free = not _is_held(settings)
 
     def capture() -> None:
         try:
-            run_capture(settings, Bound(finished))
-        except SlotInUse:
-            pass  # Another came first, and serves as well.
+            if not is_free:
+                _wait_until_free(settings, finished)
+            while not finished.is_set():
+                try:
+                    run_capture(settings, Bound(finished))
+                    finished.wait(_LOOK_S)  # The server shuts down.
+                except SlotInUse:
+                    _wait_until_free(settings, finished)  # Another came first, and serves as well.
         except WalgateError as error:
             failures.append(error)
             stop.set()
@@ -47,3 +54,29 @@ def capturing(settings: Settings, stop: threading.Event) -> Iterator[None]:
         thread.join()
         if failures:
             raise failures[0]
+
+
+def _wait_until_free(settings: Settings, finished: threading.Event) -> None:
+    """Wait until nobody has had the slot for long enough. Raises: what needs a person."""
+    began = time.monotonic()
+    free_since: float | None = None
+    while True:
+        now = time.monotonic()
+        is_young = now - began < _ENDING_S
+        try:
+            free_since = None if _is_held(settings) else free_since or now
+        except WalgateError as error:
+            if error.retry is Retry.AFTER_FIX:
+                raise
+            free_since = None
+        if free_since is not None and (is_young or now - free_since >= _BETWEEN_RUNS_S):
+            return
+        if finished.wait(_LOOK_S if is_young else _LOOK_AGAIN_S):
+            return
+
+
+def _is_held(settings: Settings) -> bool:
+    source = settings.source
+    with closing(open_briefly(source, application_name="walgate look")) as connection:
+        slot = read_slot(connection, source.slot)
+    return slot is not None and slot.active_pid is not None

@@ -47,11 +47,11 @@ def estimate(wanted: Wanted, *, parallel: int, rows_per_second: float | None) ->
                 names = [name for name in names if name in kept]
             high = opened.find_boundary(None, None, _SAMPLE_ROWS)
             began = time.monotonic()
-            columns, is_all = opened.read_rows(names, low=None, high=high, most_bytes=MOST_BYTES)
+            read, is_all = opened.read_rows(names, low=None, high=high, most_bytes=MOST_BYTES)
             seconds = time.monotonic() - began
     finally:
         reader.close()
-    seen, size = len(columns[0]), sum(column.nbytes for column in columns)
+    seen, size = len(read), read.nbytes
     rows = seen if high is None and is_all else max(resolved.rows_estimated, seen)
     if not seen:
         return Estimate(0, 0, 1, 0.0, resolved.unswept)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cdc_core.backfill.chunk_size import AIM_S, ChunkSize
 from cdc_core.backfill.openings import Openings
@@ -210,23 +211,19 @@ class Reading:
         ]
         if chosen.asked is not None:
             _require_plain_key(opened, concealment)
-            columns, is_whole = opened.read_keys(names, keys=chosen.asked), True
+            values, is_whole = opened.read_keys(names, keys=chosen.asked), True
         else:
-            columns, is_whole = opened.read_rows(
+            values, is_whole = opened.read_rows(
                 names, low=chosen.low, high=chosen.high, most_bytes=MOST_BYTES
             )
-        texts = dict(zip(names, columns, strict=True))
         if not is_whole:
-            last = tuple(texts[name][-1].as_py() for name in opened.key)
+            last = values[-1].as_py()
             with self._lock:
-                chosen = self._plan.split(chosen, last)
+                chosen = self._plan.split(chosen, tuple(last[names.index(n)] for n in opened.key))
         if concealment is not None:
-            for name in names:
-                if treatments[name] is Treatment.HASH:
-                    texts[name] = _hash(concealment, texts[name])
+            values = _hash(concealment, values, [treatments[name] for name in names])
             relation = concealment.conceal_relation(relation)
         reach("after_chunk_read")
-        values = join_rows([*texts.values()])
         size = self._folder.store(
             Chunk(relation, values, chosen.low, chosen.high, chosen.asked),
             backfill=self._backfill,
@@ -322,7 +319,16 @@ def _find_treatments(concealment: Concealment, relation: Relation) -> dict[str, 
     return dict(zip(names, concealment.treatments, strict=True))
 
 
-def _hash(concealment: Concealment, column: pa.StringArray) -> pa.StringArray:
-    texts = column.to_pylist()
-    hashes = [None if t is None else concealment.hash_text(t.encode()).decode() for t in texts]
-    return pa.array(hashes, pa.string())
+def _hash(
+    concealment: Concealment, rows: pa.ListArray, treatments: Sequence[Treatment]
+) -> pa.ListArray:
+    """Rows with hashes in the place of the texts that are to be hashed."""
+    if Treatment.HASH not in treatments:
+        return rows
+    columns = [pc.list_element(rows, index) for index in range(len(treatments))]
+    for index, treatment in enumerate(treatments):
+        if treatment is Treatment.HASH:
+            texts = columns[index].to_pylist()
+            hashes = [t if t is None else concealment.hash_text(t.encode()).decode() for t in texts]
+            columns[index] = pa.array(hashes, pa.string())
+    return join_rows(columns)

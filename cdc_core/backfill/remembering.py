@@ -116,9 +116,11 @@ class Remembering:
         absent_keys = _take_key(absent, chunk.relation.key)
         current = kept.memory.find_current(step.snapshot, pa.concat_arrays([keys, absent_keys]))
         kept.memory.forget(step.oldest)
-        is_current, is_absent = pa.array(current[: len(keys)]), pa.array(current[len(keys) :])
-        values = chunk.values.filter(is_current)
-        rows = _make_entries(chunk.relation, values, absent.filter(is_absent))
+        values, absent = (
+            _keep(chunk.values, current[: len(keys)]),
+            _keep(absent, current[len(keys) :]),
+        )
+        rows = _make_entries(chunk.relation, values, absent)
         return Admitted(rows, len(values), len(keys) - len(values))
 
 
@@ -141,6 +143,10 @@ def _take_key(values: pa.ListArray, key: tuple[int, ...]) -> pa.StringArray:
     return join_key([pc.list_element(values, index) for index in key])
 
 
+def _keep(rows: pa.ListArray, is_kept: npt.NDArray[np.bool_]) -> pa.ListArray:
+    return rows if is_kept.all() else rows.filter(pa.array(is_kept))
+
+
 def _list_absent(chunk: Chunk, found: pa.StringArray) -> pa.ListArray:
     """The keys that a chunk was asked for and has no row of, each as a row without other values."""
     width, key = len(chunk.relation.columns), chunk.relation.key
@@ -160,9 +166,11 @@ def _make_entries(relation: Relation, values: pa.ListArray, absent: pa.ListArray
         "table": pa.repeat(pa.scalar(str(relation.table)), count),
         "relation_version": pa.repeat(pa.scalar(relation.version, pa.int64()), count),
         "op": pa.array(operations, pa.string()),
-        "values": pa.concat_arrays([values, pa.nulls(len(absent), values.type)]),
-        "old_values": pa.concat_arrays([pa.nulls(len(values), absent.type), absent]),
+        "values": values,
     }
+    if len(absent):
+        columns["values"] = pa.concat_arrays([values, pa.nulls(len(absent), values.type)])
+        columns["old_values"] = pa.concat_arrays([pa.nulls(len(values), absent.type), absent])
     return pa.RecordBatch.from_arrays(
         [
             columns[field.name] if field.name in columns else pa.nulls(count, field.type)

@@ -175,6 +175,8 @@ class Session:
                     reads += 1
                     running.add(pool.submit(self._read_range, reading, reads))
                 done, running = wait(running, timeout=_LOOK_S, return_when=FIRST_COMPLETED)
+                if not done and not running:
+                    self._stop.wait(_LOOK_S)  # All is read, and capture has yet to take it.
                 try:
                     for read in done:
                         read.result()

@@ -15,14 +15,15 @@ import numpy as np
 import psycopg
 import pyarrow as pa
 from psycopg import sql
-from pyarrow import csv
 
 from cdc_core.errors import Retry, SourceError
 from cdc_core.layout import DECODED_SCHEMA
+from cdc_core.protocol.copied import parse_copied
 from cdc_core.protocol.messages import AnnouncedColumn, Announcement
 from cdc_core.settings import SourceSettings
 from cdc_core.source.catalog import complete_relation
 from cdc_core.source.connection import open_connection, source_errors
+from cdc_core.source.copying import copy_out
 from cdc_core.source.key_order import find_unordered
 from cdc_core.source.membership import read_membership
 from cdc_core.source.published_tables import PublishedTable, read_published_tables
@@ -54,10 +55,6 @@ order by a.attnum
 """
 
 
-class _Enough(Exception):
-    """As many bytes were read as may be."""
-
-
 @dataclass(frozen=True, slots=True)
 class OpenRead:
     """A table locked and seen by one snapshot, until its transaction ends.
@@ -83,16 +80,16 @@ class OpenRead:
         low: Key | None,
         high: Key | None,
         most_bytes: int | None = None,
-    ) -> tuple[list[pa.StringArray], bool]:
-        """Texts of the rows above `low`, up to `high`, in key order; one array for each column.
+    ) -> tuple[pa.ListArray, bool]:
+        """The rows above `low`, up to `high`, in key order, each the texts of its columns.
 
         Where they are more than so many bytes, those at which that was passed are the last; give
         whether these are all. Raises: SourceError.
         """
         return self._copy(columns, self._bound(low, high), most_bytes=most_bytes)
 
-    def read_keys(self, columns: Sequence[str], *, keys: Sequence[Key]) -> list[pa.StringArray]:
-        """Texts of the rows that have one of some keys, in key order; one array for each column.
+    def read_keys(self, columns: Sequence[str], *, keys: Sequence[Key]) -> pa.ListArray:
+        """The rows that have one of some keys, in key order, each the texts of its columns.
 
         Raises: SourceError.
         """
@@ -105,7 +102,7 @@ class OpenRead:
     def find_boundary(self, low: Key | None, high: Key | None, rows: int) -> Key | None:
         """The key of the row that is so many above `low`; None where fewer are up to `high`."""
         found, _ = self._copy(self.key, self._bound(low, high), limit=1, offset=rows - 1)
-        return tuple(column[0].as_py() for column in found) if len(found[0]) else None
+        return tuple(found[0].as_py()) if len(found) else None
 
     def _copy(
         self,
@@ -115,38 +112,21 @@ class OpenRead:
         limit: int | None = None,
         offset: int = 0,
         most_bytes: int | None = None,
-    ) -> tuple[list[pa.StringArray], bool]:
+    ) -> tuple[pa.ListArray, bool]:
         row_filter = self._published.row_filter
         conditions: list[sql.Composable] = [] if row_filter is None else [row_filter]
         conditions += [*write_conditions(self.relation, self._scope), *bounds]
-        query = sql.SQL("COPY (SELECT {} FROM {} WHERE {} ORDER BY {}{}{}) TO STDOUT {}").format(
+        query = sql.SQL("COPY (SELECT {} FROM {} WHERE {} ORDER BY {}{}{}) TO STDOUT").format(
             list_names(columns),
             self._published.rows_of,
             sql.SQL(" AND ").join(conditions or [sql.SQL("true")]),
             list_names(self.key),
             sql.SQL("" if limit is None else " LIMIT {}").format(sql.Literal(limit)),
             sql.SQL(" OFFSET {}").format(sql.Literal(offset)),
-            sql.SQL("(FORMAT csv, FORCE_QUOTE *)"),
         )
-        rows: list[bytes | bytearray | memoryview] = []
-        size = 0
-        is_whole = True
-        # Rolled back to here, what was cut off leaves lock and snapshot as they are.
-        with (
-            source_errors(f"read {self.relation.table}"),
-            suppress(_Enough),
-            self._connection.transaction(),
-            self._connection.cursor() as cursor,
-            cursor.copy(query) as copied,
-        ):
-            for row in copied:
-                rows.append(row)
-                size += len(row)
-                if most_bytes is not None and size >= most_bytes:
-                    is_whole = False
-                    raise _Enough
-        data = b"".join(rows)
-        return _parse_csv(data, len(columns), self.relation.table), is_whole
+        with source_errors(f"read {self.relation.table}"):
+            data, is_whole = copy_out(self._connection, query, most_bytes=most_bytes)
+        return _parse_rows(data, len(columns), self.relation.table), is_whole
 
     def _bound(self, low: Key | None, high: Key | None) -> list[sql.Composable]:
         return [
@@ -309,28 +289,14 @@ def _announce(
     )
 
 
-def _parse_csv(data: bytes, width: int, table: TableName) -> list[pa.StringArray]:
-    """Columns of COPY's CSV: an unquoted empty value is NULL, a row of one NULL an empty line."""
-    if not data:
-        return [pa.array([], pa.string()) for _ in range(width)]
-    names = [str(index) for index in range(width)]
+def _parse_rows(data: bytes, width: int, table: TableName) -> pa.ListArray:
     try:
-        parsed = csv.read_csv(
-            pa.BufferReader(data),
-            # One block: a value may be as long as all that was read.
-            csv.ReadOptions(column_names=names, block_size=len(data), use_threads=False),
-            csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
-            csv.ConvertOptions(
-                column_types=dict.fromkeys(names, pa.string()),
-                null_values=[""],
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=False,
-            ),
-        )
+        texts = parse_copied(data)
     except pa.ArrowInvalid as exc:
         raise SourceError(
             f"{table} holds a text that is not UTF-8",
             fix="mend the value in the source, or exclude its column in [tables]",
             retry=Retry.AFTER_FIX,
         ) from exc
-    return [parsed.column(index).combine_chunks() for index in range(width)]
+    offsets = np.arange(0, len(texts) + 1, width, dtype=np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), texts, type=_LIST)

@@ -23,9 +23,9 @@ def read_keys(database: Database, scope: Scope, name: str = "t") -> list[tuple[s
     reader = ChunkReader(SourceSettings(dsn=database.dsn), TableName("public", name), scope)
     with reader.lock():
         opened = reader.look()
-        columns, _ = opened.read_rows(opened.key, low=None, high=None)
+        rows, _ = opened.read_rows(opened.key, low=None, high=None)
     reader.close()
-    return list(zip(*(column.to_pylist() for column in columns), strict=True))
+    return [tuple(row) for row in rows.to_pylist()]
 
 
 @pytest.fixture

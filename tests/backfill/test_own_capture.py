@@ -1,0 +1,42 @@
+"""A backfill has a capture, whoever held the slot when it began."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import psycopg
+
+from cdc_core.settings import load_settings
+from cdc_core.vocabulary import TableName
+from orchestration.backfill import run_backfills
+from tests.backfill.folded_log import fold, read_source
+from tests.deadline import wait_for
+from tests.fix_pipeline import DEADLINE_S, Pipeline
+from tests.postgres_server import Database
+
+
+def test_a_slot_that_another_leaves_meanwhile_is_taken(
+    database18: Database, pipeline: Pipeline
+) -> None:
+    database18.execute("create table t (id int primary key, v text)")
+    database18.execute("insert into t select i, 'old' from generate_series(1, 500) i")
+    # Its capture's last moments: it has the slot, and takes up no step any more.
+    options = "proto_version '1', publication_names 'walgate'"
+    holder = psycopg.connect(f"{database18.dsn} replication=database", autocommit=True)
+    with closing(holder), ThreadPoolExecutor(1) as pool:
+        holder.pgconn.exec_(
+            f"START_REPLICATION SLOT {pipeline.slot} LOGICAL 0/0 ({options})".encode()
+        )
+        assert pipeline.slot_facts()["pid"] is not None
+        settings = load_settings(pipeline.folder / "walgate.toml", {})
+        tables, stop = [TableName("public", "t")], threading.Event()
+        running = pool.submit(
+            run_backfills, settings, tables, chunk_rows=100, parallel=1, stop=stop
+        )
+        looks = "select 1 from pg_stat_activity where application_name = 'walgate backfill'"
+        wait_for(lambda: database18.query(looks), DEADLINE_S, "the backfill to begin")
+        holder.close()
+        assert running.result(DEADLINE_S)
+    assert fold(pipeline.root, "public.t") == read_source(database18, "t")
