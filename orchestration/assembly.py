@@ -19,6 +19,11 @@ from orchestration.replicate import build_replicate_job
 from orchestration.resources import make_spark_resource
 from orchestration.sensors import build_keep_replicating, build_merge_staged_changes
 from orchestration.tables import build_staging_asset, build_table_assets
+from orchestration.verified_through import (
+    build_verification,
+    build_verify_job,
+    build_verify_schedule,
+)
 from spark_jobs.lake import Lake
 
 
@@ -33,10 +38,13 @@ def build_definitions(settings: Settings) -> dg.Definitions:
         executor_def=dg.in_process_executor,
         tags=RUN_TAGS,
     )
+    verification = build_verification(settings, known)
+    verifying = [] if verification is None else [verification]
     return dg.Definitions(
         assets=[build_staging_asset(settings), merged, build_backfill_asset(settings, known)],
-        jobs=[build_replicate_job(settings), merge],
-        asset_checks=[build_staging_checks(settings)],
+        jobs=[build_replicate_job(settings), merge, *map(build_verify_job, verifying)],
+        asset_checks=[build_staging_checks(settings), *verifying],
+        schedules=[build_verify_schedule(settings)] if verifying else [],
         sensors=[build_keep_replicating(settings), build_merge_staged_changes(settings)],
         resources={"spark": make_spark_resource(settings)},
         # A process for each step would mean a JVM for each.

@@ -49,9 +49,10 @@ _BACKSLASH, _QUOTE = "\ufffe", "\uffff"
 class TypeMapping:
     """How values of a Postgres type stand in a table.
 
-    `parse` gives NULL where the text does not fit, `write` gives back the text of a value; `loses` says which of the texts that fit are not
-    given back by their value, None if all are. `is_exact` says that each text has its own typed
-    value, so that rows can be identified by it. `raw` says to a reader what `_raw` holds.
+    `parse` gives NULL where the text does not fit; `write` gives back the text of a value (of a
+    float its bits); `loses` says which of the texts that fit are not given back by their value,
+    None if all are. `is_exact` says that each text has its own typed value, so that rows can be
+    identified by it. `raw` says to a reader what `_raw` holds.
     """
 
     spark_type: T.DataType

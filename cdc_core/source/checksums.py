@@ -64,19 +64,20 @@ def list_keys(
     published: PublishedTable,
     compared: Compared,
     parts: Sequence[Part],
-) -> list[tuple[Key, str]]:
-    """Each row of some parts: the texts of its key, and its digest. Raises: SourceError."""
-    query = sql.SQL("select key, left(digest, 32) from ({rows}) hashed").format(
+) -> list[tuple[int, Key, str]]:
+    """Each row of some parts: ordinal, texts of its key, digest. Raises: SourceError."""
+    query = sql.SQL("select ordinal, key, left(digest, 32) from ({rows}) hashed").format(
         rows=_hash_rows(connection, published, compared, parts)
     )
     with source_errors(f"list keys of {published.table}"), connection.transaction():
-        return [(tuple(key), digest) for key, digest in connection.execute(query)]
+        rows = connection.execute(query).fetchall()
+    return [(ordinal, tuple(key), digest) for ordinal, key, digest in rows]
 
 
 def find_span(
     connection: psycopg.Connection, published: PublishedTable, compared: Compared
 ) -> tuple[int, int] | None:
-    """The least and the greatest ordinal of a table; None where it has none. Raises: SourceError."""
+    """The least and the greatest ordinal of a table; None if it is empty. Raises: SourceError."""
     if compared.ordering.span is not None:
         return compared.ordering.span
     key = sql.Identifier(compared.key[0])
@@ -164,7 +165,7 @@ def _hash_rows(
     keys = sql.SQL(", ").join(
         sql.SQL("concat({})").format(sql.Identifier(name)) for name in compared.key
     )
-    conditions = [published.row_filter]
+    conditions: list[sql.Composable | None] = [published.row_filter]
     is_hash = compared.ordering is Ordering.HASH
     if not is_hash:
         conditions.append(_within(compared, parts))
@@ -219,9 +220,9 @@ def _ordinal_of_key(compared: Compared) -> sql.Composed:
     key = sql.Identifier(compared.key[0])
     if compared.ordering is Ordering.INTEGER:
         return sql.SQL("{}::bigint").format(key)
-    return sql.SQL("('x' || left(replace({}::text, '-', ''), {digits}))::bit({bits})::bigint").format(
-        key, digits=sql.Literal(UUID_DIGITS), bits=sql.Literal(4 * UUID_DIGITS)
-    )
+    return sql.SQL(
+        "('x' || left(replace({}::text, '-', ''), {digits}))::bit({bits})::bigint"
+    ).format(key, digits=sql.Literal(UUID_DIGITS), bits=sql.Literal(4 * UUID_DIGITS))
 
 
 def _within(compared: Compared, parts: Sequence[Part]) -> sql.Composed:
@@ -235,7 +236,7 @@ def _within(compared: Compared, parts: Sequence[Part]) -> sql.Composed:
 def _write_parts(
     place: sql.Composable, parts: Sequence[Part], bound: Callable[[int], sql.Composable | None]
 ) -> sql.Composed:
-    written = []
+    written: list[sql.Composable] = []
     for part in parts:
         low = None if part.low is None else bound(part.low)
         high = None if part.high is None else bound(part.high)
@@ -244,7 +245,7 @@ def _write_parts(
             for comparison, limit in ((">=", low), ("<", high))
             if limit is not None
         ]
-        written.append(sql.SQL(" and ").join(sides or [sql.SQL("true")]))
+        written.append(sql.SQL(" and ").join(sides) if sides else sql.SQL("true"))
     return sql.SQL("({})").format(sql.SQL(" or ").join(written))
 
 

@@ -1,0 +1,78 @@
+"""Verify, heal what differs, and verify that again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pyspark.sql import SparkSession
+
+from cdc_core.backfill.results import Progress
+from cdc_core.settings import Settings
+from cdc_core.staging.verifications import Verified
+from cdc_core.vocabulary import Lsn, TableName
+from orchestration.backfill import run_backfills
+from orchestration.own_capture import capturing
+from orchestration.verify import Tell, verify_tables
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was found of each table, the last time that it was compared; the newest LSN of it.
+
+    A table that was healed has the ranges that differed before.
+    """
+
+    lsn: Lsn
+    tables: tuple[Verified, ...]
+
+
+def verify_and_heal(
+    settings: Settings,
+    session: SparkSession,
+    named: Sequence[TableName] | None,
+    *,
+    is_healing: bool,
+    stop: threading.Event,
+    tell: Tell,
+    is_rotating: bool = False,
+) -> Verdict:
+    """Compare tables with the source; where asked, read again what differs and compare that again.
+
+    Uses the running capture, or one of its own. Raises: WalgateError.
+    """
+    with capturing(settings, stop):
+        first = verify_tables(
+            settings, session, named, stop=stop, tell=tell, is_rotating=is_rotating
+        )
+        different = {found.table: found for found in first.different}
+        if not is_healing or not different:
+            return Verdict(first.bound.lsn, first.tables)
+
+        def tell_progress(table: TableName, progress: Progress) -> None:
+            tell(f"{table}: healing, {progress.rows:,} rows read")
+
+        healed = run_backfills(
+            settings,
+            different,
+            chunk_rows=settings.backfill.chunk_rows,
+            parallel=settings.backfill.parallel,
+            stop=stop,
+            on_progress=tell_progress,
+        )
+        second = verify_tables(
+            settings,
+            session,
+            [*healed],
+            stop=stop,
+            tell=tell,
+            parts={table: found.part for table, found in different.items()},
+            healed=frozenset(healed),
+        )
+    again = {
+        found.table: replace(found, ranges=found.ranges or different[found.table].ranges)
+        for found in second.tables
+    }
+    tables = tuple(again.get(found.table, found) for found in first.tables)
+    return Verdict(second.bound.lsn, tables)
