@@ -90,7 +90,8 @@ def open_snapshot(
                 reader.execute(sql.SQL("set transaction snapshot {}").format(sql.Literal(snapshot)))
                 # What the tables are is seen as of then, as their rows are.
                 seen = _find_published(reader, source)
-            yield SourceSnapshot(lsn, reader, seen, refused)
+            locked = {table: seen[table] for table in seen if table in found}
+            yield SourceSnapshot(lsn, reader, locked, refused)
 
 
 def _find_published(
@@ -132,6 +133,7 @@ def _exporting(
         try:
             _await(made, walsender, watcher, patience_s=patience_s, stop=stop)
         except BaseException:
+            # The slot, as far as it is made, goes with it.
             walsender.cancel_safe(timeout=_CANCEL_S)
             raise
         with source_errors("export a snapshot"):
