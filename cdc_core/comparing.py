@@ -75,11 +75,16 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class RangeSum:
-    """Rows, their checksum in two halves of 64 bits each, and how many have a hole."""
+    """Rows, their checksum in two halves of 64 bits each, and how many have a hole.
+
+    `low` and `high` are the least and the greatest ordinal, None without one.
+    """
 
     rows: int = 0
     first: int = 0
     second: int = 0
+    low: int | None = None
+    high: int | None = None
     holes: int = 0
 
     @property
@@ -89,10 +94,14 @@ class RangeSum:
 
     def add(self, other: RangeSum) -> RangeSum:
         """Both together."""
+        lows = [low for low in (self.low, other.low) if low is not None]
+        highs = [high for high in (self.high, other.high) if high is not None]
         return RangeSum(
             self.rows + other.rows,
             self.first ^ other.first,
             self.second ^ other.second,
+            min(lows, default=None),
+            max(highs, default=None),
             self.holes + other.holes,
         )
 
@@ -112,6 +121,19 @@ class Difference:
     part: Part | None
     source: RangeSum
     lake: RangeSum
+
+    @property
+    def rows(self) -> int:
+        """Of the side that has more."""
+        return max(self.source.rows, self.lake.rows)
+
+    @property
+    def filled(self) -> Part | None:
+        """The part of it in which there are rows, so that uneven keys are narrowed at once."""
+        both = self.source.add(self.lake)
+        if self.part is None or both.low is None or both.high is None:
+            return None
+        return Part(both.low, both.high + 1)
 
 
 def add_up(sums: RangeSums) -> RangeSum:

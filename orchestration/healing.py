@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
@@ -14,6 +14,7 @@ from cdc_core.staging.verifications import Verified
 from cdc_core.vocabulary import Lsn, TableName
 from orchestration.backfill import run_backfills
 from orchestration.own_capture import capturing
+from orchestration.sides import Keys
 from orchestration.verify import Tell, verify_tables
 
 
@@ -21,11 +22,13 @@ from orchestration.verify import Tell, verify_tables
 class Verdict:
     """What was found of each table, the last time that it was compared; the newest LSN of it.
 
-    A table that was healed has the ranges that differed before.
+    A table that was healed has the ranges that differed before. `keys` are those that differed
+    when the tables were first compared, where they are known.
     """
 
     lsn: Lsn
     tables: tuple[Verified, ...]
+    keys: Mapping[TableName, Keys]
 
 
 def verify_and_heal(
@@ -48,7 +51,7 @@ def verify_and_heal(
         )
         different = {found.table: found for found in first.different}
         if not is_healing or not different:
-            return Verdict(first.bound.lsn, first.tables)
+            return Verdict(first.bound.lsn, first.tables, first.keys)
 
         def tell_progress(table: TableName, progress: Progress) -> None:
             tell(f"{table}: healing, {progress.rows:,} rows read")
@@ -75,4 +78,4 @@ def verify_and_heal(
         for found in second.tables
     }
     tables = tuple(again.get(found.table, found) for found in first.tables)
-    return Verdict(second.bound.lsn, tables)
+    return Verdict(second.bound.lsn, tables, first.keys)

@@ -60,7 +60,7 @@ class Sides:
         )
 
     def narrow(
-        self, differences: Sequence[Difference], width: int
+        self, differences: Sequence[Difference]
     ) -> tuple[tuple[FoundRange, ...], Keys | None]:
         """Narrow ranges that differ; give them, and the keys that differ if those can be told.
 
@@ -68,15 +68,15 @@ class Sides:
         """
         found = list(differences)
         while len(found) <= _MOST_RANGES:
-            wide = [one for one in found if one.part and width > 1 and _is_large(one)]
+            wide = [one for one in found if one.rows > MOST_ROWS and _span(one.filled) > 1]
             if not wide:
                 break
-            largest = max(max(one.source.rows, one.lake.rows) for one in wide)
-            width = max(1, width // -(-largest // _AIM_ROWS))
             found = [one for one in found if one not in wide]
             for one in wide:
-                assert one.part is not None
-                found += find_differences(*self.sum_ranges(one.part, width), width, one.part)
+                part = one.filled
+                assert part is not None
+                width = -(-_span(part) // -(-one.rows // _AIM_ROWS))
+                found += find_differences(*self.sum_ranges(part, width), width, part)
         found.sort(key=lambda one: (one.part is None, (one.part and one.part.low) or 0))
         ranges = tuple(
             FoundRange(one.part or Part(), one.source.rows, one.lake.rows, None, one.lake.holes)
@@ -125,5 +125,6 @@ class Sides:
         return asked.result(), there
 
 
-def _is_large(one: Difference) -> bool:
-    return max(one.source.rows, one.lake.rows) > MOST_ROWS
+def _span(part: Part | None) -> int:
+    """How many ordinals a part of two bounds has."""
+    return 0 if part is None or part.low is None or part.high is None else part.high - part.low

@@ -223,7 +223,7 @@ class _Sight:
         differences = find_differences(source, lake, width, part)
         if not differences:
             return found, None
-        ranges, keys = sides.narrow(differences, width)
+        ranges, keys = sides.narrow(differences)
         reason = found.reason if lack is None else f"{lack.reason}; fix: walgate backfill {table}"
         return replace(found, result=DIFFERENT, ranges=ranges, reason=reason), keys
 

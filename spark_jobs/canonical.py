@@ -64,8 +64,8 @@ def write_trimmed(value: Expression) -> Expression:
 
 def write_bits(kind: str) -> Write:
     """The number that a float's bits are."""
-    place = tuple(F.lit(name) for name in _BITS[kind])
-    return lambda value: F.when(value.isNotNull(), F.java_method(*place, value))
+    place = _BITS[kind]
+    return lambda value: F.when(value.isNotNull(), F.java_method(*map(F.lit, place), value))
 
 
 def write_array(write_element: Write, *, is_bare: bool) -> Write:

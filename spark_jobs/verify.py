@@ -80,7 +80,14 @@ def sum_ranges(
     sums = (
         _hash_rows(rows, shape, compared, [part])
         .groupBy(F.expr(f"{_ORDINAL} div {width}L").alias("number"))
-        .agg(F.count(F.lit(1)), first, second, F.count_if(_HAS_HOLES))
+        .agg(
+            F.count(F.lit(1)),
+            first,
+            second,
+            F.min(_ORDINAL),
+            F.max(_ORDINAL),
+            F.count_if(_HAS_HOLES),
+        )
         .collect()
     )
     return {row[0]: RangeSum(*row[1:]) for row in sums}

@@ -46,8 +46,8 @@ def sum_ranges(
 ) -> dict[int | None, RangeSum]:
     """Sum up the rows of a part by ranges of a width. Raises: SourceError."""
     query = sql.SQL(
-        "select ordinal / {width}, count(*), bit_xor({first}), bit_xor({second})"
-        " from ({rows}) hashed group by 1"
+        "select ordinal / {width}, count(*), bit_xor({first}), bit_xor({second}),"
+        " min(ordinal), max(ordinal) from ({rows}) hashed group by 1"
     ).format(
         width=sql.Literal(width),
         first=_piece(1),

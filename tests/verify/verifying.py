@@ -44,7 +44,7 @@ class Verifying:
     def damage(self, table: str, statement: str) -> None:
         """Change a table of the lake by hand; `{}` stands for it."""
         path = self.lake.locate(TableName("public", table))
-        self.session.sql(statement.format(f"delta.`{path}`"))
+        self.session.sql(statement.replace("{}", f"delta.`{path}`"))
 
     def compare(self, *tables: str, **options: Any) -> Verification:
         """Compare tables once, all where none are named."""
