@@ -11,7 +11,7 @@ from cdc_core.settings import Settings
 from cdc_core.source.connection import open_briefly
 from cdc_core.source.identity import list_published_tables
 from cdc_core.vocabulary import TableName
-from orchestration import tables
+from orchestration import tables, verified_through
 from orchestration.backfill_asset import build_backfill_asset
 from orchestration.checks import build_staging_checks
 from orchestration.hosting import RUN_TAGS
@@ -19,11 +19,6 @@ from orchestration.replicate import build_replicate_job
 from orchestration.resources import make_spark_resource
 from orchestration.sensors import build_keep_replicating, build_merge_staged_changes
 from orchestration.tables import build_staging_asset, build_table_assets
-from orchestration.verified_through import (
-    build_verification,
-    build_verify_job,
-    build_verify_schedule,
-)
 from spark_jobs.lake import Lake
 
 
@@ -38,13 +33,23 @@ def build_definitions(settings: Settings) -> dg.Definitions:
         executor_def=dg.in_process_executor,
         tags=RUN_TAGS,
     )
-    verification = build_verification(settings, known)
+    verification = verified_through.build_verification(settings, known)
     verifying = [] if verification is None else [verification]
+    verify = [
+        dg.define_asset_job(
+            verified_through.JOB_NAME,
+            selection=dg.AssetSelection.checks(checks),
+            description="Compares the tables with the source at one LSN, large ones in rotation.",
+            executor_def=dg.in_process_executor,
+            tags=RUN_TAGS,
+        )
+        for checks in verifying
+    ]
     return dg.Definitions(
         assets=[build_staging_asset(settings), merged, build_backfill_asset(settings, known)],
-        jobs=[build_replicate_job(settings), merge, *map(build_verify_job, verifying)],
+        jobs=[build_replicate_job(settings), merge, *verify],
         asset_checks=[build_staging_checks(settings), *verifying],
-        schedules=[build_verify_schedule(settings)] if verifying else [],
+        schedules=[verified_through.build_verify_schedule(settings)] if verifying else [],
         sensors=[build_keep_replicating(settings), build_merge_staged_changes(settings)],
         resources={"spark": make_spark_resource(settings)},
         # A process for each step would mean a JVM for each.

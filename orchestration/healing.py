@@ -10,12 +10,16 @@ from pyspark.sql import SparkSession
 
 from cdc_core.backfill.results import Progress
 from cdc_core.settings import Settings
+from cdc_core.spooled import Key
 from cdc_core.staging.verifications import Verified
 from cdc_core.vocabulary import Lsn, TableName
-from orchestration.backfill import run_backfills
+from orchestration.backfill import reread_keys, run_backfills
 from orchestration.own_capture import capturing
 from orchestration.sides import Keys
 from orchestration.verify import Tell, verify_tables
+
+# Above this a whole backfill is cheaper than to ask for each.
+_MOST_KEYS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +57,13 @@ def verify_and_heal(
         if not is_healing or not different:
             return Verdict(first.bound.lsn, first.tables, first.keys)
 
-        def tell_progress(table: TableName, progress: Progress) -> None:
-            tell(f"{table}: healing, {progress.rows:,} rows read")
-
-        healed = run_backfills(
-            settings,
-            different,
-            chunk_rows=settings.backfill.chunk_rows,
-            parallel=settings.backfill.parallel,
-            stop=stop,
-            on_progress=tell_progress,
-        )
+        healed = _heal(settings, [*different], first.keys, stop=stop, tell=tell)
+        if not healed:
+            return Verdict(first.bound.lsn, first.tables, first.keys)
         second = verify_tables(
             settings,
             session,
-            [*healed],
+            healed,
             stop=stop,
             tell=tell,
             parts={table: found.part for table, found in different.items()},
@@ -79,3 +75,43 @@ def verify_and_heal(
     }
     tables = tuple(again.get(found.table, found) for found in first.tables)
     return Verdict(second.bound.lsn, tables, first.keys)
+
+
+def _heal(
+    settings: Settings,
+    tables: Sequence[TableName],
+    different: Mapping[TableName, Keys],
+    *,
+    stop: threading.Event,
+    tell: Tell,
+) -> list[TableName]:
+    """Read again the keys that differ, or the whole table; give the tables that were done."""
+
+    def tell_progress(table: TableName, progress: Progress) -> None:
+        tell(f"{table}: healing, {progress.rows:,} rows read")
+
+    done = []
+    for table in tables:
+        keys = _choose_keys(different.get(table))
+        tell(f"{table}: healing, {'the whole table' if keys is None else f'{len(keys):,} keys'}")
+        if keys is not None:
+            is_done = reread_keys(settings, table, keys, stop=stop)
+        else:
+            is_done = table in run_backfills(
+                settings,
+                [table],
+                chunk_rows=settings.backfill.chunk_rows,
+                parallel=settings.backfill.parallel,
+                stop=stop,
+                on_progress=tell_progress,
+            )
+        if is_done:
+            done.append(table)
+    return done
+
+
+def _choose_keys(keys: Keys | None) -> list[Key] | None:
+    """The keys to read again; None where there are too many, or a row has none."""
+    whole = [tuple(text for text in key if text is not None) for key in keys or ()]
+    is_known = keys is not None and all(None not in key for key in keys)
+    return sorted(whole) if is_known and len(whole) <= _MOST_KEYS else None

@@ -18,7 +18,7 @@ from cdc_core.staging.verifications import (
 )
 from cdc_core.vocabulary import TableName
 from orchestration.healing import Verdict, verify_and_heal
-from orchestration.hosting import RUN_TAGS, host_loop
+from orchestration.hosting import host_loop
 from orchestration.relaunch import (
     Skip,
     decide_on_active,
@@ -110,17 +110,6 @@ def build_verification(
             )
 
     return verify_tables
-
-
-def build_verify_job(checks: dg.AssetChecksDefinition) -> dg.UnresolvedAssetJobDefinition:
-    """The job that evaluates the check of all tables."""
-    return dg.define_asset_job(
-        JOB_NAME,
-        selection=dg.AssetSelection.checks(checks),
-        description="Compares the tables with the source at one LSN, large ones in rotation.",
-        executor_def=dg.in_process_executor,
-        tags=RUN_TAGS,
-    )
 
 
 def build_verify_schedule(settings: Settings) -> dg.ScheduleDefinition:

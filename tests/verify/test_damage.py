@@ -103,9 +103,9 @@ def test_every_kind_of_damage_is_found_to_the_key_and_healed(verifying: Verifyin
 
     through = {t["table"]: t["verified_lsn"] for t in read_status(verifying.settings)["tables"]}
     assert through["public.kinds"] == str(verdict.lsn)
-    verifying.damage("kinds", "delete from {} where id = 2")
+    verifying.damage("kinds", "delete from {} where id = 4")
     found = verifying.compare("kinds")
-    assert read_results(found.tables) == {"kinds": "different"}
+    assert read_results(found.tables)["kinds"].startswith("different: it was never read whole")
     told = read_status(verifying.settings)
     assert {t["table"]: t["verified_lsn"] for t in told["tables"]}["public.kinds"] is None
     assert "table_differs" in {problem["code"] for problem in told["problems"]}
@@ -132,7 +132,7 @@ def test_keys_that_sort_unlike_in_spark_are_compared_by_their_hash(
         lent.pipeline.make_slot_again()
         with (lent.pipeline.folder / "walgate.toml").open("a") as opened:
             opened.write('[tables."public.filtered"]\nexclude = ["ssn"]\nhash = ["mail"]\n')
-        lent.pipeline.environment["WALGATE_HASH_KEY"] = "key"
+        lent.pipeline.environment["WALGATE_HASH_KEY"] = "0123" * 16
         database.execute(
             "insert into words values ('a', 1), ('A', 2), ('b', 3), ('B', 4), ('é', 5), ('z', 6),"
             " (E'tab\\t\\n\\\\', 7), ('', 8), ('10', 9), ('9', 10), ('co-op', 11), ('coop', 12)"

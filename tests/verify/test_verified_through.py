@@ -16,8 +16,8 @@ from cdc_core.vocabulary import TableName
 from orchestration.table_reports import table_key
 from orchestration.tables import build_table_assets
 from orchestration.verified_through import (
+    JOB_NAME,
     build_verification,
-    build_verify_job,
     build_verify_schedule,
     find_last,
 )
@@ -58,7 +58,7 @@ def make_definitions(verifying: Verifying) -> dg.Definitions:
     return dg.Definitions(
         assets=[build_table_assets(verifying.settings, TABLES)],
         asset_checks=[checks],
-        jobs=[build_verify_job(checks)],
+        jobs=[dg.define_asset_job(JOB_NAME, selection=dg.AssetSelection.checks(checks))],
         schedules=[build_verify_schedule(verifying.settings)],
         resources={"spark": Session(spark_config={})},
         executor=dg.in_process_executor,

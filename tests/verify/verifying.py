@@ -52,7 +52,12 @@ class Verifying:
         named = [TableName("public", table) for table in tables]
         with capturing(self.settings, stop):
             return verify_tables(
-                self.settings, self.session, named, stop=stop, tell=lambda _: None, **options
+                self.settings,
+                self.session,
+                named or None,
+                stop=stop,
+                tell=lambda _: None,
+                **options,
             )
 
     def find_keys(self, *tables: str) -> dict[str, Keys]:
@@ -66,7 +71,7 @@ class Verifying:
         return verify_and_heal(
             self.settings,
             self.session,
-            named,
+            named or None,
             is_healing=True,
             stop=threading.Event(),
             tell=lambda _: None,
