@@ -104,6 +104,7 @@ def _heal(
                 parallel=settings.backfill.parallel,
                 stop=stop,
                 on_progress=tell_progress,
+                is_anew=True,
             )
         if is_done:
             done.append(table)
