@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 
 from cdc_core.coordination.live import Figures
 from cdc_core.errors import Retry, SourceError, StagingError
-from cdc_core.staging.log import Epoch, Fenced
+from cdc_core.staging.epochs import Epoch
+from cdc_core.staging.log import Fenced
 from cdc_core.staging.parts import Part, PartWriter
 from cdc_core.vocabulary import Lsn, Relation, TransactionId
 

@@ -21,7 +21,8 @@ from cdc_core.errors import SourceError, StagingError
 from cdc_core.layout import CHANGES_SCHEMA, END_LSN_NOT_KNOWN
 from cdc_core.settings import RedisSettings, SourceSettings
 from cdc_core.source.replication import ReplicationStream
-from cdc_core.staging.log import Epoch, Fenced, Log
+from cdc_core.staging.epochs import Epoch
+from cdc_core.staging.log import Fenced, Log
 from cdc_core.staging.parts import seal_part
 from cdc_core.vocabulary import Column, Lsn, Relation, ReplicaIdentity, TableName, TransactionId
 from tests.deadline import wait_for
