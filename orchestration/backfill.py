@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from cdc_core.backfill.reading import Wanted
 from cdc_core.backfill.results import Progress
 from cdc_core.backfill.worker import Backfill
 from cdc_core.capture.concealing import make_conceal
-from cdc_core.capture.loop import Bound
-from cdc_core.capture.run import run_capture
-from cdc_core.errors import SlotInUse, WalgateError
 from cdc_core.settings import Settings
-from cdc_core.source.connection import open_briefly
-from cdc_core.source.slot import read_slot
 from cdc_core.staging.relations import RelationStore
 from cdc_core.vocabulary import Relation, TableName
+from orchestration.own_capture import capturing
 
 
 def run_backfills(
@@ -39,7 +34,7 @@ def run_backfills(
         return RelationStore(settings.lake.root / "staging" / "relations").latest(oid)
 
     done: dict[TableName, Progress] = {}
-    with _capturing(settings, stop):
+    with capturing(settings, stop):
         for table in tables:
             conceal = make_conceal(settings, find_latest)
             run = Backfill(
@@ -53,38 +48,3 @@ def run_backfills(
                 break
             done[table] = run.progress
     return done
-
-
-@contextmanager
-def _capturing(settings: Settings, stop: threading.Event) -> Iterator[None]:
-    """Have capture run while a block does: the one that holds the slot, or one of our own.
-
-    Raises: WalgateError, what ended our own.
-    """
-    source = settings.source
-    with closing(open_briefly(source, application_name="walgate look")) as connection:
-        slot = read_slot(connection, source.slot)
-    if slot is not None and slot.active_pid is not None:
-        yield
-        return
-    finished = threading.Event()
-    failures: list[WalgateError] = []
-
-    def capture() -> None:
-        try:
-            run_capture(settings, Bound(finished))
-        except SlotInUse:
-            pass  # Another came first, and serves as well.
-        except WalgateError as error:
-            failures.append(error)
-            stop.set()
-
-    thread = threading.Thread(target=capture, name="walgate-capture", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        finished.set()
-        thread.join()
-        if failures:
-            raise failures[0]

@@ -1,10 +1,13 @@
-"""The ledger: at which LSNs every table can be read together, and which tables are halted.
+"""The ledger: where all tables can be read together; which are halted, which are asked for.
 
-Small tables, one row a commit, written and read through delta-rs without a JVM.
+Small tables, one row a commit, written and read through delta-rs without a JVM. Of states only what
+nothing else tells is written: a merge's halts, and requests for whole backfills. The others follow
+from these and from `ledger/backfills` (backfilled.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -13,7 +16,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake import write_deltalake
 
-from cdc_core.vocabulary import Lsn
+from cdc_core.vocabulary import Lsn, TableName
 from spark_jobs.lake import Bound, Lake, open_table
 
 _VERSIONS = pa.map_(pa.string(), pa.int64())
@@ -38,10 +41,15 @@ STATES_SCHEMA = pa.schema(
         pa.field("state", pa.string()),
         pa.field("reason", pa.string()),
         pa.field("fix", pa.string()),
+        pa.field("epoch", pa.int32()),
         pa.field("since_lsn", pa.int64()),
         pa.field("at", _TIME),
+        pa.field("curable", pa.bool_()),
     ]
 )
+
+
+_QUEUED = "queued"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +71,31 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """Whether a table follows the log; if not, why, since where, and what to do."""
+    """Whether a table follows the log; if not, why, since where, and what to do.
+
+    A whole backfill cures what is `curable`: it is queued by itself.
+    """
 
     table: str
     state: str
-    reason: str | None
-    fix: str | None
-    since_lsn: Lsn | None
+    reason: str | None = None
+    fix: str | None = None
+    since: Bound | None = None
+    curable: bool = False
+
+    @property
+    def since_lsn(self) -> Lsn | None:
+        """Where it was halted."""
+        return None if self.since is None else self.since.lsn
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A table must be read whole by a backfill that begins at or above a bound, and why."""
+
+    table: str
+    reason: str
+    since: Bound
 
 
 def find_cut(lake: Lake, at: Bound | None = None) -> Cut | None:
@@ -121,37 +147,77 @@ def write_cut(lake: Lake, cut: Cut) -> None:
 
 
 def read_states(lake: Lake) -> dict[str, TableState]:
-    """The newest state of every table that ever had one to tell."""
-    states = open_table(lake.states)
-    if states is None:
-        return {}
-    rows = sorted(states.to_pyarrow_table().to_pylist(), key=lambda row: row["at"])
+    """What merges last said of every table of which they had to tell."""
     return {
         row["table"]: TableState(
-            row["table"],
-            row["state"],
-            row["reason"],
-            row["fix"],
-            None if row["since_lsn"] is None else Lsn(row["since_lsn"]),
+            table=row["table"],
+            state=row["state"],
+            reason=row["reason"],
+            fix=row["fix"],
+            since=_since_of(row),
+            curable=bool(row.get("curable")),
         )
-        for row in rows
+        for row in _read_rows(lake)
+        if row["state"] != _QUEUED
     }
 
 
-def write_states(lake: Lake, states: list[TableState]) -> None:
+def write_states(lake: Lake, states: Iterable[TableState]) -> None:
     """Add the states that changed."""
-    rows = [
-        {
-            "table": state.table,
-            "state": state.state,
-            "reason": state.reason,
-            "fix": state.fix,
-            "since_lsn": None if state.since_lsn is None else int(state.since_lsn),
-            "at": datetime.now(UTC),
-        }
-        for state in states
+    _append(
+        lake,
+        [
+            _describe(state.table, state.state, state.since)
+            | {"reason": state.reason, "fix": state.fix, "curable": state.curable}
+            for state in states
+        ],
+    )
+
+
+def queue_tables(lake: Lake, tables: Iterable[TableName], *, reason: str, since: Bound) -> None:
+    """Ask for a whole backfill of each table, begun at or above a bound.
+
+    Asked again, it is asked once: one backfill that begins above all of the bounds serves all.
+    """
+    rows = [_describe(str(table), _QUEUED, since) | {"reason": reason} for table in tables]
+    if rows:
+        _append(lake, rows)
+
+
+def read_requests(lake: Lake) -> list[Request]:
+    """Every backfill that was ever asked for, oldest first; those that were done too."""
+    return [
+        Request(row["table"], row["reason"] or "", since)
+        for row in _read_rows(lake)
+        if row["state"] == _QUEUED and (since := _since_of(row)) is not None
     ]
-    write_deltalake(lake.states, pa.Table.from_pylist(rows, STATES_SCHEMA), mode="append")
+
+
+def _read_rows(lake: Lake) -> list[dict[str, Any]]:
+    states = open_table(lake.states)
+    rows = [] if states is None else states.to_pyarrow_table().to_pylist()
+    return sorted(rows, key=lambda row: row["at"])
+
+
+def _append(lake: Lake, rows: list[dict[str, Any]]) -> None:
+    added = pa.Table.from_pylist(rows, STATES_SCHEMA)
+    # A lake of an earlier version lacks the columns that came since.
+    write_deltalake(lake.states, added, mode="append", schema_mode="merge")
+
+
+def _describe(table: str, state: str, since: Bound | None) -> dict[str, Any]:
+    return {
+        "table": table,
+        "state": state,
+        "epoch": None if since is None else since.epoch,
+        "since_lsn": None if since is None else int(since.lsn),
+        "at": datetime.now(UTC),
+    }
+
+
+def _since_of(row: dict[str, Any]) -> Bound | None:
+    epoch, lsn = row.get("epoch"), row["since_lsn"]
+    return None if epoch is None or lsn is None else Bound(epoch, Lsn(lsn))
 
 
 def _bound_of(row: dict[str, Any]) -> Bound:

@@ -283,9 +283,9 @@ def _write_states(lake: Lake, results: dict[str, _Result]) -> dict[str, Halt]:
     """Record the tables whose state changed; give every halted table."""
     known = read_states(lake)
     states = {
-        table: TableState(table, "streaming", None, None, None)
+        table: TableState(table, "streaming")
         if result.halt is None
-        else TableState(table, "halted", result.halt.reason, result.halt.fix, result.bound.lsn)
+        else TableState(table, "halted", result.halt.reason, result.halt.fix, result.bound)
         for table, result in results.items()
     }
     changed = [state for table, state in states.items() if known.get(table) != state]

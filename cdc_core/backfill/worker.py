@@ -31,7 +31,7 @@ from cdc_core.spooled import Sweeping
 from cdc_core.staging.backfills import BackfillLedger, BackfillState, Begun, StagedChunk
 from cdc_core.staging.chunks import ChunkFolder
 from cdc_core.staging.tail import Tail, read_marks
-from cdc_core.vocabulary import Position
+from cdc_core.vocabulary import Lsn, Position
 
 # Chunks that capture has not taken yet lie in the spool.
 _WAITING_BYTES = 256 << 20
@@ -74,6 +74,7 @@ class Backfill:
         self._remembered_from: Position | None = None
         self._is_forgotten = False
         self._swept: str | None = None
+        self._swept_lsn: Lsn | None = None
         self._said_at = 0.0
         self._begun: Begun | None = None
         self._reading: Reading | None = None
@@ -126,7 +127,7 @@ class Backfill:
             raise
         finally:
             reading.close()
-        self._ledger.record_state(begun, BackfillState.DONE)
+        self._ledger.record_state(begun, BackfillState.DONE, swept=self._swept_lsn)
 
     def _find_staged(self, begun: Begun) -> list[Range]:
         """The ranges that the log has already."""
@@ -238,7 +239,7 @@ class Backfill:
             if said["step"] == "begin" and said["memory"] == self._memory:
                 self._remembered_from = self._remembered_from or staged.position
             elif said["step"] == "sweep":
-                self._swept = said["state"]
+                self._swept, self._swept_lsn = said["state"], staged.end_lsn
             elif said["step"] == "watermark" and self._reading is not None:
                 number, attempt = said["chunk"], said["attempt"]
                 if said["state"] == "void":

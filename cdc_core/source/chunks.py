@@ -83,10 +83,10 @@ class OpenRead:
         offset: int,
     ) -> list[pa.StringArray]:
         bounds = [self._bound(">", low), self._bound("<=", high)]
-        conditions = [one for one in (self._filter_rows(), *bounds) if one is not None]
+        conditions = [one for one in (self._published.row_filter, *bounds) if one is not None]
         query = sql.SQL("COPY (SELECT {} FROM {} WHERE {} ORDER BY {}{}{}) TO STDOUT {}").format(
             _list_names(columns),
-            self._published_from(),
+            self._published.rows_of,
             sql.SQL(" AND ").join(conditions or [sql.SQL("true")]),
             _list_names(self.key),
             sql.SQL("" if limit is None else " LIMIT {}").format(sql.Literal(limit)),
@@ -100,18 +100,6 @@ class OpenRead:
         ):
             data = b"".join(copied)
         return _parse_csv(data, len(columns), self.relation.table)
-
-    def _published_from(self) -> sql.Composable:
-        """The table itself: of a partitioned one all partitions, of no other its children."""
-        only = "{}" if self._published.kind == "p" else "ONLY {}"
-        return sql.SQL(only).format(self._published.identifier)
-
-    def _filter_rows(self) -> sql.Composable | None:
-        """The rows that any publication sends; None for all."""
-        filters = [carriage.row_filter for carriage in self._published.carriages]
-        if None in filters:
-            return None
-        return sql.SQL("({})").format(sql.SQL(" OR ").join(sql.SQL(f"({one})") for one in filters))
 
     def _bound(self, comparison: str, key: Key | None) -> sql.Composable | None:
         if key is None:
@@ -145,8 +133,7 @@ class ChunkReader:
     def lock(self) -> Iterator[None]:
         """Hold the table as it is until the block ends. Raises: SourceError."""
         table = self._published
-        only = sql.SQL("" if table.kind == "p" else "ONLY ")
-        lock = sql.SQL("lock table {}{} in access share mode").format(only, table.identifier)
+        lock = sql.SQL("lock table {} in access share mode").format(table.rows_of)
         with source_errors(f"read {table.table}"), self._connection.transaction():
             with source_errors(f"lock {table.table}"):
                 self._connection.execute(_SETTINGS)

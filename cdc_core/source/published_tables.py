@@ -143,6 +143,19 @@ class PublishedTable:
         return sql.Identifier(self.schema, self.name)
 
     @property
+    def rows_of(self) -> sql.Composed:
+        """What a SELECT reads: of a partitioned table all partitions, of no other its children."""
+        return sql.SQL("{}{}").format(sql.SQL("" if self.kind == "p" else "ONLY "), self.identifier)
+
+    @property
+    def row_filter(self) -> sql.Composed | None:
+        """The rows that any publication sends; None for all."""
+        filters = [carriage.row_filter for carriage in self.carriages if carriage.row_filter]
+        if len(filters) < len(self.carriages):
+            return None
+        return sql.SQL("({})").format(sql.SQL(" OR ").join(sql.SQL(f"({one})") for one in filters))
+
+    @property
     def publications(self) -> list[str]:
         """The publications that hold it."""
         return [carriage.publication for carriage in self.carriages]

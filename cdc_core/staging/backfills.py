@@ -85,9 +85,13 @@ class BackfillLedger:
         row = {"state": BackfillState.BEGUN.value, "rows": rows_estimated}
         self._append([_describe(begun) | row])
 
-    def record_state(self, begun: Begun, state: BackfillState) -> None:
-        """Note what became of a backfill. Raises: StagingError."""
-        self._append([_describe(begun) | {"state": state.value}])
+    def record_state(self, begun: Begun, state: BackfillState, *, swept: Lsn | None = None) -> None:
+        """Note what became of a backfill; `swept` is the end LSN of the sweep of a whole table.
+
+        From there on nothing is missing that the source had. Raises: StagingError.
+        """
+        row = {"state": state.value, "staged_lsn": None if swept is None else int(swept)}
+        self._append([_describe(begun) | row])
 
     def record_chunks(self, begun: Begun, chunks: Sequence[StagedChunk]) -> None:
         """Note chunks that the log has taken. Raises: StagingError."""

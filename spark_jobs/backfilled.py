@@ -1,0 +1,96 @@
+"""Which tables a backfill has made whole, and from which LSN on; all others may lack rows.
+
+A table's backfill is whole from the end LSN of its sweep on: what the source had there was read by
+a chunk, or changed since the backfill began. Both ends stand in `ledger/backfills`. Where more was
+asked for since (a slot that was lost, say), only a backfill that began later counts.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import pyarrow.compute as pc
+
+from cdc_core.vocabulary import Lsn
+from spark_jobs.lake import Bound, Lake, open_table
+from spark_jobs.ledger import Request, read_requests
+
+NEVER = "it was never read whole: rows older than the slot may be missing"
+_COLUMNS = ["table", "backfill_id", "state", "at", "epoch", "start_lsn", "staged_lsn"]
+_BEGUN, _DONE = "begun", "done"
+
+
+class Lacking(StrEnum):
+    """Why a table is not whole: its backfill waits, or runs."""
+
+    QUEUED = "queued"
+    BACKFILLING = "backfilling"
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """That a table may lack rows, what is being done, and why it is needed."""
+
+    state: Lacking
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A whole backfill that was done: where it began, and the end LSN of its sweep."""
+
+    start: Bound
+    through: Bound
+
+
+@dataclass(frozen=True, slots=True)
+class Backfilled:
+    """What the ledgers tell of whole backfills, by quoted table name."""
+
+    done: dict[str, list[Whole]] = field(default_factory=dict)
+    under_way: frozenset[str] = frozenset()
+    requests: tuple[Request, ...] = ()
+
+    def find_lack(self, table: str, at: Bound | None = None) -> Lack | None:
+        """Why a table may lack rows when it is read at a bound, or of all; None if it is whole."""
+        asked = [r for r in self.requests if r.table == table and (at is None or r.since <= at)]
+        request = max(asked, key=lambda request: request.since, default=None)
+        since = None if request is None else request.since
+        for whole in self.done.get(table, ()):
+            is_there = at is None or whole.through <= at
+            if is_there and (since is None or whole.start >= since):
+                return None
+        state = Lacking.BACKFILLING if table in self.under_way else Lacking.QUEUED
+        return Lack(state, NEVER if request is None else request.reason)
+
+    def find_newest(self, table: str) -> Whole | None:
+        """The last whole backfill of a table that was done."""
+        return max(self.done.get(table, ()), key=lambda whole: whole.through, default=None)
+
+    def list_lacking(self, tables: Iterable[str], at: Bound | None = None) -> dict[str, Lack]:
+        """Those of some tables that may lack rows at a bound."""
+        found = {table: self.find_lack(table, at) for table in tables}
+        return {table: lack for table, lack in found.items() if lack is not None}
+
+
+def read_backfilled(lake: Lake) -> Backfilled:
+    """Read what the ledgers tell."""
+    requests = tuple(read_requests(lake))
+    ledger = open_table(lake.root / "ledger" / "backfills")
+    if ledger is None:
+        return Backfilled(requests=requests)
+    of_all = pc.field("chunk").is_null()
+    rows = ledger.to_pyarrow_dataset().to_table(columns=_COLUMNS, filter=of_all).to_pylist()
+    done: dict[str, list[Whole]] = defaultdict(list)
+    states: dict[str, str] = {}
+    for row in sorted(rows, key=lambda row: row["at"]):
+        states[row["table"]] = row["state"]
+        # One of a range has no sweep of the whole table to tell of.
+        if row["state"] == _DONE and row["staged_lsn"] is not None:
+            start = Bound(row["epoch"], Lsn(row["start_lsn"]))
+            done[row["table"]].append(Whole(start, Bound(row["epoch"], Lsn(row["staged_lsn"]))))
+    under_way = frozenset(table for table, state in states.items() if state == _BEGUN)
+    return Backfilled(dict(done), under_way, requests)

@@ -1,0 +1,84 @@
+"""From which LSN on a table is whole, as the ledgers tell it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cdc_core.staging.backfills import BackfillLedger, BackfillState, Begun
+from cdc_core.vocabulary import Lsn, Position, TableName
+from spark_jobs.backfilled import NEVER, Lack, Lacking, Whole, read_backfilled
+from spark_jobs.lake import Bound, Lake
+from spark_jobs.ledger import TableState, queue_tables, read_requests, read_states, write_states
+
+T = TableName("public", "t")
+NAME = str(T)
+QUEUED, BACKFILLING = Lacking.QUEUED, Lacking.BACKFILLING
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """Lend a lake of which nothing is there."""
+    return Lake(tmp_path / "lake", tmp_path / "state")
+
+
+def begin(lake: Lake, start: int, *, epoch: int = 1) -> Begun:
+    begun = Begun(f"{epoch}-{start}", T, Position(epoch, Lsn(start), 0))
+    BackfillLedger(lake.root).record_begun(begun, 10)
+    return begun
+
+
+def finish(lake: Lake, begun: Begun, swept: int | None) -> None:
+    lsn = None if swept is None else Lsn(swept)
+    BackfillLedger(lake.root).record_state(begun, BackfillState.DONE, swept=lsn)
+
+
+def lack_at(lake: Lake, lsn: int, *, epoch: int = 1) -> Lack | None:
+    return read_backfilled(lake).find_lack(NAME, Bound(epoch, Lsn(lsn)))
+
+
+def test_a_table_lacks_rows_until_the_end_of_its_whole_backfill(lake: Lake) -> None:
+    assert lack_at(lake, 100) == Lack(QUEUED, NEVER)
+    begun = begin(lake, 40)
+    assert lack_at(lake, 100) == Lack(BACKFILLING, NEVER)
+    BackfillLedger(lake.root).record_state(begun, BackfillState.STOPPED)
+    assert lack_at(lake, 100) == Lack(QUEUED, NEVER)
+    finish(lake, begun, 80)
+    assert lack_at(lake, 79) == Lack(QUEUED, NEVER), "the sweep is above it"
+    assert lack_at(lake, 80) is None
+    assert read_backfilled(lake).find_lack(NAME) is None
+    assert read_backfilled(lake).find_newest(NAME) == Whole(Bound(1, Lsn(40)), Bound(1, Lsn(80)))
+
+
+def test_a_backfill_without_a_sweep_of_the_whole_table_makes_nothing_whole(lake: Lake) -> None:
+    finish(lake, begin(lake, 40), None)
+    assert lack_at(lake, 100) == Lack(QUEUED, NEVER)
+    assert read_backfilled(lake).find_newest(NAME) is None
+
+
+def test_what_was_asked_for_is_done_by_a_backfill_that_began_above_it(lake: Lake) -> None:
+    finish(lake, begin(lake, 40), 80)
+    queue_tables(lake, [T], reason="the slot was lost", since=Bound(2, Lsn(8)))
+    assert lack_at(lake, 100) is None, "in the epoch before"
+    assert lack_at(lake, 10, epoch=2) == Lack(QUEUED, "the slot was lost")
+    assert read_backfilled(lake).find_lack(NAME) == Lack(QUEUED, "the slot was lost")
+    # What merges say of the table meanwhile takes nothing back.
+    write_states(lake, [TableState(NAME, "streaming")])
+    assert read_backfilled(lake).find_lack(NAME) is not None
+    finish(lake, begin(lake, 16, epoch=2), 24)
+    assert lack_at(lake, 23, epoch=2) == Lack(QUEUED, "the slot was lost")
+    assert lack_at(lake, 24, epoch=2) is None
+    queue_tables(lake, [], reason="nothing", since=Bound(2, Lsn(30)))
+    assert [request.since for request in read_requests(lake)] == [Bound(2, Lsn(8))]
+
+
+def test_states_and_requests_are_told_apart(lake: Lake) -> None:
+    halted = TableState(
+        NAME, "halted", "column v was dropped", "fix", Bound(1, Lsn(16)), curable=True
+    )
+    write_states(lake, [halted])
+    queue_tables(lake, [T], reason="asked", since=Bound(1, Lsn(20)))
+    assert read_states(lake) == {NAME: halted}
+    write_states(lake, [TableState(NAME, "streaming")])
+    assert read_states(lake)[NAME].state == "streaming"
