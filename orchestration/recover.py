@@ -80,7 +80,8 @@ def list_steps(settings: Settings, recovery: Recovery) -> Iterator[str]:
     if recovery.is_slot_made:
         yield format_make(name)
     else:
-        yield f"take slot {name} as it is, confirmed to {diagnosis.slot and diagnosis.slot.confirmed_flush}"
+        assert diagnosis.slot is not None
+        yield f"take slot {name} as it is, confirmed to {diagnosis.slot.confirmed_flush}"
     names = ", ".join(map(str, recovery.tables)) or "none is published"
     yield f"queue a whole backfill of {len(recovery.tables)} tables: {names}"
     yield f"let capture go on from the slot, in epoch {recovery.number}"

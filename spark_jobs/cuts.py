@@ -116,8 +116,10 @@ def table_at(session: SparkSession, lake: Lake, table: TableName, at: Bound) -> 
 
 
 def list_tables(lake: Lake) -> list[TableName]:
-    """Every table that the log ever announced."""
-    return sorted({relation.table for relation in lake.read_relations().values()})
+    """Every table that the log ever announced, and those merged from a log that is gone."""
+    cut = find_cut(lake)
+    merged = {TableName.parse(table) for table in cut.versions} if cut else set()
+    return sorted(merged | {relation.table for relation in lake.read_relations().values()})
 
 
 def _find_end(lake: Lake, app: str) -> Lsn | None:

@@ -1,7 +1,7 @@
 """A new epoch of the log over a new slot; killed at any step and run again, it goes on.
 
 The epoch is begun first, without its slot: from then on no capture goes on with the one before.
-It gets its first LSN last, when the slot is there and nothing is left to do that could be forgotten.
+It gets its first LSN last, when the slot is there and nothing else is left to do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A new slot in the place of one that is dead: the only thing of the source that is ever dropped."""
+"""A new slot in the place of a dead one: the only thing of the source that is ever dropped."""
 
 from __future__ import annotations
 
