@@ -10,7 +10,7 @@ from psycopg import sql
 from cdc_core.errors import Retry, SlotInUse, SourceError
 from cdc_core.source.connection import source_errors
 from cdc_core.source.creation import SLOT_TIMEOUT_S, make_slot_statement
-from cdc_core.source.slot import read_slot
+from cdc_core.source.slot import read_slot, require_kind
 
 # A capture that is refused holds the slot for a moment.
 _PATIENCE_S = 15.0
@@ -37,16 +37,18 @@ def drop_dead_slot(connection: psycopg.Connection, name: str) -> None:
     """Drop a slot, if it is there. Raises: SlotInUse, SourceError."""
     deadline = time.monotonic() + _PATIENCE_S
     while (slot := read_slot(connection, name)) is not None:
+        require_kind(slot, database=connection.info.dbname)
         with source_errors(f"drop slot {name}"):
             connection.execute(_DROP, (name,))
-        if time.monotonic() > deadline:
+        if slot.active_pid is not None and time.monotonic() > deadline:
             raise SlotInUse(
                 f"slot {name} is in use by PID {slot.active_pid}, expected nobody: it was not"
                 " dropped",
                 fix="stop that consumer, then run `walgate recover --yes` again",
                 retry=Retry.LATER,
             )
-        time.sleep(0 if slot.active_pid is None else _RETRY_S)
+        if slot.active_pid is not None:
+            time.sleep(_RETRY_S)
 
 
 def make_slot(connection: psycopg.Connection, name: str) -> None:
