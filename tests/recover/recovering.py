@@ -40,6 +40,14 @@ def change(pipeline: Pipeline) -> None:
         pipeline.database.execute(statement)
 
 
+def lose_slot(pipeline: Pipeline) -> None:
+    """Have the server give the slot up; it must allow it 16 MB."""
+    for _ in range(5):
+        change(pipeline)
+        pipeline.database.server.execute("postgres", "select pg_switch_wal()")
+    pipeline.database.server.execute("postgres", "checkpoint")
+
+
 def recover_whole(pipeline: Pipeline, *said: str) -> Recovery:
     """Recover, by what must be found, read every table again, and compare with the source."""
     settings = read_settings(pipeline)

@@ -24,6 +24,7 @@ from tests.recover.recovering import (
     change,
     fill,
     list_files,
+    lose_slot,
     read_settings,
     recover_whole,
     require_equal,
@@ -50,14 +51,6 @@ def filled(pipeline: Pipeline) -> Pipeline:
 
 def drop_slot(pipeline: Pipeline) -> None:
     pipeline.database.query("select pg_drop_replication_slot(%s)", [pipeline.slot])
-
-
-def lose_slot(pipeline: Pipeline) -> None:
-    """Have the server give the slot up; it must allow it 16 MB."""
-    for _ in range(5):
-        change(pipeline)
-        pipeline.database.server.execute("postgres", "select pg_switch_wal()")
-    pipeline.database.server.execute("postgres", "checkpoint")
 
 
 @pytest.fixture
