@@ -19,6 +19,7 @@ from cdc_core.settings import Settings
 from cdc_core.source.connection import open_connection
 from cdc_core.source.creation import list_keyed_tables
 from cdc_core.source.identity import list_published_tables
+from cdc_core.source.membership import require_publications
 from cdc_core.source.slot_renewal import format_drop, format_make
 from cdc_core.vocabulary import Lsn, TableName
 from spark_jobs.lake import Bound, Lake
@@ -92,15 +93,7 @@ def recover(settings: Settings, recovery: Recovery) -> Iterator[str]:
 
     Raises: SlotInUse, SourceError, StagingError.
     """
-    require_rights(settings, recovery)
-    slot = recovery.diagnosis.slot
-    if slot is not None and slot.active_pid is not None:
-        raise SlotInUse(
-            f"slot {slot.name} is in use by PID {slot.active_pid}, expected nobody: nothing was"
-            " changed",
-            fix="stop that consumer, then run `walgate recover --yes` again",
-            retry=Retry.LATER,
-        )
+    _require_ready(settings, recovery)
     steps = list_steps(settings, recovery)
     epoch = begin_recovery(settings, recovery.diagnosis, recovery.number)
     yield next(steps)
@@ -116,11 +109,22 @@ def recover(settings: Settings, recovery: Recovery) -> Iterator[str]:
     yield next(steps)
 
 
-def require_rights(settings: Settings, recovery: Recovery) -> None:
-    """The role may do what the plan asks of the source. Raises: SourceError with the SQL."""
+def _require_ready(settings: Settings, recovery: Recovery) -> None:
+    """Nothing stands in the way of a single step. Raises: SlotInUse, SourceError."""
+    source, slot = settings.source, recovery.diagnosis.slot
+    if slot is not None and slot.active_pid is not None:
+        raise SlotInUse(
+            f"slot {slot.name} is in use by PID {slot.active_pid}, expected nobody: nothing was"
+            " changed",
+            fix="stop that consumer, then run `walgate recover --yes` again",
+            retry=Retry.LATER,
+        )
+    # A slot reads nothing that is older than its publication.
+    with closing(open_connection(source, application_name="walgate recover")) as connection:
+        require_publications(connection, source.publication)
     if recovery.diagnosis.may_replicate or not recovery.is_slot_made:
         return
-    name = settings.source.slot
+    name = source.slot
     drop = f"{format_drop(name)} " if recovery.diagnosis.is_slot_dead else ""
     raise SourceError(
         "the role may not replicate, so it can neither make slots nor stream: expected the"
