@@ -1,7 +1,6 @@
 """Tables through disasters: readable with their old rows throughout, and equal to the source after.
 
-Two in a row over one lake: the slot is lost by the server's own limit, then the lake is put back
-from an older copy of its folder.
+The slot is lost by the server's own limit; the lake is put back from an older copy of its folder.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from cdc_core.vocabulary import Lsn
 from orchestration.backfill import run_backfills
 from orchestration.recover import plan_recovery, recover
 from orchestration.status import read_status
+from spark_jobs.backfilled import read_backfilled
 from spark_jobs.cuts import find_bound_at, table_at
 from spark_jobs.lake import Bound, Lake
 from spark_jobs.ledger import find_cut
@@ -78,9 +78,7 @@ def test_tables_keep_their_rows_until_they_equal_the_source_again(reader: Reader
     lose_slot(pipeline)
     between = pipeline.current_lsn()
     settings = read_settings(pipeline)
-    plan = plan_recovery(settings)
-    assert (plan.number, reader.read("live"), reader.read()) == (2, old, merged)
-    list(recover(settings, plan))
+    list(recover(settings, plan_recovery(settings)))
     assert (reader.read("live"), reader.read()) == (old, merged)
     assert find_bound_at(reader.lake, "live").epoch == 2
     # What is staged in the new epoch comes over the old rows, before and after they are merged.
@@ -88,11 +86,13 @@ def test_tables_keep_their_rows_until_they_equal_the_source_again(reader: Reader
     pipeline.catch_up()
     assert (7, "renewed", 0) in reader.read("live")
     assert reader.merge().epoch == 2
-    assert [row for row in reader.read() if row[0] != 7] == [row for row in old if row[0] != 7]
-    assert reader.read() != reader.read_source()
-    shown = read_status(settings)
-    assert shown["capture"]["epoch"] == 2
-    assert {table["state"] for table in shown["tables"]} == {"queued"}
+    rows = reader.read()
+    assert [row for row in rows if row[0] != 7] == [row for row in old if row[0] != 7]
+    assert rows != reader.read_source()
+    lack = read_backfilled(reader.lake).find_lack(str(ORDERS))
+    assert lack is not None
+    assert lack.state == "queued"
+    assert read_status(settings)["capture"]["epoch"] == 2
     # Every LSN of either epoch can be read, and none between them.
     assert reader.read(str(first.lsn)) == merged
     assert reader.read(str(last.lsn)) == old
@@ -100,10 +100,14 @@ def test_tables_keep_their_rows_until_they_equal_the_source_again(reader: Reader
         find_bound_at(reader.lake, str(Lsn(between)))
 
     backfill(pipeline)
-    assert reader.read("live") == reader.read_source()
     reader.merge()
     assert reader.read() == reader.read_source()
 
+
+@pytest.mark.soak
+def test_tables_of_a_lake_that_is_an_older_copy_equal_the_source_again(reader: Reader) -> None:
+    pipeline = reader.pipeline
+    reader.merge()
     copy = pipeline.folder / "copy"
     shutil.copytree(pipeline.root, copy)
     kept = reader.read()
@@ -115,7 +119,7 @@ def test_tables_keep_their_rows_until_they_equal_the_source_again(reader: Reader
     list(recover(settings, plan_recovery(settings)))
     assert reader.read() == kept != reader.read_source()
     backfill(pipeline)
-    assert reader.merge().epoch == 3
+    assert reader.merge().epoch == 2
     assert reader.read() == reader.read_source()
 
 
