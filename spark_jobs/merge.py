@@ -38,7 +38,13 @@ from spark_jobs.rows import (
     widen,
 )
 from spark_jobs.shapes import Shape
-from spark_jobs.stretch import OID_PROPERTY, PUBLISHED_PROPERTY, TABLE_PROPERTY, Stretch
+from spark_jobs.stretch import (
+    OID_PROPERTY,
+    PUBLISHED_PROPERTY,
+    REWRITTEN_PROPERTY,
+    TABLE_PROPERTY,
+    Stretch,
+)
 
 _TXN_APP = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
@@ -131,6 +137,7 @@ def _create(session: SparkSession, lake: Lake, table: TableName, shape: Shape) -
         .comment(str(table))
         .property(TABLE_PROPERTY, str(table))
         .property(OID_PROPERTY, str(shape.oid))
+        .property(REWRITTEN_PROPERTY, str(shape.rewritten))
         .property("delta.enableDeletionVectors", "true")
     )
     if shape.published is not None:

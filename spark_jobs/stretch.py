@@ -32,6 +32,7 @@ from spark_jobs.types import settle_type
 OID_PROPERTY = "walgate.oid"
 TABLE_PROPERTY = "walgate.table"
 PUBLISHED_PROPERTY = "walgate.published"
+REWRITTEN_PROPERTY = "walgate.rewritten"
 
 _KNOWN_OPERATIONS = ROW_OPERATIONS | {Operation.TRUNCATE, Operation.SWEEP}
 
@@ -153,7 +154,11 @@ def read_shape(table: DeltaTable) -> Shape:
     properties = table.metadata().configuration
     oid = int(properties[OID_PROPERTY])
     shape = Shape.from_metadata(oid, [field.metadata for field in table.schema().fields])
-    return replace(shape, published=properties.get(PUBLISHED_PROPERTY))
+    return replace(
+        shape,
+        published=properties.get(PUBLISHED_PROPERTY),
+        rewritten=int(properties[REWRITTEN_PROPERTY]),
+    )
 
 
 def _walk(
