@@ -144,6 +144,7 @@ def test_a_lost_slot_is_replaced_however_often_it_is_killed_meanwhile(lossy: Pip
     require_equal(lossy)
 
 
+@pytest.mark.soak
 def test_history_14_a_restored_server_gets_a_new_epoch(
     private_postgres: Callable[..., PostgresServer], make_pipeline: Callable[..., Pipeline]
 ) -> None:
