@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -16,7 +17,9 @@ from cdc_core.staging.epochs import read_newest_epoch
 from orchestration.recover import plan_recovery, recover
 from spark_jobs.backfilled import read_backfilled
 from spark_jobs.lake import Lake
-from tests.fix_pipeline import Pipeline
+from tests.backfill.test_crashes import start_worker
+from tests.deadline import wait_for
+from tests.fix_pipeline import DEADLINE_S, Pipeline
 from tests.histories.test_history_14_restored_server import copy_cold, put_back
 from tests.postgres_server import Database, PostgresServer
 from tests.recover.recovering import (
@@ -142,6 +145,31 @@ def test_a_lost_slot_is_replaced_however_often_it_is_killed_meanwhile(lossy: Pip
     assert epoch.epoch == 2
     assert epoch.reason.startswith(f"recovered: slot {lossy.slot} is lost: wal_status lost")
     require_equal(lossy)
+
+
+def test_a_backfill_that_runs_meanwhile_begins_again_in_the_new_epoch(
+    filled: Pipeline, tmp_path: Path
+) -> None:
+    held = tmp_path / "held"
+    held.touch()
+    capture = filled.start_streaming()
+    worker = start_worker(
+        filled, tables=[str(ORDERS)], WALGATE_HOLD_AT=f"after_chunk_stored={held}"
+    )
+    spool = filled.root / "spool"
+    wait_for(lambda: list(spool.glob("chunk-*.parquet")), DEADLINE_S, "a chunk to stand open")
+    filled.finish(capture)
+    drop_slot(filled)
+    change(filled)
+    settings = read_settings(filled)
+    list(recover(settings, plan_recovery(settings)))
+    capture = filled.start_streaming()
+    held.unlink()
+    assert worker.wait(DEADLINE_S) == 0, worker.output()
+    filled.finish(capture)
+    backfilled = read_backfilled(Lake.of(settings))
+    assert backfilled.find_lack(str(ORDERS)) is None, "one that began before is not enough"
+    require_equal(filled)
 
 
 @pytest.mark.soak
