@@ -222,6 +222,8 @@ def _describe_tables(source: _Source | None, progress: _Progress) -> list[dict[s
     for table in sorted({*published, *progress.tables, *progress.states, *merged}):
         state = progress.states.get(table)
         standing = progress.standings.get(table)
+        if standing is not None and progress.staged and standing.epoch != progress.staged.epoch:
+            standing = None
         bound = None
         if cut is not None and table in merged:
             bound = cut.merged.get(table, cut.bound)

@@ -133,8 +133,10 @@ def _await_staged(lake: Lake, lsn: Lsn, *, stop: threading.Event, tell: Tell) ->
     staged, progressed_at = None, time.monotonic()
     while True:
         _require_going(stop)
-        now = lake.read_staged(lake.read_epochs())
-        if now is not None and now.lsn >= lsn:
+        epochs = lake.read_epochs()
+        now = lake.read_staged(epochs)
+        # Of an epoch that has just begun nothing is staged, and LSNs of others tell nothing.
+        if now is not None and now.epoch == epochs[-1].number and now.lsn >= lsn:
             return Bound(now.epoch, lsn)
         if now != staged:
             staged, progressed_at = now, time.monotonic()

@@ -61,14 +61,18 @@ def find_bound_at(lake: Lake, at: str) -> Bound:
             retry=Retry.AFTER_FIX,
         ) from error
     # A newer epoch may have smaller LSNs; the newest that reaches the LSN is meant.
+    held: list[str] = []
     for epoch in reversed(epochs):
         end = staged.lsn if epoch.number == staged.epoch else _find_end(lake, epoch.app)
         if end is not None and epoch.first_lsn <= lsn <= end:
             return Bound(epoch.number, lsn)
-    oldest = min(epoch.first_lsn for epoch in epochs)
+        if end is not None:
+            held.append(f"{epoch.first_lsn} to {end}")
+    # Between two epochs nothing was captured.
+    stretches = " and from ".join(reversed(held))
     raise LakeError(
-        f"the lake cannot be read at {lsn}: its log goes from {oldest} to {staged.lsn}",
-        fix=f"give an LSN from {oldest} to {staged.lsn}",
+        f"the lake cannot be read at {lsn}: its log goes from {stretches}",
+        fix=f"give an LSN from {stretches}",
         retry=Retry.AFTER_FIX,
     )
 
@@ -122,8 +126,10 @@ def table_at(
 
 
 def list_tables(lake: Lake) -> list[TableName]:
-    """Every table that the log ever announced."""
-    return sorted({relation.table for relation in lake.read_relations().values()})
+    """Every table that the log ever announced, and those merged from a log that is gone."""
+    cut = find_cut(lake)
+    merged = {TableName.parse(table) for table in cut.versions} if cut else set()
+    return sorted(merged | {relation.table for relation in lake.read_relations().values()})
 
 
 def _find_end(lake: Lake, app: str) -> Lsn | None:

@@ -67,6 +67,7 @@ class Standing:
     """
 
     result: str
+    epoch: int
     lsn: Lsn | None
     since: datetime | None
     at: datetime
@@ -114,6 +115,7 @@ def find_standing(rows: Sequence[dict[str, Any]]) -> Standing:
     last = compared[0] if compared else newest
     return Standing(
         newest["result"],
+        newest["epoch"],
         lsn,
         since,
         newest["at"],
@@ -125,13 +127,16 @@ def find_standing(rows: Sequence[dict[str, Any]]) -> Standing:
 
 
 def _find_oldest(rows: Iterable[dict[str, Any]]) -> tuple[Lsn | None, datetime | None]:
-    """The oldest of the newest rows that cover the whole table; None where they do not."""
+    """The oldest of the newest rows that cover the whole table; None where they do not.
+
+    Rows of another epoch, or of parts of another key, do not count.
+    """
     missing: list[tuple[float, float]] = [(float("-inf"), float("inf"))]
-    ordering = None
+    kind = None
     for row in rows:
-        if ordering not in {None, row["ordering"]}:
+        if kind not in {None, (row["epoch"], row["ordering"])}:
             break
-        ordering = row["ordering"]
+        kind = row["epoch"], row["ordering"]
         low = float("-inf") if row["from_ordinal"] is None else row["from_ordinal"]
         high = float("inf") if row["to_ordinal"] is None else row["to_ordinal"]
         left = [

@@ -60,8 +60,11 @@ def test_ranges_are_as_many_as_rows_ask_for() -> None:
     assert choose_width(None, 0, 5000, 2048) == 1
 
 
-def row(minutes: int, part: Part, result: str = "equal", ordering: str = "integer") -> Any:
+def row(
+    minutes: int, part: Part, result: str = "equal", ordering: str = "integer", epoch: int = 1
+) -> Any:
     return {
+        "epoch": epoch,
         "lsn": 1000 + minutes,
         "at": datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=minutes),
         "result": result,
@@ -93,5 +96,6 @@ def test_a_part_that_differed_counts_until_it_is_equal() -> None:
     assert stand(row(1, ALL), row(2, part, "different")).lsn is None
     assert stand(row(1, ALL, "different"), row(2, part)).lsn is None
     assert stand(row(1, ALL), row(2, part, "different"), row(3, part)).lsn == Lsn(1001)
-    # Parts of a key that is another now cover nothing.
+    # Parts of a key that is another now cover nothing, nor do those of another epoch.
+    assert stand(row(1, ALL), row(2, part, epoch=2)).lsn is None
     assert stand(row(1, ALL, ordering=Ordering.HASH), row(2, part)).lsn is None
