@@ -101,10 +101,14 @@ class SparkSettings(_Section):
 
 
 class BackfillSettings(_Section):
-    """`[backfill]`: how many rows are read at once, and by how many connections at a time."""
+    """`[backfill]`: how many rows are read at once, and by how many connections at a time.
+
+    `automatic` is whether Dagster has queued tables read from the start.
+    """
 
     chunk_rows: Count = 50_000
     parallel: Count = 2
+    automatic: bool = True
 
 
 class MergeSettings(_Section):

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -16,15 +16,14 @@ from cdc_core.source.connection import open_connection
 from cdc_core.vocabulary import TableName
 from orchestration.backfill import run_backfills
 from orchestration.hosting import host_loop
-from orchestration.table_reports import table_key
+from orchestration.known_tables import find_partition, partition_tables
 
 BACKFILL_KEY = dg.AssetKey(["backfill"])
 _OBSERVE_S = 15.0
 
 
-def build_backfill_asset(settings: Settings, tables: Sequence[TableName]) -> dg.AssetsDefinition:
+def build_backfill_asset(settings: Settings) -> dg.AssetsDefinition:
     """The asset whose partitions are tables; a bare click only says what would be done."""
-    by_key = {"/".join(table_key(table).path[1:]): table for table in tables}
 
     @dg.asset(
         key=BACKFILL_KEY,
@@ -37,7 +36,7 @@ def build_backfill_asset(settings: Settings, tables: Sequence[TableName]) -> dg.
         # A dry run observes the table and does not fill its partition.
         output_required=False,
         kinds={"postgres", "deltalake"},
-        partitions_def=dg.StaticPartitionsDefinition(sorted(by_key)),
+        partitions_def=partition_tables(settings),
         config_schema={
             "dry_run": dg.Field(
                 bool,
@@ -63,7 +62,7 @@ def build_backfill_asset(settings: Settings, tables: Sequence[TableName]) -> dg.
                 raise dg.Failure(
                     f"{name} is {config[name]}, expected 1 or more", allow_retries=False
                 )
-        table = by_key[context.partition_key]
+        table = find_partition(settings, context.partition_key)
         observe = partial(dg.AssetObservation, BACKFILL_KEY, partition=context.partition_key)
         if config["dry_run"]:
             metadata = _estimate(settings, table, config["chunk_rows"])

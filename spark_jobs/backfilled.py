@@ -16,9 +16,12 @@ import pyarrow.compute as pc
 
 from cdc_core.vocabulary import Lsn
 from spark_jobs.lake import Bound, Lake, open_table
-from spark_jobs.ledger import Request, read_requests
+from spark_jobs.ledger import HALTED, STREAMING, Request, TableState, read_requests
 
 NEVER = "it was never read whole: rows older than the slot may be missing"
+FIX = (
+    "none is needed under Dagster, where it is read by itself; from a shell run `walgate backfill`"
+)
 _COLUMNS = ["table", "backfill_id", "state", "at", "epoch", "start_lsn", "staged_lsn"]
 _BEGUN, _DONE = "begun", "done"
 
@@ -32,10 +35,14 @@ class Lacking(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """That a table may lack rows, what is being done, and why it is needed."""
+    """That a table may lack rows, what is being done, and why it is needed.
+
+    Where the log has all of them already, a merge is all that is waited for.
+    """
 
     state: Lacking
     reason: str
+    is_read: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,33 @@ class Backfilled:
                 return None
         state = Lacking.BACKFILLING if table in self.under_way else Lacking.QUEUED
         return Lack(state, NEVER if request is None else request.reason)
+
+    def find_need(
+        self, table: str, state: TableState | None = None, cut: Bound | None = None
+    ) -> Lack | None:
+        """What a table must be read whole for, as far as a merge up to the newest cut has seen.
+
+        A halt that a backfill cures asks for one until a merge has found one that does.
+        """
+        if state is None or state.state != HALTED:
+            return self.find_lack(table)
+        if not state.curable:
+            return None
+        reason, newest = state.reason or "", self.find_newest(table)
+        is_unseen = newest is not None and (cut is None or cut < newest.through)
+        if is_unseen or table in self.under_way:
+            return Lack(Lacking.BACKFILLING, reason, is_read=is_unseen)
+        return Lack(Lacking.QUEUED, reason)
+
+    def tell_state(
+        self, table: str, state: TableState | None = None, cut: Bound | None = None
+    ) -> TableState:
+        """How a table stands, given what merges last said of it."""
+        need = self.find_need(table, state, cut)
+        if need is None:
+            return state or TableState(table, STREAMING)
+        fix = FIX if state is None else state.fix or FIX
+        return TableState(table, need.state.value, need.reason, fix)
 
     def find_newest(self, table: str) -> Whole | None:
         """The last whole backfill of a table that was done."""

@@ -28,7 +28,8 @@ def register(app: typer.Typer) -> None:
 def backfill(
     context: typer.Context,
     tables: Annotated[
-        list[str] | None, typer.Argument(help='Tables: public.orders, \'"Odd"."T"\'.')
+        list[str] | None,
+        typer.Argument(help='Tables: public.orders, \'"Odd"."T"\'; none: all that may lack rows.'),
     ] = None,
     *,
     is_all: Annotated[bool, typer.Option("--all", help="Every published table.")] = False,
@@ -46,6 +47,9 @@ def backfill(
 
     settings = context.obj.load_settings()
     chosen = _choose_tables(settings, tables, is_all=is_all)
+    if not chosen:
+        typer.echo("no table waits for a backfill", err=True)
+        return
     said = _Said()
     with listen_for_stop() as stop:
         done = run_backfills(
@@ -82,14 +86,17 @@ def _choose_tables(settings: Settings, named: list[str] | None, *, is_all: bool)
     from cdc_core.source.connection import open_connection
     from cdc_core.source.creation import list_keyed_tables
     from cdc_core.source.identity import list_published_tables
+    from orchestration.backfill_queue import read_queue
 
-    if bool(named) == is_all:
+    if named and is_all:
         raise ConfigurationError(
-            ["give tables, or --all" if not named else "both tables and --all are given"],
+            ["both tables and --all are given"],
             fix="`walgate backfill public.orders`, or `walgate backfill --all`",
         )
     if named:
         return parse_tables(named)
+    if not is_all:
+        return [waiting.table for waiting in read_queue(settings)]
     source = settings.source
     with closing(open_connection(source, application_name="walgate backfill")) as connection:
         published = list_published_tables(connection, source.publication)

@@ -51,6 +51,7 @@ root = {root}
 # [backfill]
 # chunk_rows = 50000           # read at once, under one short lock that keeps no writer waiting
 # parallel = 2                 # connections that read at a time
+# automatic = true             # under Dagster, tables that were never read whole are, by themselves
 
 # [merge]
 # round_rows = 2000000

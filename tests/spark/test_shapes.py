@@ -95,7 +95,8 @@ def test_a_shape_is_read_back_from_the_metadata_of_its_columns() -> None:
         make("a", 1, key=1),
     )
     shape = Shape.of(replace(TABLE, columns=columns))
-    read = Shape.from_metadata(16384, [shape.describe_column(i) for i in range(3)] + [{}])
+    described = [shape.describe_column(i) for i in range(3)]
+    read = Shape.from_metadata([*described, shape.describe_table(), {}])
     assert read.key == shape.key == (2, 0)
     assert follow(read, replace(TABLE, columns=columns)) == read
     assert METADATA_KEY in shape.describe_column(0)
