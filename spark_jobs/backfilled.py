@@ -8,11 +8,15 @@ asked for since (a slot that was lost, say), only a backfill that began later co
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
+from typing import Any
 
-import pyarrow.compute as pc
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
 from cdc_core.vocabulary import Lsn
 from spark_jobs.lake import Bound, Lake, open_table
@@ -22,7 +26,7 @@ NEVER = "it was never read whole: rows older than the slot may be missing"
 FIX = (
     "none is needed under Dagster, where it is read by itself; from a shell run `walgate backfill`"
 )
-_COLUMNS = ["table", "backfill_id", "state", "at", "epoch", "start_lsn", "staged_lsn"]
+_COLUMNS = ["table", "chunk", "state", "at", "epoch", "start_lsn", "staged_lsn"]
 _BEGUN, _DONE = "begun", "done"
 
 
@@ -113,14 +117,13 @@ class Backfilled:
 def read_backfilled(lake: Lake) -> Backfilled:
     """Read what the ledgers tell."""
     requests = tuple(read_requests(lake))
-    ledger = open_table(lake.root / "ledger" / "backfills")
+    folder = lake.root / "ledger" / "backfills"
+    ledger = open_table(folder)
     if ledger is None:
         return Backfilled(requests=requests)
-    of_all = pc.field("chunk").is_null()
-    rows = ledger.to_pyarrow_dataset().to_table(columns=_COLUMNS, filter=of_all).to_pylist()
     done: dict[str, list[Whole]] = defaultdict(list)
     states: dict[str, str] = {}
-    for row in sorted(rows, key=lambda row: row["at"]):
+    for row in sorted(_read_rows(folder, ledger), key=lambda row: row["at"]):
         states[row["table"]] = row["state"]
         # One of a range has no sweep of the whole table to tell of.
         if row["state"] == _DONE and row["staged_lsn"] is not None:
@@ -128,3 +131,11 @@ def read_backfilled(lake: Lake) -> Backfilled:
             done[row["table"]].append(Whole(start, Bound(row["epoch"], Lsn(row["staged_lsn"]))))
     under_way = frozenset(table for table, state in states.items() if state == _BEGUN)
     return Backfilled(dict(done), under_way, requests)
+
+
+def _read_rows(folder: Path, ledger: DeltaTable) -> Iterator[dict[str, Any]]:
+    """The rows that tell of whole backfills; of a chunk each has a file, and none is opened."""
+    for file in pa.table(ledger.get_add_actions(flatten=True)).to_pylist():
+        if file.get("null_count.chunk") != 0:
+            rows = pq.read_table(folder / file["path"], columns=_COLUMNS).to_pylist()
+            yield from (row for row in rows if row["chunk"] is None)
