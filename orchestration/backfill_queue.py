@@ -13,6 +13,8 @@ from cdc_core.settings import Settings
 from cdc_core.source.backfillable import find_hindrances
 from cdc_core.source.chunks import estimate_size
 from cdc_core.source.connection import open_briefly
+from cdc_core.staging.backfills import BackfillLedger
+from cdc_core.staging.chunks import ChunkFolder
 from cdc_core.staging.tables import staging_errors
 from cdc_core.vocabulary import TableName
 from spark_jobs.backfilled import read_backfilled
@@ -30,7 +32,10 @@ class Waiting:
 
 
 def read_queue(settings: Settings) -> list[Waiting]:
-    """The tables that wait, smallest first. Raises: SourceError, StagingError."""
+    """The tables that wait, smallest first; none that is being read now.
+
+    Raises: SourceError, StagingError.
+    """
     lake, source = Lake.of(settings), settings.source
     with staging_errors("read the ledgers"):
         backfilled, states, cut = read_backfilled(lake), read_states(lake), find_cut(lake)
@@ -42,4 +47,15 @@ def read_queue(settings: Settings) -> list[Waiting]:
             if hindrance is None and need is not None and not need.is_read:
                 _, size = estimate_size(connection, table)
                 waiting.append(Waiting(table, need.reason, size))
-    return sorted(waiting, key=lambda one: (one.size, one.table))
+    if not waiting:
+        return []
+    running = _find_running(settings)
+    left = [one for one in waiting if str(one.table) not in running]
+    return sorted(left, key=lambda one: (one.size, one.table))
+
+
+def _find_running(settings: Settings) -> set[str]:
+    """The tables that a process of this host reads, whoever began it."""
+    folder = ChunkFolder(settings.lake.spool)
+    newest = BackfillLedger(settings.lake.root).read_newest()
+    return {table for table, report in newest.items() if folder.is_claimed(report.begun.id)}
