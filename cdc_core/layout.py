@@ -67,6 +67,7 @@ RELATIONS_SCHEMA = pa.schema(
                             pa.field("has_default", pa.bool_()),
                             pa.field("base_oid", pa.int64()),
                             pa.field("base_modifier", pa.int32()),
+                            pa.field("catalog_xid", pa.int64()),
                         ]
                     ),
                 )
@@ -74,6 +75,7 @@ RELATIONS_SCHEMA = pa.schema(
         ),
         pa.field("published", pa.string()),
         pa.field("storage", pa.int64()),
+        pa.field("rewritten", pa.int64(), nullable=False),
     ]
 )
 

@@ -18,13 +18,15 @@ class Chunk:
     """Rows of a table as one snapshot saw them, as texts in the order of the relation's columns.
 
     `low` and `high` are the texts of the keys between which they lie, the first outside, the last
-    inside; None where there is no bound.
+    inside; None where there is no bound. `asked` are the keys that were asked for one by one: those
+    without a row are in the source no more.
     """
 
     relation: Relation
     values: pa.ListArray
     low: Key | None
     high: Key | None
+    asked: tuple[Key, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

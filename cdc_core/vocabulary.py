@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 
 # The prefix of logical messages that are ours; others' are ignored.
@@ -137,6 +137,8 @@ class Column:
     `missing_value` is the text that rows older than the column have (ADD COLUMN … DEFAULT);
     `has_default` with no missing value means that older rows cannot be known from the stream.
     `base_oid` and `base_modifier` are the type below a domain; None where the type is no domain.
+    `catalog_xid` wrote the column's row of the catalog last; None where that is not known. It makes
+    no other version.
     """
 
     name: str
@@ -151,6 +153,10 @@ class Column:
     has_default: bool = False
     base_oid: int | None = None
     base_modifier: int = -1
+    catalog_xid: int | None = field(default=None, compare=False)
+
+
+_VERSIONED = tuple(field.name for field in fields(Column) if field.compare)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +168,7 @@ class Relation:
     `storage` stands for the files that held its rows when it had no columns but these: where it is
     another, values may have changed without a change of rows. None where that is not known; it
     makes no other version.
+    `rewritten` names the last time that they may have: 0 for never since the table was first seen.
     """
 
     oid: int
@@ -170,6 +177,7 @@ class Relation:
     columns: tuple[Column, ...]
     published: str | None = None
     storage: int | None = field(default=None, compare=False)
+    rewritten: int = 0
 
     @property
     def version(self) -> int:
@@ -180,13 +188,35 @@ class Relation:
                 self.table.schema,
                 self.table.name,
                 str(self.identity),
-                [[getattr(column, field) for field in Column.__slots__] for column in self.columns],
+                [[getattr(column, field) for field in _VERSIONED] for column in self.columns],
                 self.published,
+                self.rewritten,
             ],
             ensure_ascii=True,
         )
         digest = hashlib.sha256(content.encode("ascii")).digest()
         return int.from_bytes(digest[:8], "big") >> 1
+
+    def after(self, previous: Relation | None) -> Relation:
+        """The same, with whether values may have changed since an earlier announcement.
+
+        `ALTER COLUMN … TYPE … USING` with the type that a column has is not told in the stream, but
+        it writes both the table's files and the column's row of the catalog. Whatever else has done
+        both, such as VACUUM FULL after ADD COLUMN … DEFAULT, is taken for it.
+        """
+        if previous is None:
+            return self
+        rewritten = previous.rewritten
+        is_written = None in {self.storage, previous.storage} or self.storage != previous.storage
+        before = {column.name: column.catalog_xid for column in previous.columns}
+        changed = [
+            column.catalog_xid
+            for column in self.columns
+            if column.catalog_xid is not None
+            and (earlier := before.get(column.name, column.catalog_xid)) != column.catalog_xid
+            and (is_written or earlier is None)
+        ]
+        return replace(self, rewritten=max(changed, default=rewritten))
 
     @property
     def key(self) -> tuple[int, ...]:

@@ -112,11 +112,12 @@ class Lake:
         rows = relations.to_pyarrow_table().to_pylist()
         return {
             row["relation_version"]: Relation(
-                row["oid"],
-                TableName(row["schema"], row["name"]),
-                ReplicaIdentity(row["identity"]),
-                tuple(Column(**column) for column in row["columns"]),
-                row.get("published"),
+                oid=row["oid"],
+                table=TableName(row["schema"], row["name"]),
+                identity=ReplicaIdentity(row["identity"]),
+                columns=tuple(Column(**column) for column in row["columns"]),
+                published=row.get("published"),
+                rewritten=row["rewritten"],
             )
             for row in rows
         }

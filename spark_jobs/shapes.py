@@ -50,13 +50,22 @@ class Shape:
     columns: tuple[Column, ...]
     key: tuple[int, ...]
     chosen: tuple[str | None, ...]
-    published: str | None = None  # By what it is sent, as its first announcement said.
+    # By what it is sent and when its values were last rewritten, as its first announcement said.
+    published: str | None = None
+    rewritten: int = 0
 
     @classmethod
     def of(cls, relation: Relation, choose: Choose = choose_own) -> Shape:
         """The shape that a relation announces."""
         chosen = tuple(choose(column) for column in relation.columns)
-        return cls(relation.oid, relation.columns, relation.key, chosen, relation.published)
+        return cls(
+            oid=relation.oid,
+            columns=relation.columns,
+            key=relation.key,
+            chosen=chosen,
+            published=relation.published,
+            rewritten=relation.rewritten,
+        )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -86,13 +95,13 @@ class Shape:
 
     def describe_table(self) -> dict[str, str]:
         """The Delta metadata of a column of the lake's own."""
-        return {TABLE_KEY: json.dumps([self.oid, self.published])}
+        return {TABLE_KEY: json.dumps([self.oid, self.published, self.rewritten])}
 
     @classmethod
     def from_metadata(cls, fields: Sequence[Mapping[str, object]]) -> Shape:
         """Read back what was described, from the metadata of each Delta column."""
         (table,) = (metadata[TABLE_KEY] for metadata in fields if TABLE_KEY in metadata)
-        oid, published = json.loads(str(table))
+        oid, published, rewritten = json.loads(str(table))
         columns: list[Column] = []
         chosen: list[str | None] = []
         places: dict[int, int] = {}
@@ -121,7 +130,7 @@ class Shape:
                 )
             )
         key = tuple(places[place] for place in sorted(places))
-        return cls(oid, tuple(columns), key, tuple(chosen), published)
+        return cls(oid, tuple(columns), key, tuple(chosen), published, rewritten)
 
 
 def admit(relation: Relation, choose: Choose = choose_own) -> Shape | Halt:
@@ -169,6 +178,11 @@ def follow(shape: Shape, relation: Relation, choose: Choose = choose_own) -> Sha
             "how the table is published changed (left out and taken in again, its publication made"
             " again or altered, another row filter or column list): what was not sent meanwhile is"
             " not in the log"
+        )
+    if relation.rewritten != shape.rewritten:
+        changes.append(
+            "the table was rewritten and a column altered: its rows may have other values, by ALTER"
+            " COLUMN … TYPE … USING, of which the stream tells nothing"
         )
     for change in filter(None, changes):
         return _refuse(change, relation.table)

@@ -1,6 +1,7 @@
 """The order of a run: what needs no service first, then PostgreSQL and Redis, Spark, Dagster.
 
-Run by two processes, one has all that starts a JVM, so that there is one SparkSession.
+Run by two processes, one has all that uses the session's SparkSession, so that there is one; the
+other all that runs under Dagster, where what starts a JVM is a process of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ _SPARK = 2
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Group what has a JVM, before the groups are dealt out."""
     if _cost(item) >= _SPARK:
-        item.add_marker(pytest.mark.xdist_group("jvm"))
+        has_session = "spark" in getattr(item, "fixturenames", ())
+        item.add_marker(pytest.mark.xdist_group("spark" if has_session else "dagster"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -7,7 +7,7 @@ grows is read to its end. Pure.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from cdc_core.spooled import Key
@@ -15,12 +15,16 @@ from cdc_core.spooled import Key
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Keys above `low` and up to `high`, None where there is no bound; read at an attempt."""
+    """Keys above `low` and up to `high`, None where there is no bound; read at an attempt.
+
+    With `asked` it is no range but just these keys.
+    """
 
     number: int
     low: Key | None
     high: Key | None
     attempt: int = 1
+    asked: tuple[Key, ...] | None = None
 
 
 class Plan:
@@ -43,6 +47,15 @@ class Plan:
                 self._again.append(Range(self._next, self._rest[0], known.low))
             self._rest = None if known.high == high else (known.high, high)
             self._next = known.number + 1
+
+    @classmethod
+    def of_keys(cls, keys: Sequence[Key], *, at_once: int) -> Plan:
+        """Just some keys, so many read at once."""
+        plan = cls()
+        plan._rest = None
+        batches = (tuple(keys[i : i + at_once]) for i in range(0, len(keys), at_once))
+        plan._again.extend(Range(n, None, None, asked=batch) for n, batch in enumerate(batches))
+        return plan
 
     @property
     def is_done(self) -> bool:
@@ -86,7 +99,7 @@ class Plan:
         void = self._open.pop((number, attempt), None)
         if void is None:
             return
-        if self._rest is None and void.high == self._end:
+        if void.asked is None and self._rest is None and void.high == self._end:
             # It may have grown: it is cut anew.
             self._rest = (void.low, self._end)
         else:

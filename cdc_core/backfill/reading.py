@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
@@ -19,6 +20,7 @@ from cdc_core.backfill.plan import Plan, Range
 from cdc_core.backfill.steps import Step, Watermark
 from cdc_core.backfill.visibility import Snapshot
 from cdc_core.crash_points import reach
+from cdc_core.errors import ConfigurationError
 from cdc_core.protocol.concealment import Conceal, Concealment, Treatment
 from cdc_core.settings import SourceSettings
 from cdc_core.source.chunks import ChunkReader, OpenRead, join_rows
@@ -161,22 +163,27 @@ class Reading:
     def _store(self, chosen: Range, opened: OpenRead, memory: str, began: float) -> None:
         """Read a range's rows into the spool, what is concealed left out or hashed."""
         relation, concealment = opened.relation, self._wanted.conceal(opened.relation)
+        if chosen.asked is not None:
+            _require_plain_key(opened, concealment)
         names = [column.name for column in relation.columns]
+        read_rows = (
+            partial(opened.read_rows, low=chosen.low, high=chosen.high)
+            if chosen.asked is None
+            else partial(opened.read_keys, keys=chosen.asked)
+        )
         if concealment is None:
-            columns = opened.read_rows(names, low=chosen.low, high=chosen.high)
+            columns = read_rows(names)
         else:
             treatments = dict(zip(names, concealment.treatments, strict=True))
             kept = [name for name in names if treatments[name] is not Treatment.DROP]
             columns = [
                 _hash(concealment, column) if treatments[name] is Treatment.HASH else column
-                for name, column in zip(
-                    kept, opened.read_rows(kept, low=chosen.low, high=chosen.high), strict=True
-                )
+                for name, column in zip(kept, read_rows(kept), strict=True)
             ]
             relation = concealment.conceal_relation(relation)
         reach("after_chunk_read")
         size = self._folder.store(
-            Chunk(relation, join_rows(columns), chosen.low, chosen.high),
+            Chunk(relation, join_rows(columns), chosen.low, chosen.high, chosen.asked),
             backfill=self._backfill,
             memory=memory,
             number=chosen.number,
@@ -196,6 +203,20 @@ class Reading:
                 Snapshot.parse(opened.snapshot),
                 self._openings.find_oldest(),
             )
+        )
+
+
+def _require_plain_key(opened: OpenRead, concealment: Concealment | None) -> None:
+    hidden = [
+        opened.relation.columns[index].name
+        for index in opened.relation.key
+        if concealment is not None and concealment.treatments[index] is not Treatment.KEEP
+    ]
+    if hidden:
+        table = opened.relation.table
+        raise ConfigurationError(
+            [f"the lake has hashes of {', '.join(hidden)}, by which rows of {table} are known"],
+            fix=f"bring all of the table: `walgate backfill '{table}'`",
         )
 
 

@@ -29,9 +29,13 @@ _MOST_MEMORIES = 256
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """What of a chunk enters the log, and how many of its rows were stale."""
+    """What of a chunk enters the log: rows that were read, then keys that have no row any more.
+
+    `stale` is how many of its rows were changed since, and are none of them.
+    """
 
     rows: pa.RecordBatch
+    read: int
     stale: int
 
 
@@ -108,10 +112,14 @@ class Remembering:
             return None
         kept.heard_at_us = at_us
         keys = _take_key(chunk.values, chunk.relation.key)
-        current = kept.memory.find_current(step.snapshot, keys)
+        absent = _list_absent(chunk, keys)
+        absent_keys = _take_key(absent, chunk.relation.key)
+        current = kept.memory.find_current(step.snapshot, pa.concat_arrays([keys, absent_keys]))
         kept.memory.forget(step.oldest)
-        values = chunk.values.filter(pa.array(current))
-        return Admitted(_make_entries(chunk.relation, values), len(keys) - len(values))
+        is_current, is_absent = pa.array(current[: len(keys)]), pa.array(current[len(keys) :])
+        values = chunk.values.filter(is_current)
+        rows = _make_entries(chunk.relation, values, absent.filter(is_absent))
+        return Admitted(rows, len(values), len(keys) - len(values))
 
 
 def _remember(memory: Memory, rows: pa.RecordBatch, xids: Xids, key: tuple[int, ...]) -> None:
@@ -133,14 +141,27 @@ def _take_key(values: pa.ListArray, key: tuple[int, ...]) -> pa.StringArray:
     return join_key([pc.list_element(values, index) for index in key])
 
 
-def _make_entries(relation: Relation, values: pa.ListArray) -> pa.RecordBatch:
-    """Rows of the log that say: this was read."""
-    count = len(values)
+def _list_absent(chunk: Chunk, found: pa.StringArray) -> pa.ListArray:
+    """The keys that a chunk was asked for and has no row of, each as a row without other values."""
+    width, key = len(chunk.relation.columns), chunk.relation.key
+    rows: list[list[str | None]] = [[None] * width for _ in chunk.asked or ()]
+    for row, texts in zip(rows, chunk.asked or (), strict=True):
+        for index, text in zip(key, texts, strict=True):
+            row[index] = text
+    asked = pa.array(rows, chunk.values.type)
+    return asked.filter(pc.invert(pc.is_in(_take_key(asked, key), value_set=found)))
+
+
+def _make_entries(relation: Relation, values: pa.ListArray, absent: pa.ListArray) -> pa.RecordBatch:
+    """Rows of the log that say: this was read, and of these keys there is no row."""
+    count = len(values) + len(absent)
+    operations = [Operation.READ.value] * len(values) + [Operation.DELETE.value] * len(absent)
     columns = {
         "table": pa.repeat(pa.scalar(str(relation.table)), count),
         "relation_version": pa.repeat(pa.scalar(relation.version, pa.int64()), count),
-        "op": pa.repeat(pa.scalar(Operation.READ.value), count),
-        "values": values,
+        "op": pa.array(operations, pa.string()),
+        "values": pa.concat_arrays([values, pa.nulls(len(absent), values.type)]),
+        "old_values": pa.concat_arrays([pa.nulls(len(values), absent.type), absent]),
     }
     return pa.RecordBatch.from_arrays(
         [

@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 
@@ -27,7 +27,7 @@ from cdc_core.crash_points import reach
 from cdc_core.errors import Retry, WalgateError
 from cdc_core.settings import LakeSettings
 from cdc_core.source.steps import StepConnection
-from cdc_core.spooled import Sweeping
+from cdc_core.spooled import Key, Sweeping
 from cdc_core.staging.backfills import BackfillLedger, BackfillState, Begun, StagedChunk
 from cdc_core.staging.chunks import ChunkFolder
 from cdc_core.staging.tail import Tail, read_marks
@@ -35,6 +35,8 @@ from cdc_core.vocabulary import Lsn, Position
 
 # Chunks that capture has not taken yet lie in the spool.
 _WAITING_BYTES = 256 << 20
+# One statement names them.
+_KEYS_AT_ONCE = 1000
 _SIGN_OF_LIFE_S = 60.0
 _LOOK_S = 0.05
 _SAY_AGAIN_S = 10.0
@@ -95,6 +97,31 @@ class Backfill:
             return False
         finally:
             self._steps.close()
+
+    def reread(self, keys: Sequence[Key]) -> bool:
+        """Bring into the log what some keys have now: their rows, or that they have none.
+
+        Give whether it was done before it was told to stop. Raises: WalgateError.
+        """
+        name = uuid.uuid4().hex
+        self.progress = Progress(name)
+        plan = Plan.of_keys(keys, at_once=_KEYS_AT_ONCE)
+        reading = Reading(self._wanted, plan, self._folder, backfill=name, emit=self._emit)
+        self._reading = reading
+        try:
+            with self._folder.claim(name):
+                try:
+                    self._begin()
+                    self._read_ranges(reading)
+                finally:
+                    with suppress(WalgateError):
+                        self._emit(End(name, self._memory))
+        except _Stopped:
+            return False
+        finally:
+            reading.close()
+            self._steps.close()
+        return True
 
     def _run_as(self, name: str, unfinished: Begun | None) -> bool:
         """Run under an id; whether what was unfinished could be gone on with. Raises: _Stopped."""

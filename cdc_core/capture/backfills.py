@@ -90,7 +90,7 @@ class Backfills:
             detail,
             state="staged",
             table=str(chunk.relation.table),
-            rows=admitted.rows.num_rows,
+            rows=admitted.read,
             stale=admitted.stale,
             low=chunk.low,
             high=chunk.high,

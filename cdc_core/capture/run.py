@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 
+from cdc_core.backfill.steps import Sweep, Watermark
 from cdc_core.capture.backfills import Spooled
 from cdc_core.capture.concealing import make_conceal
 from cdc_core.capture.loop import Bound, CaptureLoop
@@ -40,6 +41,7 @@ from cdc_core.protocol.messages import Announcement
 from cdc_core.settings import LakeSettings, Settings
 from cdc_core.source.server import MarkConnection, Source
 from cdc_core.source.slot import Slot, require_continuation
+from cdc_core.spooled import Chunk, Sweeping
 from cdc_core.staging.adoption import Adoption, remember_log, require_log
 from cdc_core.staging.chunks import ChunkFolder
 from cdc_core.staging.log import Epoch, Fenced, Log
@@ -236,7 +238,9 @@ def _stream(run: _Run, source: Source, log: ChangeLog, start: _Start, progress: 
         expected=log.read_transactions(start.epoch, since=confirmed),
         complete=complete,
         conceal=make_conceal(settings, log.latest_relation),
-        spooled=_find_spooled(settings.lake),
+        spooled=_find_spooled(
+            settings.lake, lambda oid: known.get(oid) or log.latest_relation(oid)
+        ),
     )
     progress.staged = start.staged
     progress.confirmed = confirmed
@@ -285,12 +289,23 @@ def _stream(run: _Run, source: Source, log: ChangeLog, start: _Start, progress: 
     _logger.info("capture stopped", extra={"fields": {"staged_lsn": str(progress.staged)}})
 
 
-def _find_spooled(lake: LakeSettings) -> Spooled:
-    """What workers of backfills leave in the spool."""
+def _find_spooled(lake: LakeSettings, find_latest: Callable[[int], Relation | None]) -> Spooled:
+    """What workers of backfills leave in the spool, of relations that came after the latest."""
     folder = ChunkFolder(lake.spool)
-    return Spooled(
-        lambda step: folder.load(
+
+    def load_chunk(step: Watermark) -> Chunk | None:
+        chunk = folder.load(
             backfill=step.backfill, memory=step.memory, number=step.chunk, attempt=step.attempt
-        ),
-        lambda step: folder.load_sweep(step.backfill),
-    )
+        )
+        return None if chunk is None else replace(chunk, relation=compare(chunk.relation))
+
+    def load_sweep(step: Sweep) -> Sweeping | None:
+        sweeping = folder.load_sweep(step.backfill)
+        if sweeping is None:
+            return None
+        return replace(sweeping, relation=compare(sweeping.relation))
+
+    def compare(relation: Relation) -> Relation:
+        return relation.after(find_latest(relation.oid))
+
+    return Spooled(load_chunk, load_sweep)

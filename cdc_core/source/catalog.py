@@ -36,12 +36,14 @@ select a.attname, a.attnum, a.atttypid::bigint, a.atttypmod, a.attnotnull,
        format_type(a.atttypid, a.atttypmod),
        case when not c.is_listed then coalesce(array_to_string(a.attmissingval, ''), m.value) end,
        c.is_listed or a.atthasdef or a.attidentity <> '' or a.attgenerated <> '' or m.is_any,
-       k.ordinal, b.base_oid, coalesce(b.base_modifier, -1), a.attgenerated <> '',
-       coalesce(age(a.xmin) between 0 and age(%(xid)s::text::xid) and exists (
+       k.ordinal, b.base_oid, coalesce(b.base_modifier, -1), a.xmin::text::bigint,
+       n.is_newer, a.attgenerated <> '', n.is_newer and exists (
            select from pg_attribute d
            where d.attrelid = a.attrelid and d.attisdropped and d.attnum between 1 and a.attnum
-             and age(d.xmin) between 0 and age(%(xid)s::text::xid)), false)
+             and age(d.xmin) between 0 and age(%(xid)s::text::xid))
 from pg_attribute a
+cross join lateral (
+    select coalesce(age(a.xmin) between 0 and age(%(xid)s::text::xid), false) as is_newer) n
 cross join (select exists (select from pg_publication_rel r where r.prrelid = %(oid)s
                            and to_jsonb(r) ->> 'prattrs' is not null) as is_listed) c
 left join (select i.indrelid, u.attnum, u.ordinal::int
@@ -106,6 +108,8 @@ def complete_relation(
                 has_default=has_default,
                 base_oid=base_oid,
                 base_modifier=base_modifier,
+                # Seen first when a rewrite may have come since.
+                catalog_xid=None if previous is None and storage and is_newer else catalog_xid,
             )
             for (
                 name,
@@ -119,6 +123,8 @@ def complete_relation(
                 ordinal,
                 base_oid,
                 base_modifier,
+                catalog_xid,
+                is_newer,
                 _,
                 _,
             ) in rows
@@ -141,7 +147,7 @@ def complete_relation(
     is_same = previous is not None and previous.storage == storage
     if previous is not None and storage and not is_same:
         columns = _doubt_new_columns(columns, {column.name for column in earlier})
-    return Relation(
+    relation = Relation(
         oid=announcement.oid,
         table=announcement.table,
         identity=announcement.identity,
@@ -150,6 +156,7 @@ def complete_relation(
         # prove nothing of it.
         storage=storage if is_same or not storage or not unseen else None,
     )
+    return relation.after(previous)
 
 
 def _doubt_new_columns(columns: Sequence[Column], known: set[str]) -> list[Column]:

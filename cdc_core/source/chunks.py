@@ -66,23 +66,32 @@ class OpenRead:
 
         Raises: SourceError.
         """
-        return self._copy(columns, low=low, high=high, limit=None, offset=0)
+        bounds = [self._bound(">", low), self._bound("<=", high)]
+        return self._copy(columns, bounds)
+
+    def read_keys(self, columns: Sequence[str], *, keys: Sequence[Key]) -> list[pa.StringArray]:
+        """Texts of the rows that have one of some keys, in key order; one array for each column.
+
+        Raises: SourceError.
+        """
+        values = sql.SQL(", ").join(self._cast(key) for key in keys)
+        chosen = sql.SQL("({}) IN (VALUES {})").format(_list_names(self.key), values)
+        return self._copy(columns, [chosen])
 
     def find_boundary(self, low: Key | None, high: Key | None, rows: int) -> Key | None:
         """The key of the row that is so many above `low`; None where fewer are up to `high`."""
-        found = self._copy(self.key, low=low, high=high, limit=1, offset=rows - 1)
+        bounds = [self._bound(">", low), self._bound("<=", high)]
+        found = self._copy(self.key, bounds, limit=1, offset=rows - 1)
         return tuple(column[0].as_py() for column in found) if len(found[0]) else None
 
     def _copy(
         self,
         columns: Sequence[str],
+        bounds: Sequence[sql.Composable | None],
         *,
-        low: Key | None,
-        high: Key | None,
-        limit: int | None,
-        offset: int,
+        limit: int | None = None,
+        offset: int = 0,
     ) -> list[pa.StringArray]:
-        bounds = [self._bound(">", low), self._bound("<=", high)]
         conditions = [one for one in (self._published.row_filter, *bounds) if one is not None]
         query = sql.SQL("COPY (SELECT {} FROM {} WHERE {} ORDER BY {}{}{}) TO STDOUT {}").format(
             _list_names(columns),
@@ -104,14 +113,17 @@ class OpenRead:
     def _bound(self, comparison: str, key: Key | None) -> sql.Composable | None:
         if key is None:
             return None
+        names = _list_names(self.key)
+        return sql.SQL("({}) {} {}").format(names, sql.SQL(comparison), self._cast(key))
+
+    def _cast(self, key: Key) -> sql.Composable:
+        """A key as values of its columns' types, in parentheses."""
         types = [self.relation.columns[index].type_name for index in self.relation.key]
         values = [
             sql.SQL("{}::{}").format(sql.Literal(text), sql.SQL(type_name))
             for text, type_name in zip(key, types, strict=True)
         ]
-        return sql.SQL("({}) {} ({})").format(
-            _list_names(self.key), sql.SQL(comparison), sql.SQL(", ").join(values)
-        )
+        return sql.SQL("({})").format(sql.SQL(", ").join(values))
 
 
 class ChunkReader:

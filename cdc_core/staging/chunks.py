@@ -42,6 +42,7 @@ class ChunkFolder:
             "relation": describe_relation(chunk.relation),
             "low": chunk.low,
             "high": chunk.high,
+            "asked": chunk.asked,
         }
         schema = _VALUES.with_metadata({_ABOUT: json.dumps(about).encode()})
         rows = pa.Table.from_arrays([chunk.values], schema=schema)
@@ -62,7 +63,8 @@ class ChunkFolder:
         about = json.loads(rows.schema.metadata[_ABOUT])
         values = rows.column("values").combine_chunks()
         low, high = (None if about[end] is None else tuple(about[end]) for end in ("low", "high"))
-        return Chunk(read_relation(about["relation"]), values, low, high)
+        asked = None if about["asked"] is None else tuple(tuple(key) for key in about["asked"])
+        return Chunk(read_relation(about["relation"]), values, low, high, asked)
 
     def store_sweep(self, sweeping: Sweeping, *, backfill: str) -> None:
         """Write what is to be swept. Raises: StagingError."""

@@ -81,6 +81,7 @@ def describe_relation(relation: Relation) -> dict[str, Any]:
         ],
         "published": relation.published,
         "storage": relation.storage,
+        "rewritten": relation.rewritten,
     }
 
 
@@ -93,4 +94,5 @@ def read_relation(row: Mapping[str, Any]) -> Relation:
         columns=tuple(Column(**column) for column in row["columns"]),
         published=row.get("published"),
         storage=row.get("storage"),
+        rewritten=row["rewritten"],
     )

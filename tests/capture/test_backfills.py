@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -133,6 +134,36 @@ def test_what_the_chunk_does_not_see_wins_over_it(change: bytes, left: list[str]
         session.commit(101, change)
         session.commit(60, watermark(snapshot))
         assert session.read_keys() == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "snapshot", "expected"),
+    [
+        (None, "100:100:", "read 0, read 2, delete 5, delete 6"),
+        (encoding.insert(A, ["5", "new"]), "100:100:", "read 0, read 2, delete 6"),
+        (encoding.delete(A, ["2", None]), "100:100:", "read 0, delete 5, delete 6"),
+        (encoding.delete(A, ["5", None]), "102:102:", "read 0, read 2, delete 5, delete 6"),
+        (encoding.truncate([A], 0), "100:100:", ""),
+    ],
+)
+def test_a_key_that_was_asked_for_and_has_no_row_is_deleted_unless_it_changed_since(
+    change: bytes | None, snapshot: str, expected: str
+) -> None:
+    session = Session()
+    rows = session.chunk.values.take([0, 2])
+    asked = (("0",), ("5",), ("2",), ("6",))
+    session.chunk = replace(session.chunk, values=rows, high=None, asked=asked)
+    session.commit(50, begin())
+    if change is not None:
+        session.commit(101, change)
+    at = session.at
+    session.commit(60, watermark(snapshot))
+    mark, *brought = (row for row in session.take() if row["commit_lsn"] == at)
+    told = [f"{row['op']} {(row['values'] or row['old_values'])[0]}" for row in brought]
+    assert ", ".join(told) == expected
+    said = json.loads(mark["detail"])
+    assert said["rows"] == expected.count("read")
+    assert said["stale"] == 2 - said["rows"]
 
 
 def test_what_another_open_chunk_does_not_see_is_not_forgotten() -> None:

@@ -96,6 +96,18 @@ CHANGES = (
     ),
     Change(
         "f17",
+        "retyped_to_its_own",
+        """begin; insert into {t} values (2, 'b'); alter table {t} alter v type text using upper(v);
+        insert into {t} values (3, 'c'); commit""",
+        "the table was rewritten and a column altered",
+    ),
+    Change(
+        "f17",
+        "rewritten_and_left_as_it_was",
+        "insert into {t} values (2, 'b'); vacuum full {t}; insert into {t} values (3, 'c')",
+    ),
+    Change(
+        "f17",
         "made_again_column",
         """begin; insert into {t} values (2, 'b'); alter table {t} drop v;
         alter table {t} add v text; insert into {t} values (3, 'c'); commit""",

@@ -290,6 +290,47 @@ def test_a_new_column_is_plain_only_where_no_rewrite_can_have_filled_it(
     assert not column(relation, "f").has_default
 
 
+@pytest.mark.parametrize("partition", ["", "partition by range (id)"])
+def test_values_that_a_rewrite_may_have_changed_make_another_version(
+    database: Database, announce: Announce, connection: psycopg.Connection, partition: str
+) -> None:
+    database.execute(f"create table t (id int primary key, v text, w int) {partition}")
+    if partition:
+        database.execute("create table t1 partition of t for values from (0) to (9)")
+    database.execute("insert into t values (1, 'a', 1)")
+    using = "alter table t alter v type text using upper(v)"
+
+    def complete(*statements: str, previous: Relation | None) -> Relation:
+        for statement in statements:
+            database.execute(statement)
+        return complete_relation(connection, announce(), previous=previous)
+
+    first = complete(previous=None)
+    assert complete("vacuum full t", previous=first).version == first.version
+    assert complete("truncate t", previous=first).version == first.version
+    seen = complete(previous=first)
+    plain = complete("alter table t alter w set statistics 7", previous=seen)
+    assert plain.version == first.version
+    assert complete(previous=first).version != first.version, "both happened: not known which"
+    rewritten = complete(using, previous=plain)
+    assert rewritten.version != plain.version
+    assert complete(previous=rewritten).version == rewritten.version
+    again = complete(using, "alter table t add column more int", previous=rewritten)
+    assert again.rewritten not in {plain.rewritten, rewritten.rewritten}
+
+
+def test_values_of_before_the_first_announcement_are_not_taken_for_those_of_now(
+    database: Database, announce: Announce, connection: psycopg.Connection
+) -> None:
+    database.execute("create table t (id int primary key, v text)")
+    ((xid,),) = database.query("select pg_current_xact_id()::text::bigint")
+    announced = announce()
+    database.execute("alter table t alter v type text using upper(v)")
+    first = complete_relation(connection, announced, previous=None, xid=xid)
+    assert first.rewritten == 0
+    assert complete_relation(connection, announced, previous=first).rewritten
+
+
 def test_history_11_a_column_that_may_be_another_of_its_name_is_not_known(
     database: Database, announce: Announce, connection: psycopg.Connection
 ) -> None:

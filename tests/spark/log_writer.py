@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, Transaction, write_deltalake
 
 from cdc_core.layout import CHANGES_SCHEMA, EPOCHS_SCHEMA, RELATIONS_SCHEMA
+from cdc_core.staging.relations import describe_relation
 from cdc_core.vocabulary import Relation
 from spark_jobs.lake import Lake
 
@@ -52,12 +53,7 @@ class LogWriter:
                 "relation_version": relation.version,
                 "epoch": self.epoch,
                 "first_lsn": self.lsn,
-                "oid": relation.oid,
-                "schema": relation.table.schema,
-                "name": relation.table.name,
-                "identity": str(relation.identity),
-                "columns": [asdict(column) for column in relation.columns],
-            }
+            } | describe_relation(relation)
             self._append("staging/relations", [row], RELATIONS_SCHEMA)
         return relation.version
 
