@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from pyspark.sql import SparkSession
 from cdc_core.vocabulary import Lsn
 from spark_jobs import rounds
 from spark_jobs.lake import Bound
-from spark_jobs.ledger import find_cut, read_states
+from spark_jobs.ledger import read_states
 from tests.spark.relations import Entry, insert, make_relation, mark, read, sweep, update
 from tests.spark.small_lake import SmallLake
 
@@ -26,9 +25,7 @@ MIXED = make_relation("mixed", "k int4, v text", v={"attnum": 3})
 # Dropped and made again, with another key.
 MADE = make_relation("made", "k int4, v text, w numeric", oid=1)
 AGAIN = make_relation("made", "k text, x date", oid=2)
-# Followed, beside them.
 OTHER = make_relation("other", "k int4")
-KEYLESS = replace(OTHER, columns=(replace(OTHER.columns[0], in_identity=False),))
 
 
 def part(entry: Entry) -> Entry:
@@ -49,24 +46,21 @@ def test_a_whole_backfill_begins_a_halted_table_anew(spark: SparkSession, tmp_pa
         [insert(MIXED_OLD, "1", "old")],
         [insert(MADE, "1", "v", "NaN")],
     )
-    first = find_cut(small.lake)
-    assert first is not None
-    small.merge(
+    halting, *_ = small.commit(
         [insert(NEW, "3", "new"), insert(OTHER, "2"), insert(MIXED, "2", "new")],
         [insert(AGAIN, "a", "infinity")],
+    )
+    # A range of it, and what was read before it was altered, cure nothing.
+    (start,) = small.commit([mark(OTHER)])
+    small.merge(
+        [read(NEW, "1", None), read(MIXED_OLD, "1", "old")],
+        [part(sweep(NEW, start=start)), sweep(MIXED, start=start)],
     )
     assert halts(small) == {
         "public.t": ("column v was dropped and added again", True),
         "public.mixed": ("column v was dropped and added again", True),
         "public.made": ("the table was dropped and made again", True),
     }
-    # A range of it, and what was read before it was altered, cure nothing.
-    (start,) = small.commit([mark(OTHER)])
-    small.commit([read(NEW, "1", None), read(MIXED_OLD, "1", "old")])
-    (no_end,) = small.commit([part(sweep(NEW, start=start)), sweep(MIXED, start=start)])
-    small.merge()
-    assert halts(small).keys() == {"public.t", "public.mixed", "public.made"}
-    assert small.at(OLD, no_end).halt is not None
     assert small.rows(OLD) == [(1, "old"), (2, "old")], "readers keep it meanwhile"
 
     (start,) = small.commit([mark(OTHER)])
@@ -88,9 +82,7 @@ def test_a_whole_backfill_begins_a_halted_table_anew(spark: SparkSession, tmp_pa
         [insert(NEW, "5", "after")],
     )
     whole = [(1, None), (2, "source"), (3, "during"), (4, "during")]
-    before = small.at(NEW, ends[0] - 16)
-    assert before.halt is not None, "the sweep is above it"
-    assert small.plain(before.rows, OLD) == [(1, "old"), (2, "old")]
+    assert small.at(NEW, ends[0] - 16).halt is not None, "the sweep is above it"
     at_sweep = small.at(NEW, ends[0])
     assert (at_sweep.halt, at_sweep.through) == (None, Bound(1, Lsn(ends[0])))
     assert small.plain(at_sweep.rows, NEW) == whole
@@ -107,10 +99,9 @@ def test_a_whole_backfill_begins_a_halted_table_anew(spark: SparkSession, tmp_pa
     small.merge([insert(NEW, "6", "later"), insert(AGAIN, "c", "infinity")])
     assert small.rows(NEW)[-1] == (6, "later")
     assert [row[0] for row in small.rows(AGAIN)] == ["b", "c"]
-    assert small.plain(small.at(OLD, int(first.bound.lsn)).rows, OLD) == [(1, "old"), (2, "old")]
-    halting = small.at(OLD, int(first.bound.lsn) + 16)
-    assert halting.halt is not None
-    assert small.plain(halting.rows, OLD) == [(1, "old"), (2, "old")]
+    before = small.at(OLD, halting)
+    assert before.halt is not None
+    assert small.plain(before.rows, OLD) == [(1, "old"), (2, "old")]
 
 
 def test_each_halt_is_cured_by_a_backfill_that_can_be_followed_to_its_end(
@@ -139,25 +130,9 @@ def test_each_halt_is_cured_by_a_backfill_that_can_be_followed_to_its_end(
     with monkeypatch.context() as patch:
         patch.setattr(rounds, "write_cut", die)
         with pytest.raises(ConnectionAbortedError):
-            small.merge()
+            # A lingering merge passes halted tables over; the end of a backfill is worth a look.
+            small.merge(passed_over=["public.t"])
     version = small.version(NEWEST)
     small.merge()
     assert (small.version(NEWEST), halts(small)) == (version, {})
     assert small.rows(NEWEST) == [(1, 1), (2, 2), (3, 3)]
-    # What a copy does not cure asks for none, and is cured by none that could not be.
-    small.merge([insert(OTHER, "1")], [insert(KEYLESS, "2")])
-    assert [is_curable for _, is_curable in halts(small).values()] == [False]
-
-
-def test_a_lingering_merge_looks_again_at_the_end_of_a_backfill(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    small = SmallLake(spark, tmp_path)
-    small.merge([insert(OLD, "1", "old")], [insert(NEW, "2", "new")])
-    (start,) = small.commit([mark(OTHER)])
-    small.commit([read(NEW, "1", None), read(NEW, "2", "new")])
-    small.merge(passed_over=["public.t"])
-    small.commit([sweep(NEW, start=start)])
-    (done,) = small.merge(passed_over=["public.t"])
-    assert done.halted == {}
-    assert small.rows(NEW) == [(1, None), (2, "new")]
