@@ -93,7 +93,8 @@ EPOCHS_SCHEMA = pa.schema(
 )
 
 # A row for each chunk that the log has taken, and one without a chunk for each change of state of a
-# whole backfill, with the position that it began at.
+# whole backfill, with the position that it began at; the first has the keys that it is bounded by,
+# both inside, and its condition.
 BACKFILLS_SCHEMA = pa.schema(
     [
         pa.field("backfill_id", pa.string(), nullable=False),
@@ -111,5 +112,7 @@ BACKFILLS_SCHEMA = pa.schema(
         pa.field("stale_dropped", pa.int64()),
         pa.field("staged_lsn", pa.int64()),
         pa.field("seconds", pa.float64()),
+        pa.field("condition", pa.string()),
+        pa.field("reason", pa.string()),
     ]
 )

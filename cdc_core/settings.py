@@ -101,13 +101,17 @@ class SparkSettings(_Section):
 
 
 class BackfillSettings(_Section):
-    """`[backfill]`: how many rows are read at once, and by how many connections at a time.
+    """`[backfill]`: how much is read at once, how fast, in which order, and when not.
 
     `automatic` is whether Dagster has queued tables read from the start.
     """
 
     chunk_rows: Count = 50_000
     parallel: Count = 2
+    rows_per_second: Count | None = None
+    order: Literal["smallest", "given"] = "smallest"
+    most_slot_percent: float = Field(default=75.0, gt=0, le=100)
+    most_lag: Size = 1 << 30
     automatic: bool = True
 
 

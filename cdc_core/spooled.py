@@ -30,8 +30,30 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
+class Scope:
+    """The part of a table that is read: keys from `low` to `high`, both inside, that `where` keeps.
+
+    A key of fewer texts than the table's key has columns is the beginning of one. `where` is a
+    condition in SQL.
+    """
+
+    low: Key | None = None
+    high: Key | None = None
+    where: str | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is the whole table."""
+        return self == WHOLE
+
+
+WHOLE = Scope()
+
+
+@dataclass(frozen=True, slots=True)
 class Sweeping:
-    """A table that was read whole: rows of it older than `start` are in the source no more."""
+    """A part of a table that was read: rows of it older than `start` are in the source no more."""
 
     relation: Relation
     start: Position
+    scope: Scope = WHOLE

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 from cdc_core.backfill.reading import Wanted
 from cdc_core.backfill.results import Progress
+from cdc_core.backfill.sharing import Sharing
 from cdc_core.backfill.worker import Backfill
 from cdc_core.capture.concealing import make_conceal
+from cdc_core.errors import WalgateError
 from cdc_core.settings import Settings
-from cdc_core.spooled import Key
+from cdc_core.source.chunks import estimate_size
+from cdc_core.source.connection import open_connection
+from cdc_core.source.load import LoadWatch
+from cdc_core.spooled import WHOLE, Key, Scope
+from cdc_core.staging.backfills import BackfillState
 from cdc_core.staging.relations import RelationStore
 from cdc_core.vocabulary import Relation, TableName
 from orchestration.own_capture import capturing
+
+# Most of a small table's time goes by in waiting for capture, so that others are read meanwhile.
+_TABLES_AT_ONCE = 4
+
+_logger = logging.getLogger("walgate.backfill")
 
 
 def run_backfills(
@@ -25,25 +38,77 @@ def run_backfills(
     parallel: int,
     stop: threading.Event,
     on_progress: Callable[[TableName, Progress], None] = lambda _table, _progress: None,
+    scope: Scope = WHOLE,
+    is_anew: bool = False,
 ) -> dict[TableName, Progress]:
-    """Bring whole tables into the log, one after the other; fewer than asked for once stopped.
+    """Bring tables, or the same part of each, into the log, several at a time.
 
-    Raises: WalgateError.
+    Give those that were done: fewer than asked for once stopped, without those that were cancelled.
+    `is_anew` reads again what an unfinished backfill has brought; `parallel` connections read, of
+    all tables together. A table that fails keeps no other from being read.
+    Raises: WalgateError, that of the first table that failed.
     """
+    chosen = _order_tables(settings, list(tables))
     done: dict[TableName, Progress] = {}
-    with capturing(settings, stop):
-        for table in tables:
-            run = Backfill(
-                settings.lake,
-                _want(settings, table, chunk_rows=chunk_rows),
-                parallel=parallel,
-                stop=stop,
-                on_progress=partial(on_progress, table),
-            )
-            if not run.run():
-                break
-            done[table] = run.progress
-    return done
+    failures: list[WalgateError] = []
+    telling = threading.Lock()
+    limits = settings.backfill
+    watch = LoadWatch(
+        settings.source, most_percent=limits.most_slot_percent, most_lag=limits.most_lag
+    )
+    sharing = Sharing(parallel, rows_per_second=limits.rows_per_second, look=watch.find_reason)
+
+    def run(table: TableName) -> None:
+        def tell(progress: Progress) -> None:
+            with telling:
+                on_progress(table, progress)
+
+        wanted = make_wanted(settings, table, chunk_rows=chunk_rows, scope=scope)
+        backfill = Backfill(
+            settings.lake, wanted, sharing=sharing, stop=stop, on_progress=tell, is_anew=is_anew
+        )
+        try:
+            state = backfill.run() if not stop.is_set() else BackfillState.STOPPED
+        except WalgateError as error:
+            fields = {"table": str(table), "reason": error.message}
+            _logger.warning("backfill failed", extra={"fields": fields})
+            failures.append(error)
+        else:
+            if state is BackfillState.DONE:
+                done[table] = backfill.progress
+
+    with (
+        capturing(settings, stop),
+        closing(watch),
+        ThreadPoolExecutor(_TABLES_AT_ONCE, "walgate-backfill") as pool,
+    ):
+        runs = [pool.submit(run, table) for table in chosen]
+        for one in runs:
+            one.result()
+    if failures:
+        raise failures[0]
+    return {table: done[table] for table in chosen if table in done}
+
+
+def make_wanted(
+    settings: Settings, table: TableName, *, chunk_rows: int, scope: Scope = WHOLE
+) -> Wanted:
+    """What is to be read of a table, with what the settings conceal of it."""
+
+    def find_latest(oid: int) -> Relation | None:
+        return RelationStore(settings.lake.root / "staging" / "relations").latest(oid)
+
+    conceal = make_conceal(settings, find_latest)
+    return Wanted(settings.source, table, chunk_rows, conceal, scope)
+
+
+def _order_tables(settings: Settings, tables: list[TableName]) -> list[TableName]:
+    """Put tables into the order of the settings. Raises: SourceError."""
+    if settings.backfill.order == "given" or len(tables) == 1:
+        return tables
+    with closing(open_connection(settings.source, application_name="walgate look")) as connection:
+        sizes = {table: estimate_size(connection, table)[1] for table in tables}
+    return sorted(tables, key=lambda table: sizes[table])
 
 
 def reread_keys(
@@ -55,12 +120,5 @@ def reread_keys(
     stop. Raises: WalgateError.
     """
     with capturing(settings, stop):
-        wanted = _want(settings, table, chunk_rows=settings.backfill.chunk_rows)
-        return Backfill(settings.lake, wanted, parallel=1, stop=stop).reread(keys)
-
-
-def _want(settings: Settings, table: TableName, *, chunk_rows: int) -> Wanted:
-    def find_latest(oid: int) -> Relation | None:
-        return RelationStore(settings.lake.root / "staging" / "relations").latest(oid)
-
-    return Wanted(settings.source, table, chunk_rows, make_conceal(settings, find_latest))
+        wanted = make_wanted(settings, table, chunk_rows=settings.backfill.chunk_rows)
+        return Backfill(settings.lake, wanted, sharing=Sharing(1), stop=stop).reread(keys)

@@ -1,25 +1,28 @@
-"""Asset `backfill`: whole tables on demand, one partition for each."""
+"""Asset `backfill`: whole tables or parts of them on demand, one partition for each table."""
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import dagster as dg
 
+from cdc_core.backfill.estimates import estimate
 from cdc_core.backfill.results import Progress
+from cdc_core.errors import WalgateError
 from cdc_core.settings import Settings
-from cdc_core.source.chunks import estimate_size
-from cdc_core.source.connection import open_connection
+from cdc_core.spooled import Scope
 from cdc_core.vocabulary import TableName
-from orchestration.backfill import run_backfills
+from orchestration.backfill import make_wanted, run_backfills
+from orchestration.backfill_orders import Order, give_order
+from orchestration.failures import explain_failure
 from orchestration.hosting import host_loop
-from orchestration.known_tables import find_partition, partition_tables
+from orchestration.known_tables import find_partitions, partition_tables
 
 BACKFILL_KEY = dg.AssetKey(["backfill"])
 _OBSERVE_S = 15.0
+_READ = "read"
 
 
 def build_backfill_asset(settings: Settings) -> dg.AssetsDefinition:
@@ -28,8 +31,9 @@ def build_backfill_asset(settings: Settings) -> dg.AssetsDefinition:
     @dg.asset(
         key=BACKFILL_KEY,
         description=(
-            "Reads whole tables into the log while the stream goes on, exactly, and removes what"
-            " the source has no more. Interrupted or cancelled, the next run goes on where it was."
+            "Reads whole tables, or a part of one, into the log while the stream goes on, exactly,"
+            " and removes what the source has no more. Interrupted or cancelled, the next run goes"
+            " on where it was; launch with action: pause, and later resume, to keep it waiting."
             " Materialize the table, or wait for sensor merge_staged_changes, to see the rows."
         ),
         group_name="backfill",
@@ -37,85 +41,181 @@ def build_backfill_asset(settings: Settings) -> dg.AssetsDefinition:
         output_required=False,
         kinds={"postgres", "deltalake"},
         partitions_def=partition_tables(settings),
-        config_schema={
-            "dry_run": dg.Field(
-                bool,
-                default_value=True,
-                description="Only say how many rows, bytes and chunks there are. Off reads them.",
-            ),
-            "chunk_rows": dg.Field(
-                int,
-                default_value=settings.backfill.chunk_rows,
-                description="How many rows are read at once, under one short lock.",
-            ),
-            "parallel": dg.Field(
-                int,
-                default_value=settings.backfill.parallel,
-                description="How many connections read at a time.",
-            ),
-        },
+        config_schema=_describe_fields(settings),
     )
     def backfill(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
+        # Of several partitions each is told of by itself, and only those that were read whole.
+        yield from ()
         config = context.op_execution_context.op_config
-        for name in ("chunk_rows", "parallel"):
-            if config[name] < 1:
-                raise dg.Failure(
-                    f"{name} is {config[name]}, expected 1 or more", allow_retries=False
-                )
-        table = find_partition(settings, context.partition_key)
-        observe = partial(dg.AssetObservation, BACKFILL_KEY, partition=context.partition_key)
-        if config["dry_run"]:
-            metadata = _estimate(settings, table, config["chunk_rows"])
-            context.log_event(observe(metadata=metadata))
+        chosen = find_partitions(settings, context.partition_keys)
+        scope = _read_scope(config, chosen)
+        if config["action"] != _READ:
+            for given in give_order(settings.lake, Order(config["action"]), list(chosen)):
+                told = {"table": str(given.table), "state": str(given.state), "note": given.note}
+                context.log_event(_observe(chosen[given.table], told))
             return
-        observed_at = began = time.monotonic()
-
-        def tell(_: TableName, progress: Progress) -> None:
-            nonlocal observed_at
-            now = time.monotonic()
-            if now - observed_at >= _OBSERVE_S:
-                observed_at = now
-                context.log_event(observe(metadata=_describe(progress, now - began)))
-
-        done: dict[TableName, Progress] = {}
-
-        def work(stop: threading.Event) -> None:
-            done.update(
-                run_backfills(
-                    settings,
-                    [table],
-                    chunk_rows=config["chunk_rows"],
-                    parallel=config["parallel"],
-                    stop=stop,
-                    on_progress=tell,
-                )
-            )
-
-        host_loop(context.op_execution_context, work, most_s=None)
-        metadata = {"table": str(table)} | _describe(done[table], time.monotonic() - began)
-        yield dg.MaterializeResult(metadata=metadata)
+        if config["dry_run"]:
+            for table, key in chosen.items():
+                context.log_event(_observe(key, _estimate(settings, table, config, scope)))
+            return
+        _run(context, settings, chosen, scope)
 
     return backfill
 
 
-def _estimate(settings: Settings, table: TableName, chunk_rows: int) -> dict[str, Any]:
-    with closing(open_connection(settings.source, application_name="walgate look")) as connection:
-        rows, size = estimate_size(connection, table)
+def _describe_fields(settings: Settings) -> dict[str, dg.Field]:
+    return {
+        "dry_run": dg.Field(
+            bool,
+            default_value=True,
+            description="Only estimate rows, bytes, chunks and minutes. Off reads them.",
+        ),
+        "action": dg.Field(
+            dg.Enum("BackfillAction", [dg.EnumValue(str(one)) for one in (_READ, *Order)]),
+            default_value=_READ,
+            description=(
+                "What to do: read the tables; or pause, resume or cancel what another run or"
+                " process is reading of them. A run that is paused waits."
+            ),
+        ),
+        "from_key": dg.Field(
+            [str],
+            default_value=[],
+            description=(
+                "First key to read, a text for each column of the key, or for the first of them;"
+                " empty begins at the first row."
+            ),
+        ),
+        "to_key": dg.Field(
+            [str],
+            default_value=[],
+            description="Last key to read, in the same form; empty reads to the last row.",
+        ),
+        "where": dg.Field(
+            str,
+            default_value="",
+            description=(
+                "Read only the rows that meet this condition, in SQL. Then nothing is removed that"
+                " the source has no more."
+            ),
+        ),
+        "anew": dg.Field(
+            bool,
+            default_value=False,
+            description="Read again what an unfinished backfill of the same has brought.",
+        ),
+        "chunk_rows": dg.Field(
+            int,
+            default_value=settings.backfill.chunk_rows,
+            description=(
+                "How many rows are read at once at most, under one short lock; fewer where that"
+                " takes seconds."
+            ),
+        ),
+        "parallel": dg.Field(
+            int,
+            default_value=settings.backfill.parallel,
+            description="How many connections read at a time, of all tables together.",
+        ),
+    }
+
+
+def _read_scope(config: Mapping[str, Any], chosen: Mapping[TableName, str]) -> Scope:
+    """The part that is asked for. Raises: Failure with all that is wrong in the fields."""
+    problems = [
+        f"{name} is {config[name]}, expected 1 or more"
+        for name in ("chunk_rows", "parallel")
+        if config[name] < 1
+    ]
+    low, high = (tuple(config[name]) or None for name in ("from_key", "to_key"))
+    scope = Scope(low, high, config["where"] or None)
+    if len(chosen) > 1 and not scope.is_whole:
+        problems.append(f"from_key, to_key and where need one table, {len(chosen)} are chosen")
+    if problems:
+        raise dg.Failure("; ".join(problems), allow_retries=False)
+    return scope
+
+
+def _run(
+    context: dg.AssetExecutionContext,
+    settings: Settings,
+    chosen: Mapping[TableName, str],
+    scope: Scope,
+) -> None:
+    """Read tables; each that is done fills its partition."""
+    config = context.op_execution_context.op_config
+    began = time.monotonic()
+    observed_at = dict.fromkeys(chosen, began)
+    states: dict[TableName, str] = {}
+
+    def tell(table: TableName, progress: Progress) -> None:
+        now = time.monotonic()
+        is_new = states.get(table, progress.state) != progress.state
+        states[table] = progress.state
+        if is_new or now - observed_at[table] >= _OBSERVE_S:
+            observed_at[table] = now
+            context.log_event(_observe(chosen[table], _describe(progress, now - began)))
+
+    done: dict[TableName, Progress] = {}
+
+    def work(stop: threading.Event) -> None:
+        done.update(
+            run_backfills(
+                settings,
+                list(chosen),
+                chunk_rows=config["chunk_rows"],
+                parallel=config["parallel"],
+                stop=stop,
+                on_progress=tell,
+                scope=scope,
+                is_anew=config["anew"],
+            )
+        )
+
+    host_loop(context.op_execution_context, work, most_s=None)
+    for table, progress in done.items():
+        metadata = {"table": str(table)} | _describe(progress, time.monotonic() - began)
+        if scope.is_whole:
+            filled = partial(dg.AssetMaterialization, BACKFILL_KEY, partition=chosen[table])
+            context.log_event(filled(metadata=metadata))
+        else:
+            # A part does not fill the partition of its table.
+            context.log_event(_observe(chosen[table], metadata))
+
+
+def _observe(partition: str, metadata: dict[str, Any]) -> dg.AssetObservation:
+    told = {name: value for name, value in metadata.items() if value is not None}
+    return dg.AssetObservation(BACKFILL_KEY, partition=partition, metadata=told)
+
+
+def _estimate(
+    settings: Settings, table: TableName, config: Mapping[str, Any], scope: Scope
+) -> dict[str, Any]:
+    wanted = make_wanted(settings, table, chunk_rows=config["chunk_rows"], scope=scope)
+    rate = settings.backfill.rows_per_second
+    try:
+        found = estimate(wanted, parallel=config["parallel"], rows_per_second=rate)
+    except WalgateError as error:
+        raise dg.Failure("\n".join(explain_failure(error).lines), allow_retries=False) from None
     return {
         "table": str(table),
         "dry_run": True,
         "what_to_do": "launch it with dry_run: false to read the table",
-        "rows_estimated": rows,
-        "bytes_estimated": size,
-        "chunks_estimated": -(-rows // chunk_rows),
+        "rows_estimated": found.rows,
+        "bytes_estimated": found.size,
+        "chunks_estimated": found.chunks,
+        "minutes_estimated": round(found.seconds / 60, 2),
+        "not_removed": found.unswept,
     }
 
 
 def _describe(progress: Progress, seconds: float) -> dict[str, Any]:
     return {
+        "state": str(progress.state),
         "rows": progress.rows,
         "chunks": progress.chunks,
         "stale_dropped": progress.stale,
+        "not_removed": progress.unswept,
         "seconds": round(seconds, 1),
         "rows_per_second": round(progress.rows / max(seconds, 0.001), 1),
     }

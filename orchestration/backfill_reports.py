@@ -8,6 +8,8 @@ from cdc_core.settings import LakeSettings
 from cdc_core.staging.backfills import BackfillLedger, BackfillReport, BackfillState
 from cdc_core.staging.chunks import ChunkFolder
 
+_RUNNING = {BackfillState.BEGUN, BackfillState.RESUMED, BackfillState.RUNNING}
+
 
 def describe_backfills(lake: LakeSettings) -> list[dict[str, Any]]:
     """The newest backfill of each table, in order of name. Raises: StagingError."""
@@ -20,20 +22,26 @@ def describe_backfills(lake: LakeSettings) -> list[dict[str, Any]]:
 
 
 def _describe(table: str, report: BackfillReport, *, is_running: bool) -> dict[str, Any]:
-    state = "running" if is_running else str(report.state)
-    if report.state is BackfillState.BEGUN and not is_running:
+    state = str(report.state)
+    if report.state in _RUNNING:
+        state = "running" if is_running else "interrupted"
+    elif report.state is BackfillState.HELD and not is_running:
         state = "interrupted"
-    seconds = (report.told_at - report.begun_at).total_seconds()
-    rate = report.rows / seconds if seconds > 0 else None
+    rate = report.rows_per_second
+    scope = report.begun.scope
     return {
         "id": report.begun.id,
         "table": table,
         "state": state,
+        "reason": report.reason,
+        "from": scope.low,
+        "to": scope.high,
+        "where": scope.where,
         "rows": report.rows,
         "rows_estimated": report.rows_estimated,
         "chunks": report.chunks,
         "rows_per_second": None if rate is None else round(rate, 1),
-        "remaining_seconds": _estimate_remaining(report, rate) if is_running else None,
+        "remaining_seconds": _estimate_remaining(report, rate) if state == "running" else None,
         "stale_dropped": report.stale,
     }
 

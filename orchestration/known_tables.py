@@ -33,15 +33,16 @@ def partition_key(table: TableName) -> str:
     return "/".join(table_key(table).path[1:])
 
 
-def find_partition(settings: Settings, key: str) -> TableName:
-    """The table of a partition. Raises: Failure where there is no such table any more."""
-    for table in find_tables(settings):
-        if partition_key(table) == key:
-            return table
-    raise dg.Failure(
-        f"{key} is neither published nor in the log: expected a table of the publication",
-        allow_retries=False,
-    )
+def find_partitions(settings: Settings, keys: Iterable[str]) -> dict[TableName, str]:
+    """The tables of partitions. Raises: Failure where there is no such table any more."""
+    known = {partition_key(table): table for table in find_tables(settings)}
+    wanted = [*keys]
+    if gone := [key for key in wanted if key not in known]:
+        raise dg.Failure(
+            f"{', '.join(gone)}: expected a table of the publication or the log, found none",
+            allow_retries=False,
+        )
+    return {known[key]: key for key in wanted}
 
 
 def add_partitions(

@@ -27,7 +27,8 @@ FIX = (
     "none is needed under Dagster, where it is read by itself; from a shell run `walgate backfill`"
 )
 _COLUMNS = ["table", "chunk", "state", "at", "epoch", "start_lsn", "staged_lsn"]
-_BEGUN, _DONE = "begun", "done"
+_DONE = "done"
+_UNDER_WAY = frozenset({"begun", "running", "resumed", "held"})
 
 
 class Lacking(StrEnum):
@@ -129,7 +130,7 @@ def read_backfilled(lake: Lake) -> Backfilled:
         if row["state"] == _DONE and row["staged_lsn"] is not None:
             start = Bound(row["epoch"], Lsn(row["start_lsn"]))
             done[row["table"]].append(Whole(start, Bound(row["epoch"], Lsn(row["staged_lsn"]))))
-    under_way = frozenset(table for table, state in states.items() if state == _BEGUN)
+    under_way = frozenset(table for table, state in states.items() if state in _UNDER_WAY)
     return Backfilled(dict(done), under_way, requests)
 
 

@@ -7,7 +7,6 @@ two steps at one position. Texts stand in the order of the table's shape.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -89,13 +88,6 @@ def survey(log: DataFrame) -> list[Span]:
         )
         for row in rows
     ]
-
-
-def find_sweep(entries: DataFrame) -> Position:
-    """The newest start of the sweeps among some entries: what is older is gone."""
-    said = entries.where(F.col("op") == Operation.SWEEP.value).select("detail").collect()
-    starts = [json.loads(row["detail"])["start"] for row in said]
-    return max(Position(epoch, Lsn(commit_lsn), seq) for epoch, commit_lsn, seq in starts)
 
 
 def find_first(log: DataFrame, table: str, versions: Iterable[int], after: Position) -> Position:

@@ -8,17 +8,18 @@ the two cannot part.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from cdc_core.vocabulary import Position
 from spark_jobs.lake import Losses
 from spark_jobs.outcome import Outcome
-from spark_jobs.rows import is_older, match_keys, match_names, name_lossy
+from spark_jobs.rows import match_keys, match_names, name_lossy
 from spark_jobs.shapes import Shape
 from spark_jobs.stretch import Stretch
+from spark_jobs.sweeps import Sweep, is_swept
 
 
 def count_losses(
@@ -39,14 +40,16 @@ def count_losses(
         after.update(_count(rows.where("_present"), name_lossy(shape)))
     if base is not None and before.total():
         after.subtract(_count_replaced(rows, shape, base))
-        if stretch.swept is not None:
+        if stretch.swept:
             after.subtract(_count_swept(rows, shape, base, stretch.swept))
     return dict(after)
 
 
-def _count_swept(rows: DataFrame, shape: Shape, base: DataFrame, swept: Position) -> Counter[str]:
+def _count_swept(
+    rows: DataFrame, shape: Shape, base: DataFrame, swept: Sequence[Sweep]
+) -> Counter[str]:
     """What the rows of a base have lost that are swept, and that no row replaces."""
-    old = base.where("_raw is not null").alias("t").where(is_older("t", swept))
+    old = base.where("_raw is not null").alias("t").where(is_swept("t", shape, swept))
     gone = old.join(rows.alias("s"), match_keys(shape), "left_anti")
     return _count(gone, name_lossy(shape))
 

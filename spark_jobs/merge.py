@@ -32,13 +32,13 @@ from spark_jobs.rows import (
     apply_rows,
     carry,
     insert,
-    is_older,
     match_names,
     table_fields,
     widen,
 )
 from spark_jobs.shapes import Shape
 from spark_jobs.stretch import TABLE_PROPERTY, Stretch
+from spark_jobs.sweeps import is_swept
 
 _TXN_APP = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
@@ -165,8 +165,8 @@ def _merge(table: DeltaTable, outcome: Outcome, stretch: Stretch) -> None:
     if outcome.departed:
         merge = merge.whenMatchedDelete()
     merge = merge.whenNotMatchedInsert("s._present", _quote(insert(shape, outcome.carried, "s")))
-    if stretch.swept is not None:
-        merge = merge.whenNotMatchedBySourceDelete(is_older("t", stretch.swept))
+    if stretch.swept:
+        merge = merge.whenNotMatchedBySourceDelete(is_swept("t", shape, stretch.swept))
     merge.execute()
 
 

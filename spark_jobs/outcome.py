@@ -13,9 +13,10 @@ from pyspark.sql import functions as F
 from spark_jobs.changes import id_names
 from spark_jobs.fold import fold_by_last
 from spark_jobs.lineage import fold_by_lineage
-from spark_jobs.rows import is_older, name_lossy, type_rows
+from spark_jobs.rows import name_lossy, type_rows
 from spark_jobs.shapes import Shape
 from spark_jobs.stretch import Stretch
+from spark_jobs.sweeps import is_swept
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +51,11 @@ def work_out(stretch: Stretch, target: DataFrame | None) -> Outcome:
 
 def _drop_swept(rows: DataFrame, stretch: Stretch) -> DataFrame:
     """Let the rows that a sweep found too old be gone."""
-    if stretch.swept is None:
+    if not stretch.swept:
         return rows
+    assert stretch.shape is not None
     old = rows.alias("s")
-    stays = F.col("_present") & ~is_older("s", stretch.swept)
+    stays = F.col("_present") & ~is_swept("s", stretch.shape, stretch.swept)
     return old.withColumn("_present", stays)
 
 

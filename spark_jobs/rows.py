@@ -7,16 +7,16 @@ A table has its columns typed, then the lake's own: `_epoch, _commit_lsn, _seq, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from cdc_core.vocabulary import Position
-from spark_jobs.changes import POSITION, has_exact_key, id_names, write_position
+from spark_jobs.changes import has_exact_key, id_names
 from spark_jobs.shapes import Shape
+from spark_jobs.sweeps import Sweep, is_swept
 from spark_jobs.types import TypeMapping, map_type
 
 _EPOCH = "_epoch"
@@ -137,12 +137,12 @@ def apply_rows(
     shape: Shape,
     carried: frozenset[int],
     *,
-    swept: Position | None,
+    swept: Sequence[Sweep],
     touched: Observation | None = None,
 ) -> DataFrame:
     """The table after its rows: `target` (None if it counts for nothing) and what replaces it.
 
-    Rows of the target older than `swept` go. With a target its action observes, in `touched`, how
+    Rows of the target that sweeps find go. With a target its action observes, in `touched`, how
     many rows are `updated` and `deleted`.
     """
     arrived = rows.where("_present").alias("s")
@@ -152,8 +152,8 @@ def apply_rows(
     old = target.alias("t")
     present = F.col("s._present")
     is_kept = present.isNull()
-    if swept is not None:
-        is_kept &= ~is_older("t", swept)
+    if swept:
+        is_kept &= ~is_swept("t", shape, swept)
     joined = old.join(rows.select(*id_names(shape), "_present").alias("s"), matches, "left")
     if touched is not None:
         is_gone = ~is_kept & ~F.coalesce(present, F.lit(False))
@@ -170,12 +170,6 @@ def apply_rows(
     renewed, new = carry(shape, carried, "s", "t"), insert(shape, carried, "s")
     replaced = {name: F.when(is_known, renewed[name]).otherwise(new[name]) for name in new}
     return kept.unionByName(joined.select(*_select(replaced, shape)))
-
-
-def is_older(rows: str, position: Position) -> Expression:
-    """Whether a row of the table, under an alias, stands below a position."""
-    own = F.struct(*(F.col(f"{rows}._{name}").alias(name) for name in POSITION))
-    return own < write_position(position)
 
 
 def widen(target: DataFrame, shape: Shape) -> DataFrame:

@@ -20,13 +20,13 @@ from spark_jobs.changes import (
     ROW_OPERATIONS,
     Span,
     find_first,
-    find_sweep,
     is_after,
     survey,
     take_steps,
 )
 from spark_jobs.lake import Bound, Lake
 from spark_jobs.shapes import Choose, Halt, Shape, admit, choose_own, follow
+from spark_jobs.sweeps import Sweep, find_sweeps
 from spark_jobs.types import settle_type
 
 TABLE_PROPERTY = "walgate.table"
@@ -46,7 +46,7 @@ class Stretch:
     entries: DataFrame
     spans: tuple[Span, ...]
     relations: Mapping[int, Relation]
-    swept: Position | None = None  # Rows that are older are gone.
+    swept: tuple[Sweep, ...] = ()
     halted_at: Position | None = None  # The first change that cannot be followed.
 
     @property
@@ -184,9 +184,9 @@ def _walk(
         shape = following
 
 
-def _find_swept(entries: DataFrame, spans: list[Span]) -> Position | None:
+def _find_swept(entries: DataFrame, spans: list[Span]) -> tuple[Sweep, ...]:
     has_sweep = any(span.operation == Operation.SWEEP for span in spans)
-    return find_sweep(entries) if has_sweep else None
+    return find_sweeps(entries) if has_sweep else ()
 
 
 def _find_relation(relations: Mapping[int, Relation], table: TableName, version: int) -> Relation:

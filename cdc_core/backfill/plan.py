@@ -1,7 +1,7 @@
 """Which ranges of a table's key are to be read, which are being read, which are in the log.
 
 Ranges are cut off the part that was not looked at yet, one after the other, so that a table that
-grows is read to its end. Pure.
+grows is read to its end; one that has too many bytes is split. Pure.
 """
 
 from __future__ import annotations
@@ -38,15 +38,20 @@ class Plan:
         self._rest: tuple[Key | None, Key | None] | None = (low, high)
         self._again: deque[Range] = deque()
         self._open: dict[tuple[int, int], Range] = {}
-        self._next = 0
-        # Ranges are cut one after the other, so that their numbers have the order of their keys.
-        for known in sorted(staged, key=lambda known: known.number):
-            if self._rest is None:
-                break
-            if known.low != self._rest[0]:
-                self._again.append(Range(self._next, self._rest[0], known.low))
-            self._rest = None if known.high == high else (known.high, high)
-            self._next = known.number + 1
+        known = {one.number: one for one in staged}
+        self._next = max(known, default=-1) + 1
+        following = {one.low: number for number, one in known.items()}
+        while known and self._rest is not None:
+            # One that begins where another ends comes next. Where none does there is a gap up to
+            # the one that was cut first: of ranges that were split, the gap may hold more than one,
+            # and what lies in it is then read again.
+            at = self._rest[0]
+            number = following.get(at)
+            if number not in known:
+                number = min(known)
+                self._again.append(Range(self._take_number(), at, known[number].low))
+            found = known.pop(number)
+            self._rest = None if found.high == high else (found.high, high)
 
     @classmethod
     def of_keys(cls, keys: Sequence[Key], *, at_once: int) -> Plan:
@@ -84,11 +89,21 @@ class Plan:
         """Give the next range of the rest, up to a boundary; None takes all of it."""
         assert self._rest is not None
         low, high = self._rest
-        cut = Range(self._next, low, high if boundary is None else boundary)
-        self._next += 1
+        cut = Range(self._take_number(), low, high if boundary is None else boundary)
         self._rest = None if boundary is None else (boundary, high)
         self._open[cut.number, cut.attempt] = cut
         return cut
+
+    def split(self, whole: Range, boundary: Key) -> Range:
+        """Give the part of a range up to a boundary; what lies above it must be read too."""
+        part = replace(whole, high=boundary)
+        self._open[part.number, part.attempt] = part
+        self._again.append(Range(self._take_number(), boundary, whole.high))
+        return part
+
+    def _take_number(self) -> int:
+        self._next += 1
+        return self._next - 1
 
     def record_staged(self, number: int, attempt: int) -> Range | None:
         """Note that a range is in the log; None where that was known, or is of no concern."""

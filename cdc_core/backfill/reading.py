@@ -11,12 +11,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 
 import pyarrow as pa
 
+from cdc_core.backfill.chunk_size import AIM_S, ChunkSize
 from cdc_core.backfill.openings import Openings
 from cdc_core.backfill.plan import Plan, Range
+from cdc_core.backfill.sharing import Sharing
 from cdc_core.backfill.steps import Step, Watermark
 from cdc_core.backfill.visibility import Snapshot
 from cdc_core.crash_points import reach
@@ -24,19 +25,36 @@ from cdc_core.errors import ConfigurationError
 from cdc_core.protocol.concealment import Conceal, Concealment, Treatment
 from cdc_core.settings import SourceSettings
 from cdc_core.source.chunks import ChunkReader, OpenRead, join_rows
-from cdc_core.spooled import Chunk
+from cdc_core.spooled import WHOLE, Chunk, Scope
 from cdc_core.staging.chunks import ChunkFolder
 from cdc_core.vocabulary import Relation, TableName
+
+# A chunk stands in memory as a whole, here and in capture; one row may be larger.
+MOST_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be read: a table by its key, so many rows at once, with columns concealed."""
+    """What is to be read: a part of a table by its key, so many rows at once, columns concealed."""
 
     source: SourceSettings
     table: TableName
     chunk_rows: int
     conceal: Conceal
+    scope: Scope = WHOLE
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A part of a table, checked, about how many rows it has, and bytes on disk each of them.
+
+    `unswept` is why rows that the source has no more cannot be removed; None where they can.
+    """
+
+    scope: Scope
+    rows_estimated: int
+    row_bytes: float | None
+    unswept: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +75,8 @@ class Reading:
         folder: ChunkFolder,
         *,
         backfill: str,
+        size: ChunkSize,
+        sharing: Sharing,
         emit: Callable[[Step], None],
     ) -> None:
         """Nothing is read yet."""
@@ -64,17 +84,14 @@ class Reading:
         self._plan = plan
         self._folder = folder
         self._backfill = backfill
+        self._size = size
+        self._sharing = sharing
         self._emit = emit
         self._lock = threading.Lock()
         self._openings = Openings()
         self._idle: list[ChunkReader] = []
+        self._busy: set[ChunkReader] = set()
         self._left: dict[tuple[int, int], Left] = {}
-
-    @property
-    def waiting_bytes(self) -> int:
-        """Bytes in the spool that the log has not taken yet."""
-        with self._lock:
-            return sum(left.size for left in self._left.values())
 
     @property
     def has_more(self) -> bool:
@@ -87,6 +104,12 @@ class Reading:
         """Whether the log has every range."""
         with self._lock:
             return self._plan.is_done
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether something lies in the spool that the log has not taken yet."""
+        with self._lock:
+            return bool(self._left)
 
     def read_range(self, memory: str, number: int) -> None:
         """Read one range, its rows to be judged by `memory`; `number` is that of this read.
@@ -101,55 +124,65 @@ class Reading:
                 opened = self._openings.take(number, lambda: _look(reader))
                 chosen = self._choose_range(opened)
                 if chosen is not None:
-                    self._store(chosen, opened, memory, began)
+                    chosen = self._store(chosen, opened, memory, began)
                     reach("after_chunk_stored")
                     self._emit_watermark(chosen, opened, memory)
                     reach("after_watermark")
         except BaseException:
             reader.close()
             if chosen is not None:
-                self.record_void(chosen.number, chosen.attempt)
+                self.record_void(memory, chosen.number, chosen.attempt)
             raise
         finally:
             self._openings.release(number)
+            with self._lock:
+                self._busy.discard(reader)
         with self._lock:
             self._idle.append(reader)
 
-    @contextmanager
-    def hold_relation(self) -> Iterator[Relation]:
-        """Keep the table as it is while a block runs. Raises: SourceError, ConfigurationError."""
-        reader = self._take_reader()
-        try:
-            with reader.lock():
-                relation = reader.look().relation
-                concealment = self._wanted.conceal(relation)
-                yield concealment.conceal_relation(relation) if concealment else relation
-        finally:
-            reader.close()
-
-    def record_staged(self, number: int, attempt: int) -> Left | None:
+    def record_staged(self, memory: str, number: int, attempt: int) -> Left | None:
         """Note that the log has taken a range; None where that was known."""
+        left = self._discard(memory, number, attempt)
         with self._lock:
-            left = self._left.pop((number, attempt), None)
             taken = self._plan.record_staged(number, attempt)
             return None if taken is None else left
 
-    def record_void(self, number: int, attempt: int) -> None:
+    def record_void(self, memory: str, number: int, attempt: int) -> None:
         """Note that a range must be read again."""
+        self._discard(memory, number, attempt)
         with self._lock:
-            self._left.pop((number, attempt), None)
             self._plan.record_void(number, attempt)
 
+    def interrupt(self) -> None:
+        """End what is being read: its ranges are not in the log."""
+        with self._lock:
+            busy = list(self._busy)
+        for reader in busy:
+            reader.interrupt()
+
     def close(self) -> None:
-        """Disconnect; nothing is being read any more."""
+        """Disconnect; nothing is being read any more, what waits in the spool is of no concern."""
         for reader in self._idle:
             reader.close()
+        self._sharing.remove(sum(left.size for left in self._left.values()))
+
+    def _discard(self, memory: str, number: int, attempt: int) -> Left | None:
+        """Remove from the spool what was read of a range; what that was."""
+        self._folder.discard(backfill=self._backfill, memory=memory, number=number, attempt=attempt)
+        with self._lock:
+            left = self._left.pop((number, attempt), None)
+        if left is not None:
+            self._sharing.remove(left.size)
+        return left
 
     def _take_reader(self) -> ChunkReader:
         with self._lock:
-            if self._idle:
-                return self._idle.pop()
-        return ChunkReader(self._wanted.source, self._wanted.table)
+            reader = self._idle.pop() if self._idle else None
+        if reader is None:
+            reader = ChunkReader(self._wanted.source, self._wanted.table, self._wanted.scope)
+        with self._lock:
+            self._busy.add(reader)
+        return reader
 
     def _choose_range(self, opened: OpenRead) -> Range | None:
         with self._lock:
@@ -158,40 +191,55 @@ class Reading:
             if self._plan.rest is None:
                 return None
             low, high = self._plan.rest
-            return self._plan.cut(opened.find_boundary(low, high, self._wanted.chunk_rows))
+            return self._plan.cut(opened.find_boundary(low, high, self._choose_rows()))
 
-    def _store(self, chosen: Range, opened: OpenRead, memory: str, began: float) -> None:
-        """Read a range's rows into the spool, what is concealed left out or hashed."""
+    def _choose_rows(self) -> int:
+        """As many as are read soon, and as the agreed rate allows for meanwhile."""
+        rate = self._sharing.rows_per_second
+        return self._size.rows if rate is None else min(self._size.rows, max(1, int(rate * AIM_S)))
+
+    def _store(self, chosen: Range, opened: OpenRead, memory: str, began: float) -> Range:
+        """Read a range's rows into the spool; where they are too many bytes, only the first."""
         relation, concealment = opened.relation, self._wanted.conceal(opened.relation)
+        treatments = {} if concealment is None else _find_treatments(concealment, relation)
+        # What is to be left out need not even be readable.
+        names = [
+            column.name
+            for column in relation.columns
+            if treatments.get(column.name) is not Treatment.DROP
+        ]
         if chosen.asked is not None:
             _require_plain_key(opened, concealment)
-        names = [column.name for column in relation.columns]
-        read_rows = (
-            partial(opened.read_rows, low=chosen.low, high=chosen.high)
-            if chosen.asked is None
-            else partial(opened.read_keys, keys=chosen.asked)
-        )
-        if concealment is None:
-            columns = read_rows(names)
+            columns, is_whole = opened.read_keys(names, keys=chosen.asked), True
         else:
-            treatments = dict(zip(names, concealment.treatments, strict=True))
-            kept = [name for name in names if treatments[name] is not Treatment.DROP]
-            columns = [
-                _hash(concealment, column) if treatments[name] is Treatment.HASH else column
-                for name, column in zip(kept, read_rows(kept), strict=True)
-            ]
+            columns, is_whole = opened.read_rows(
+                names, low=chosen.low, high=chosen.high, most_bytes=MOST_BYTES
+            )
+        texts = dict(zip(names, columns, strict=True))
+        if not is_whole:
+            last = tuple(texts[name][-1].as_py() for name in opened.key)
+            with self._lock:
+                chosen = self._plan.split(chosen, last)
+        if concealment is not None:
+            for name in names:
+                if treatments[name] is Treatment.HASH:
+                    texts[name] = _hash(concealment, texts[name])
             relation = concealment.conceal_relation(relation)
         reach("after_chunk_read")
+        values = join_rows([*texts.values()])
         size = self._folder.store(
-            Chunk(relation, join_rows(columns), chosen.low, chosen.high, chosen.asked),
+            Chunk(relation, values, chosen.low, chosen.high, chosen.asked),
             backfill=self._backfill,
             memory=memory,
             number=chosen.number,
             attempt=chosen.attempt,
         )
+        seconds = time.monotonic() - began
+        self._sharing.add(len(values), size)
         with self._lock:
-            left = Left(size, time.monotonic() - began)
-            self._left[chosen.number, chosen.attempt] = left
+            self._left[chosen.number, chosen.attempt] = Left(size, seconds)
+            self._size.learn(len(values), size=values.nbytes, seconds=seconds)
+        return chosen
 
     def _emit_watermark(self, chosen: Range, opened: OpenRead, memory: str) -> None:
         self._emit(
@@ -204,6 +252,50 @@ class Reading:
                 self._openings.find_oldest(),
             )
         )
+
+
+def resolve(wanted: Wanted) -> Resolved:
+    """Look at what is to be read, before anything is begun.
+
+    Raises: ConfigurationError with every mistake in the part's bounds and condition, SourceError.
+    """
+    reader = ChunkReader(wanted.source, wanted.table, wanted.scope)
+    try:
+        with reader.lock():
+            opened = reader.look()
+            scope = reader.resolve_scope(opened)
+            unswept = "a condition may leave out any row" if scope.where is not None else None
+            unswept = unswept or _find_hashed(wanted, opened) or reader.find_unordered(opened)
+            rows, row_bytes = reader.estimate(opened)
+            return Resolved(scope, rows, row_bytes, unswept)
+    finally:
+        reader.close()
+
+
+@contextmanager
+def hold_relation(wanted: Wanted) -> Iterator[Relation]:
+    """Keep the table as it is while a block runs. Raises: SourceError, ConfigurationError."""
+    reader = ChunkReader(wanted.source, wanted.table)
+    try:
+        with reader.lock():
+            relation = reader.look().relation
+            concealment = wanted.conceal(relation)
+            yield concealment.conceal_relation(relation) if concealment else relation
+    finally:
+        reader.close()
+
+
+def _find_hashed(wanted: Wanted, opened: OpenRead) -> str | None:
+    """Why the lake's keys have no order at all; None where they have their own."""
+    concealment = wanted.conceal(opened.relation)
+    bounds = [key for key in (wanted.scope.low, wanted.scope.high) if key is not None]
+    width = max((len(key) for key in bounds), default=0)
+    if concealment is None:
+        return None
+    for index in opened.relation.key[:width]:
+        if concealment.treatments[index] is not Treatment.KEEP:
+            return f"{opened.relation.columns[index].name} is hashed in the lake"
+    return None
 
 
 def _require_plain_key(opened: OpenRead, concealment: Concealment | None) -> None:
@@ -223,6 +315,11 @@ def _require_plain_key(opened: OpenRead, concealment: Concealment | None) -> Non
 def _look(reader: ChunkReader) -> tuple[Snapshot, OpenRead]:
     opened = reader.look()
     return Snapshot.parse(opened.snapshot), opened
+
+
+def _find_treatments(concealment: Concealment, relation: Relation) -> dict[str, Treatment]:
+    names = [column.name for column in relation.columns]
+    return dict(zip(names, concealment.treatments, strict=True))
 
 
 def _hash(concealment: Concealment, column: pa.StringArray) -> pa.StringArray:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cdc_core.spooled import Key
-from cdc_core.staging.backfills import StagedChunk
+from cdc_core.staging.backfills import BackfillState, StagedChunk
 from cdc_core.staging.tail import Staged
 
 Said = dict[str, Any]
@@ -15,12 +15,20 @@ Said = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a backfill has brought into the log; `stale` rows were changed while they were read."""
+    """What a backfill has brought into the log; `stale` rows were changed while they were read.
+
+    `unswept` is why rows that the source has no more were not removed, None where they were;
+    `reason` is why it is held or was stopped.
+    """
 
     backfill: str
+    state: BackfillState = BackfillState.BEGUN
+    rows_estimated: int | None = None
     chunks: int = 0
     rows: int = 0
     stale: int = 0
+    unswept: str | None = None
+    reason: str | None = None
 
     def add(self, chunk: StagedChunk) -> Progress:
         """One chunk more."""

@@ -101,10 +101,11 @@ class Backfills:
         sweeping = self._spooled.load_sweep(step)
         if sweeping is None:
             return Taken(Operation.MARK, _add(detail, state="void"))
+        scope = sweeping.scope
         start = [sweeping.start.epoch, int(sweeping.start.commit_lsn), sweeping.start.seq]
         return Taken(
             Operation.SWEEP,
-            _add(detail, state="staged", start=start),
+            _add(detail, state="staged", start=start, low=scope.low, high=scope.high),
             relation=sweeping.relation,
         )
 

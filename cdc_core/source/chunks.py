@@ -8,7 +8,7 @@ the weakest there is, and keeps no reader and no writer waiting.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,9 +23,18 @@ from cdc_core.protocol.messages import AnnouncedColumn, Announcement
 from cdc_core.settings import SourceSettings
 from cdc_core.source.catalog import complete_relation
 from cdc_core.source.connection import open_connection, source_errors
+from cdc_core.source.key_order import find_unordered
 from cdc_core.source.membership import read_membership
 from cdc_core.source.published_tables import PublishedTable, read_published_tables
-from cdc_core.spooled import Key
+from cdc_core.source.scopes import (
+    bound_key,
+    estimate_rows,
+    list_names,
+    resolve_scope,
+    write_conditions,
+    write_values,
+)
+from cdc_core.spooled import WHOLE, Key, Scope
 from cdc_core.vocabulary import Relation, ReplicaIdentity, TableName
 
 _LIST = DECODED_SCHEMA.field("values").type
@@ -35,11 +44,18 @@ _SETTINGS = sql.SQL("; ").join(
     sql.SQL("set local {} = {}").format(sql.Identifier(name), sql.Literal(value))
     for name, value in (_TIMEOUTS | {"row_security": "off"}).items()
 )
+_INTERRUPT_S = 5.0
+# An index for TOAST alone takes a page; of a table without statistics the planner guesses by size.
+_EMPTY_BYTES = 3 * 8192
 _COLUMNS = """
 select a.attname::text, a.atttypid::bigint, a.atttypmod
 from pg_attribute a where a.attrelid = %s and a.attnum > 0 and not a.attisdropped
 order by a.attnum
 """
+
+
+class _Enough(Exception):
+    """As many bytes were read as may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +69,7 @@ class OpenRead:
     snapshot: str
     _connection: psycopg.Connection
     _published: PublishedTable
+    _scope: Scope
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -60,78 +77,92 @@ class OpenRead:
         return tuple(self.relation.columns[index].name for index in self.relation.key)
 
     def read_rows(
-        self, columns: Sequence[str], *, low: Key | None, high: Key | None
-    ) -> list[pa.StringArray]:
+        self,
+        columns: Sequence[str],
+        *,
+        low: Key | None,
+        high: Key | None,
+        most_bytes: int | None = None,
+    ) -> tuple[list[pa.StringArray], bool]:
         """Texts of the rows above `low`, up to `high`, in key order; one array for each column.
 
-        Raises: SourceError.
+        Where they are more than so many bytes, those at which that was passed are the last; give
+        whether these are all. Raises: SourceError.
         """
-        bounds = [self._bound(">", low), self._bound("<=", high)]
-        return self._copy(columns, bounds)
+        return self._copy(columns, self._bound(low, high), most_bytes=most_bytes)
 
     def read_keys(self, columns: Sequence[str], *, keys: Sequence[Key]) -> list[pa.StringArray]:
         """Texts of the rows that have one of some keys, in key order; one array for each column.
 
         Raises: SourceError.
         """
-        values = sql.SQL(", ").join(self._cast(key) for key in keys)
-        chosen = sql.SQL("({}) IN (VALUES {})").format(_list_names(self.key), values)
-        return self._copy(columns, [chosen])
+        values = [sql.SQL("({})").format(write_values(self.relation, key)) for key in keys]
+        chosen = sql.SQL("({}) IN (VALUES {})").format(
+            list_names(self.key), sql.SQL(", ").join(values)
+        )
+        return self._copy(columns, [chosen])[0]
 
     def find_boundary(self, low: Key | None, high: Key | None, rows: int) -> Key | None:
         """The key of the row that is so many above `low`; None where fewer are up to `high`."""
-        bounds = [self._bound(">", low), self._bound("<=", high)]
-        found = self._copy(self.key, bounds, limit=1, offset=rows - 1)
+        found, _ = self._copy(self.key, self._bound(low, high), limit=1, offset=rows - 1)
         return tuple(column[0].as_py() for column in found) if len(found[0]) else None
 
     def _copy(
         self,
         columns: Sequence[str],
-        bounds: Sequence[sql.Composable | None],
+        bounds: Sequence[sql.Composable],
         *,
         limit: int | None = None,
         offset: int = 0,
-    ) -> list[pa.StringArray]:
-        conditions = [one for one in (self._published.row_filter, *bounds) if one is not None]
+        most_bytes: int | None = None,
+    ) -> tuple[list[pa.StringArray], bool]:
+        row_filter = self._published.row_filter
+        conditions: list[sql.Composable] = [] if row_filter is None else [row_filter]
+        conditions += [*write_conditions(self.relation, self._scope), *bounds]
         query = sql.SQL("COPY (SELECT {} FROM {} WHERE {} ORDER BY {}{}{}) TO STDOUT {}").format(
-            _list_names(columns),
+            list_names(columns),
             self._published.rows_of,
             sql.SQL(" AND ").join(conditions or [sql.SQL("true")]),
-            _list_names(self.key),
+            list_names(self.key),
             sql.SQL("" if limit is None else " LIMIT {}").format(sql.Literal(limit)),
             sql.SQL(" OFFSET {}").format(sql.Literal(offset)),
             sql.SQL("(FORMAT csv, FORCE_QUOTE *)"),
         )
+        rows: list[bytes | bytearray | memoryview] = []
+        size = 0
+        is_whole = True
+        # Rolled back to here, what was cut off leaves lock and snapshot as they are.
         with (
             source_errors(f"read {self.relation.table}"),
+            suppress(_Enough),
+            self._connection.transaction(),
             self._connection.cursor() as cursor,
             cursor.copy(query) as copied,
         ):
-            data = b"".join(copied)
-        return _parse_csv(data, len(columns), self.relation.table)
+            for row in copied:
+                rows.append(row)
+                size += len(row)
+                if most_bytes is not None and size >= most_bytes:
+                    is_whole = False
+                    raise _Enough
+        data = b"".join(rows)
+        return _parse_csv(data, len(columns), self.relation.table), is_whole
 
-    def _bound(self, comparison: str, key: Key | None) -> sql.Composable | None:
-        if key is None:
-            return None
-        names = _list_names(self.key)
-        return sql.SQL("({}) {} {}").format(names, sql.SQL(comparison), self._cast(key))
-
-    def _cast(self, key: Key) -> sql.Composable:
-        """A key as values of its columns' types, in parentheses."""
-        types = [self.relation.columns[index].type_name for index in self.relation.key]
-        values = [
-            sql.SQL("{}::{}").format(sql.Literal(text), sql.SQL(type_name))
-            for text, type_name in zip(key, types, strict=True)
+    def _bound(self, low: Key | None, high: Key | None) -> list[sql.Composable]:
+        return [
+            bound_key(self.relation, comparison, key)
+            for comparison, key in ((">", low), ("<=", high))
+            if key is not None
         ]
-        return sql.SQL("({})").format(sql.SQL(", ").join(values))
 
 
 class ChunkReader:
-    """One connection that reads one published table."""
+    """One connection that reads one published table, or a part of it."""
 
-    def __init__(self, source: SourceSettings, table: TableName) -> None:
+    def __init__(self, source: SourceSettings, table: TableName, scope: Scope = WHOLE) -> None:
         """Connect. Raises: SourceError, where the table is not published too."""
         self._source = source
+        self._scope = scope
         self._connection = open_connection(source, application_name="walgate backfill")
         try:
             self._published = _find_published(self._connection, source, table)
@@ -174,7 +205,39 @@ class ChunkReader:
                 fix="give it a primary key",
                 retry=Retry.AFTER_FIX,
             )
-        return OpenRead(relation, snapshot, self._connection, published)
+        return OpenRead(relation, snapshot, self._connection, published, self._scope)
+
+    def resolve_scope(self, opened: OpenRead) -> Scope:
+        """The part that is read, checked, its bounds as the server writes them.
+
+        Raises: ConfigurationError, SourceError.
+        """
+        table = self._published.rows_of
+        return resolve_scope(self._connection, table, opened.relation, self._scope)
+
+    def estimate(self, opened: OpenRead) -> tuple[int, float | None]:
+        """About how many rows there are, by statistics or the planner, and bytes on disk of each.
+
+        The bytes are None where there are no statistics. Raises: SourceError.
+        """
+        rows, size = estimate_size(self._connection, self._published.table)
+        row_bytes = size / rows if rows else None
+        if not self._scope.is_whole or (not rows and size >= _EMPTY_BYTES):
+            table = self._published.rows_of
+            rows = estimate_rows(self._connection, table, opened.relation, self._scope)
+        return rows, row_bytes
+
+    def find_unordered(self, opened: OpenRead) -> str | None:
+        """Why Spark cannot tell which rows the part's bounds hold; None where it can.
+
+        Raises: SourceError.
+        """
+        return find_unordered(self._connection, opened.relation, self._scope)
+
+    def interrupt(self) -> None:
+        """End what is being read, from another thread."""
+        with suppress(psycopg.Error):
+            self._connection.cancel_safe(timeout=_INTERRUPT_S)
 
     def _read_membership(self, oid: int, xid: str) -> str:
         publications = self._source.publication
@@ -210,8 +273,9 @@ def estimate_size(connection: psycopg.Connection, table: TableName) -> tuple[int
         row = connection.execute(
             "select coalesce(sum(greatest(c.reltuples, 0)), 0)::bigint,"
             " coalesce(sum(pg_table_size(c.oid)), 0)::bigint"
-            " from pg_class c where c.oid = %(name)s::regclass"
-            " or c.oid in (select relid from pg_partition_tree(%(name)s::regclass) where isleaf)",
+            " from pg_class c where c.oid = to_regclass(%(name)s)"
+            " or c.oid in"
+            " (select relid from pg_partition_tree(to_regclass(%(name)s)) where isleaf)",
             {"name": name},
         ).fetchone()
     assert row is not None
@@ -270,7 +334,3 @@ def _parse_csv(data: bytes, width: int, table: TableName) -> list[pa.StringArray
             retry=Retry.AFTER_FIX,
         ) from exc
     return [parsed.column(index).combine_chunks() for index in range(width)]
-
-
-def _list_names(names: Sequence[str]) -> sql.Composable:
-    return sql.SQL(", ").join(sql.Identifier(name) for name in names)

@@ -13,13 +13,14 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdc_core.errors import Retry, StagingError
 from cdc_core.layout import DECODED_SCHEMA
-from cdc_core.spooled import Chunk, Sweeping
+from cdc_core.spooled import Chunk, Key, Scope, Sweeping
 from cdc_core.staging.parts import sync_folder
 from cdc_core.staging.relations import describe_relation, read_relation
 from cdc_core.staging.tables import staging_errors
@@ -62,15 +63,21 @@ class ChunkFolder:
             return None
         about = json.loads(rows.schema.metadata[_ABOUT])
         values = rows.column("values").combine_chunks()
-        low, high = (None if about[end] is None else tuple(about[end]) for end in ("low", "high"))
         asked = None if about["asked"] is None else tuple(tuple(key) for key in about["asked"])
-        return Chunk(read_relation(about["relation"]), values, low, high, asked)
+        return Chunk(read_relation(about["relation"]), values, *_read_bounds(about), asked)
+
+    def discard(self, *, backfill: str, memory: str, number: int, attempt: int) -> None:
+        """Remove an attempt at a chunk, which the log has, or never will."""
+        path = self._path(f"chunk-{backfill}-{memory}-{number}-{attempt}.parquet")
+        path.unlink(missing_ok=True)
 
     def store_sweep(self, sweeping: Sweeping, *, backfill: str) -> None:
         """Write what is to be swept. Raises: StagingError."""
         about = {
             "relation": describe_relation(sweeping.relation),
             "start": [sweeping.start.epoch, int(sweeping.start.commit_lsn), sweeping.start.seq],
+            "low": sweeping.scope.low,
+            "high": sweeping.scope.high,
         }
         path = self._path(f"sweep-{backfill}.json")
         with _writing(path) as descriptor, os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -86,7 +93,8 @@ class ChunkFolder:
             return None
         epoch, commit_lsn, seq = about["start"]
         start = Position(epoch, Lsn(commit_lsn), seq)
-        return Sweeping(read_relation(about["relation"]), start)
+        scope = Scope(*_read_bounds(about))
+        return Sweeping(read_relation(about["relation"]), start, scope)
 
     @contextmanager
     def claim(self, backfill: str) -> Iterator[None]:
@@ -138,6 +146,11 @@ class ChunkFolder:
 
     def _path(self, name: str) -> Path:
         return self._folder / name
+
+
+def _read_bounds(about: dict[str, Any]) -> tuple[Key | None, Key | None]:
+    low, high = (None if about[end] is None else tuple(about[end]) for end in ("low", "high"))
+    return low, high
 
 
 def _lock(path: Path) -> int | None:

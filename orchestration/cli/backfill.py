@@ -1,10 +1,10 @@
-"""`walgate backfill`: whole tables into the log, while the stream goes on."""
+"""`walgate backfill`: tables into the log, while the stream goes on; pause, resume and cancel."""
 
 from __future__ import annotations
 
 import time
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,9 +15,12 @@ from orchestration.cli.table_names import parse_tables
 if TYPE_CHECKING:
     from cdc_core.backfill.results import Progress
     from cdc_core.settings import Settings
+    from cdc_core.spooled import Scope
     from cdc_core.vocabulary import TableName
 
 _SAY_AGAIN_S = 5.0
+_ORDERS = ("pause", "resume", "cancel")
+_NOTHING_UNDER_WAY = 1
 
 
 def register(app: typer.Typer) -> None:
@@ -29,10 +32,25 @@ def backfill(
     context: typer.Context,
     tables: Annotated[
         list[str] | None,
-        typer.Argument(help='Tables: public.orders, \'"Odd"."T"\'; none: all that may lack rows.'),
+        typer.Argument(
+            help='Tables: public.orders, \'"Odd"."T"\'; none for all that may lack rows; before'
+            " them pause, resume or cancel, for those that are being read."
+        ),
     ] = None,
     *,
     is_all: Annotated[bool, typer.Option("--all", help="Every published table.")] = False,
+    low: Annotated[
+        list[str] | None,
+        typer.Option("--from", help="First key to read; once for each column of the key."),
+    ] = None,
+    high: Annotated[
+        list[str] | None,
+        typer.Option("--to", help="Last key to read; once for each column of the key."),
+    ] = None,
+    where: Annotated[
+        str | None,
+        typer.Option(help="Read only rows that meet this condition, in SQL; removes none."),
+    ] = None,
     chunk_rows: Annotated[
         int | None,
         typer.Option(min=1, help="Rows that are read at once; else [backfill] chunk_rows."),
@@ -41,14 +59,43 @@ def backfill(
         int | None,
         typer.Option(min=1, help="Connections that read at a time; else [backfill] parallel."),
     ] = None,
+    is_dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Only say how much it is, and about how long it takes."),
+    ] = False,
+    is_anew: Annotated[
+        bool, typer.Option("--anew", help="Read again what an unfinished backfill has brought.")
+    ] = False,
 ) -> None:
     """Bring all rows of tables into the log, exactly; Ctrl-C and SIGTERM end it cleanly."""
+    from cdc_core.spooled import Scope as PartOfTable
     from orchestration.backfill import run_backfills
 
     settings = context.obj.load_settings()
+    if tables and tables[0] in _ORDERS:
+        options = (low, high, where, chunk_rows, parallel, is_anew or None, is_dry_run or None)
+        _give_order(settings, tables[0], tables[1:], is_all=is_all, options=options)
+        return
+    scope = PartOfTable(tuple(low) if low else None, tuple(high) if high else None, where)
+    if not scope.is_whole:
+        _require_either(tables, is_all=is_all)
     chosen = _choose_tables(settings, tables, is_all=is_all)
     if not chosen:
         typer.echo("no table waits for a backfill", err=True)
+        return
+    if len(chosen) > 1 and not scope.is_whole:
+        raise ConfigurationError(
+            [f"--from, --to and --where are given for {len(chosen)} tables, expected one"],
+            fix="give one table",
+        )
+    if is_dry_run:
+        _tell_estimates(
+            settings,
+            chosen,
+            scope,
+            chunk_rows=chunk_rows or settings.backfill.chunk_rows,
+            parallel=parallel or settings.backfill.parallel,
+        )
         return
     said = _Said()
     with listen_for_stop() as stop:
@@ -59,9 +106,13 @@ def backfill(
             parallel=parallel or settings.backfill.parallel,
             stop=stop,
             on_progress=said.tell,
+            scope=scope,
+            is_anew=is_anew,
         )
     for table, progress in done.items():
         typer.echo(f"{table}\t{progress.rows}\t{progress.stale}")
+        if progress.unswept is not None:
+            typer.echo(f"{table}: what is gone is not removed: {progress.unswept}", err=True)
     left = [str(table) for table in chosen if table not in done]
     if left:
         typer.echo(f"walgate: stopped; not done: {', '.join(left)}", err=True)
@@ -73,13 +124,69 @@ class _Said:
 
     def __init__(self) -> None:
         self._at = 0.0
+        self._states: dict[TableName, str] = {}
 
     def tell(self, table: TableName, progress: Progress) -> None:
-        """Say how far a table has come."""
+        """Say how far a table has come, and each change of its state."""
         now = time.monotonic()
-        if now - self._at >= _SAY_AGAIN_S:
+        is_new = self._states.get(table, progress.state) != progress.state
+        self._states[table] = progress.state
+        if is_new or now - self._at >= _SAY_AGAIN_S:
             self._at = now
-            typer.echo(f"{table}: {progress.rows:,} rows in {progress.chunks} chunks", err=True)
+            state = f" {progress.state}," if is_new else ""
+            typer.echo(
+                f"{table}:{state} {progress.rows:,} rows in {progress.chunks} chunks", err=True
+            )
+
+
+def _tell_estimates(
+    settings: Settings, tables: list[TableName], scope: Scope, *, chunk_rows: int, parallel: int
+) -> None:
+    """Say of each table its rows, bytes, chunks and minutes."""
+    from cdc_core.backfill.estimates import estimate
+    from orchestration.backfill import make_wanted
+
+    for table in tables:
+        wanted = make_wanted(settings, table, chunk_rows=chunk_rows, scope=scope)
+        rate = settings.backfill.rows_per_second
+        found = estimate(wanted, parallel=parallel, rows_per_second=rate)
+        minutes = f"{found.seconds / 60:.2f}"
+        typer.echo(f"{table}\t{found.rows}\t{found.size}\t{found.chunks}\t{minutes}")
+        if found.unswept is not None:
+            typer.echo(f"{table}: what is gone would not be removed: {found.unswept}", err=True)
+
+
+def _give_order(
+    settings: Settings, name: str, named: list[str], *, is_all: bool, options: tuple[Any, ...]
+) -> None:
+    from orchestration.backfill_orders import Order, give_order
+
+    order = Order(name)
+    if any(option is not None for option in options):
+        raise ConfigurationError(
+            [f"`walgate backfill {order}` takes tables or --all, and no other option"],
+            fix=f"`walgate backfill {order} public.orders`",
+        )
+    _require_either(named, is_all=is_all, before=f"{order} ")
+    chosen = None if is_all else parse_tables(named)
+    given = give_order(settings.lake, order, chosen)
+    for one in given:
+        typer.echo(f"{one.table}\t{one.state}")
+        if one.note is not None:
+            typer.echo(f"{one.table}: {one.note}", err=True)
+    without = [table for table in chosen or () if all(one.table != table for one in given)]
+    if without or not given:
+        listed = " of " + ", ".join(map(str, without)) if without else ""
+        typer.echo(f"walgate: there is no unfinished backfill{listed} to {order}", err=True)
+        raise typer.Exit(_NOTHING_UNDER_WAY)
+
+
+def _require_either(named: list[str] | None, *, is_all: bool, before: str = "") -> None:
+    if bool(named) == is_all:
+        raise ConfigurationError(
+            ["give tables, or --all" if not named else "both tables and --all are given"],
+            fix=f"`walgate backfill {before}public.orders`, or `walgate backfill {before}--all`",
+        )
 
 
 def _choose_tables(settings: Settings, named: list[str] | None, *, is_all: bool) -> list[TableName]:
@@ -88,12 +195,8 @@ def _choose_tables(settings: Settings, named: list[str] | None, *, is_all: bool)
     from cdc_core.source.identity import list_published_tables
     from orchestration.backfill_queue import read_queue
 
-    if named and is_all:
-        raise ConfigurationError(
-            ["both tables and --all are given"],
-            fix="`walgate backfill public.orders`, or `walgate backfill --all`",
-        )
     if named:
+        _require_either(named, is_all=is_all)
         return parse_tables(named)
     if not is_all:
         return [waiting.table for waiting in read_queue(settings)]

@@ -49,8 +49,12 @@ root = {root}
 # conf = {{}}
 
 # [backfill]
-# chunk_rows = 50000           # read at once, under one short lock that keeps no writer waiting
+# chunk_rows = 50000           # read at once at most; fewer where that takes seconds or 16 MB
 # parallel = 2                 # connections that read at a time
+# rows_per_second = 20000      # of all of them; default: no limit
+# order = "smallest"           # of several tables, or "given"
+# most_slot_percent = 75       # nothing is read while the slot has used more of its budget
+# most_lag = "1GB"             # or more WAL is not staged yet
 # automatic = true             # under Dagster, tables that were never read whole are, by themselves
 
 # [merge]

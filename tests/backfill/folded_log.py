@@ -13,12 +13,12 @@ from tests.postgres_server import Database
 Rows = dict[str, tuple[str | None, ...]]
 
 
-def read_changes(root: Path, table: str, *operations: str) -> list[dict[str, Any]]:
-    """A table's entries in order of position; of some operations, or of all."""
-    filters: list[tuple[str, str, Any]] = [("table", "=", table)]
+def read_changes(root: Path, table: str | None, *operations: str) -> list[dict[str, Any]]:
+    """Entries of a table, or of all, in order of position; of some operations, or of all."""
+    filters: list[tuple[str, str, Any]] = [] if table is None else [("table", "=", table)]
     if operations:
         filters.append(("op", "in", list(operations)))
-    log = DeltaTable(root / "staging" / "changes").to_pyarrow_table(filters=filters)
+    log = DeltaTable(root / "staging" / "changes").to_pyarrow_table(filters=filters or None)
     order = [("epoch", "ascending"), ("commit_lsn", "ascending"), ("seq", "ascending")]
     entries: list[dict[str, Any]] = log.sort_by(order).to_pylist()
     return entries
@@ -33,8 +33,7 @@ def fold(root: Path, table: str) -> Rows:
             case "truncate":
                 state.clear()
             case "sweep":
-                start = tuple(json.loads(entry["detail"])["start"])
-                state = {key: row for key, row in state.items() if row[0] >= start}
+                state = {key: row for key, row in state.items() if not is_swept(entry, key, row)}
             case "delete":
                 state.pop(entry["old_values"][0], None)
             case _:
@@ -43,6 +42,14 @@ def fold(root: Path, table: str) -> Rows:
                 values = tuple(entry["values"])
                 state[values[0]] = (at, values)
     return {key: values for key, (_, values) in state.items()}
+
+
+def is_swept(entry: dict[str, Any], key: str, row: tuple[tuple[int, int, int], Any]) -> bool:
+    """Whether a sweep of all keys, or of a range of whole numbers, removes a row."""
+    said = json.loads(entry["detail"])
+    low, high = said["low"], said["high"]
+    inside = (low is None or int(key) >= int(low[0])) and (high is None or int(key) <= int(high[0]))
+    return row[0] < tuple(said["start"]) and inside
 
 
 def read_source(database: Database, table: str) -> Rows:

@@ -67,7 +67,61 @@ def test_what_is_left_after_a_restart_is_what_is_not_staged(seed: int) -> None:
         left.append(resumed.cut(None))
     numbers = [one.number for one in (*staged, *left)]
     assert len(numbers) == len(set(numbers))
-    covered = sorted((*staged, *left), key=lambda one: one.number)
+    covered = sorted((*staged, *left), key=lambda one: int(one.low[0]) if one.low else -1)
     assert covered[0].low is None
     assert covered[-1].high is None
     assert all(a.high == b.low for a, b in itertools.pairwise(covered))
+
+
+def test_a_range_that_is_split_leaves_its_rest_to_be_read() -> None:
+    plan = Plan()
+    first, second = plan.cut(key(10)), plan.cut(None)
+    part = plan.split(first, (str(4),))
+    assert part == Range(0, None, key(4))
+    assert plan.take_again() == Range(2, key(4), key(10))
+    assert plan.record_staged(0, 1) == part
+    assert plan.record_staged(second.number, 1) is not None
+    assert not plan.is_done
+    # Voided, the rest keeps its bounds.
+    plan.record_void(2, 1)
+    assert plan.take_again() == Range(2, key(4), key(10), 2)
+    assert plan.record_staged(2, 2) is not None
+    assert plan.is_done
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_after_restarts_and_splits_every_key_is_read(seed: int) -> None:
+    """Whatever was split, staged or void in whatever session, nothing is left out."""
+    rng = random.Random(seed)
+    staged: list[Range] = []
+    keys = range(1, 60)
+    for _ in range(4):
+        plan, at = Plan(staged=rng.sample(staged, len(staged))), 0
+        for _ in range(rng.randint(0, 15)):
+            if plan.rest is not None:
+                at = int(plan.rest[0][0]) if plan.rest[0] else 0
+            taken = plan.take_again() if rng.random() < 0.5 else None
+            if taken is None and plan.rest is not None:
+                taken = plan.cut(key(at + rng.randint(1, 9)) if at < 50 else None)
+            if taken is None:
+                continue
+            inside = [n for n in keys if lies_in(taken, n)]
+            if len(inside) > 2 and rng.random() < 0.4:
+                taken = plan.split(taken, (str(inside[rng.randrange(len(inside) - 1)]),))
+            if rng.random() < 0.6:
+                assert plan.record_staged(taken.number, taken.attempt) == taken
+                staged.append(taken)
+            else:
+                plan.record_void(taken.number, taken.attempt)
+    last = Plan(staged=staged)
+    left = [*iter(last.take_again, None)]
+    if last.rest is not None:
+        left.append(last.cut(None))
+    assert len({one.number for one in (*staged, *left)}) == len(staged) + len(left)
+    for number in keys:
+        assert any(lies_in(one, number) for one in (*staged, *left)), number
+
+
+def lies_in(one: Range, number: int) -> bool:
+    low = int(one.low[0]) if one.low else 0
+    return low < number and (one.high is None or number <= int(one.high[0]))

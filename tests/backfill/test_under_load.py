@@ -8,8 +8,10 @@ from pathlib import Path
 
 from cdc_core.backfill.reading import Wanted
 from cdc_core.backfill.results import Progress
+from cdc_core.backfill.sharing import Sharing
 from cdc_core.backfill.worker import Backfill
 from cdc_core.settings import load_settings
+from cdc_core.staging.backfills import BackfillState
 from cdc_core.vocabulary import TableName
 from tests.backfill.folded_log import fold, read_changes, read_source
 from tests.fix_pipeline import Pipeline
@@ -22,8 +24,8 @@ SEED = 20261121
 def backfill(pipeline: Pipeline, table: str) -> Progress:
     settings = load_settings(pipeline.folder / "walgate.toml", {})
     wanted = Wanted(settings.source, TableName.parse(table), 3000, lambda _: None)
-    run = Backfill(settings.lake, wanted, parallel=2, stop=threading.Event())
-    assert run.run()
+    run = Backfill(settings.lake, wanted, sharing=Sharing(2), stop=threading.Event())
+    assert run.run() is BackfillState.DONE
     return run.progress
 
 

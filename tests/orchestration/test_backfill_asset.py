@@ -27,23 +27,30 @@ def instance() -> Iterator[dg.DagsterInstance]:
         yield instance
 
 
-def materialize(
+def run(
     pipeline: Pipeline, instance: dg.DagsterInstance, partition: str, **config: Any
-) -> dict[str, Any]:
-    """Materialize one table; give what the run said of it."""
+) -> dg.ExecuteInProcessResult:
+    """Launch the asset for one table."""
     settings = load_settings(pipeline.folder / "walgate.toml", {})
-    add_partitions(instance, settings, find_tables(settings))
-    result = dg.materialize(
+    add_partitions(instance, settings, [NOTES, *find_tables(settings)])
+    return dg.materialize(
         [build_backfill_asset(settings)],
         instance=instance,
         partition_key=partition,
         run_config={"ops": {"backfill": {"config": config}}},
         raise_on_error=False,
     )
+
+
+def materialize(
+    pipeline: Pipeline, instance: dg.DagsterInstance, partition: str, **config: Any
+) -> dict[str, Any]:
+    """Materialize one table; give what the run said of it."""
+    result = run(pipeline, instance, partition, **config)
     assert result.success, result.all_events[-1].message
     made = result.asset_materializations_for_node("backfill")
     seen = result.asset_observations_for_node("backfill")
-    metadata = made[0].metadata if made else seen[0].metadata
+    metadata = made[0].metadata if made else seen[-1].metadata
     return {name: value.value for name, value in metadata.items()}
 
 
@@ -59,25 +66,29 @@ def test_a_bare_click_says_what_it_would_do_and_the_next_does_it(
     told = materialize(pipeline, instance, notes)
     assert told["dry_run"] is True
     assert (told["rows_estimated"], told["chunks_estimated"]) == (5000, 1)
-    assert told["bytes_estimated"] > 100_000
+    assert 40_000 < told["bytes_estimated"] < 500_000
+    assert told["minutes_estimated"] < 1
     assert not (pipeline.root / "staging").exists()
     assert instance.fetch_materializations(BACKFILL_KEY, limit=1).records == []
     told = materialize(pipeline, instance, notes, dry_run=False, chunk_rows=1000)
     assert (told["rows"], told["chunks"], told["stale_dropped"]) == (5000, 6, 0)
     assert fold(pipeline.root, "public.notes") == read_source(database18, "notes")
     assert materialize(pipeline, instance, odd, dry_run=False)["rows"] == 0
+    # A part is brought, and does not fill the partition.
+    part = {"from_key": ["10"], "to_key": ["19"], "dry_run": False}
+    assert materialize(pipeline, instance, notes, **part)["rows"] == 10
+    assert len(instance.fetch_materializations(BACKFILL_KEY, limit=9).records) == 2
+    refused = run(pipeline, instance, notes, where="true; drop table notes", dry_run=False)
+    (failure,) = refused.get_step_failure_events()
+    assert "public.notes: `where` is no condition" in str(failure.step_failure_data.error)
+    assert run(pipeline, instance, notes, action="pause").success
 
 
-def test_a_wrong_number_is_refused(pipeline: Pipeline, instance: dg.DagsterInstance) -> None:
-    settings = load_settings(pipeline.folder / "walgate.toml", {})
-    add_partitions(instance, settings, [NOTES])
-    result = dg.materialize(
-        [build_backfill_asset(settings)],
-        instance=instance,
-        partition_key="public/notes",
-        run_config={"ops": {"backfill": {"config": {"parallel": 0}}}},
-        raise_on_error=False,
-    )
+def test_a_wrong_number_is_refused(
+    pipeline: Pipeline, instance: dg.DagsterInstance, database18: Database
+) -> None:
+    database18.execute("create table notes (id bigint primary key)")
+    result = run(pipeline, instance, "public/notes", parallel=0)
     (failure,) = result.get_step_failure_events()
     assert "parallel is 0, expected 1 or more" in str(failure.step_failure_data.error)
     assert instance.fetch_materializations(BACKFILL_KEY, limit=1).records == []

@@ -41,7 +41,7 @@ def read_all(opened: OpenRead, size: int) -> list[tuple[str | None, ...]]:
     low: Key | None = None
     while True:
         high = opened.find_boundary(low, None, size)
-        values = join_rows(opened.read_rows(columns, low=low, high=high))
+        values = join_rows(opened.read_rows(columns, low=low, high=high)[0])
         rows += [tuple(row) for row in values.to_pylist()]
         if high is None:
             return rows
@@ -74,7 +74,8 @@ def test_a_row_of_one_empty_text_and_an_empty_table(database: Database, read: Re
     # A row of NULLs is an empty line.
     database.execute("create table n (a int primary key, b text)")
     database.execute("insert into n values (1, null), (2, '')")
-    assert read("n").read_rows(["b"], low=None, high=None)[0].to_pylist() == [None, ""]
+    ((texts,), _) = read("n").read_rows(["b"], low=None, high=None)
+    assert texts.to_pylist() == [None, ""]
 
 
 def test_keys_of_any_type_bound_their_ranges(database: Database, read: Read) -> None:
@@ -158,7 +159,7 @@ def test_the_lock_comes_before_the_snapshot(database: Database) -> None:
         database.execute("insert into t values (1001)")
         opened = reader.look()
         database.execute("insert into t values (1002)")
-        assert len(opened.read_rows(["a"], low=None, high=None)[0]) == 1001
+        assert len(opened.read_rows(["a"], low=None, high=None)[0][0]) == 1001
     reader.close()
 
 

@@ -66,9 +66,17 @@ def read(relation: Relation, *values: str | None) -> Entry:
     return relation, {"op": "read", "values": list(values)}
 
 
-def sweep(relation: Relation, *, start: int, seq: int = 0) -> Entry:
-    """What is older than an entry of the transaction that ends at `start` is gone."""
-    return relation, {"op": "sweep", "detail": json.dumps({"start": [1, start - 8, seq]})}
+def sweep(
+    relation: Relation,
+    *,
+    start: int,
+    seq: int = 0,
+    low: list[str] | None = None,
+    high: list[str] | None = None,
+) -> Entry:
+    """What is older than an entry of the transaction that ends at `start` is gone, of a range."""
+    detail = {"start": [1, start - 8, seq], "low": low, "high": high}
+    return relation, {"op": "sweep", "detail": json.dumps(detail)}
 
 
 def mark(relation: Relation) -> Entry:

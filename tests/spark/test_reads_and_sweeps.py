@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from cdc_core.vocabulary import Relation
 from spark_jobs import merge
 from tests.spark.relations import (
     Entry,
@@ -85,3 +86,79 @@ def test_a_sweep_removes_what_only_the_same_range_brought(
     )
     assert small.rows(T) == [(2, "source"), (3, "after")]
     assert small.rows(EMPTY) == small.rows(CUT) == []
+
+
+NUMBERS = make_relation("numbers", "k int8, v text")
+PAIRS = make_relation("pairs", "k int4, j text, v text", key="k j")
+UUIDS = make_relation("uuids", "k uuid, v text")
+BYTES = make_relation("bytes", "k bytea, v text")
+DATES = make_relation("dates", "k date, v text")
+RANGED: dict[str, tuple[Relation, list[list[str]], list[str], list[str] | None, list[int]]] = {
+    # The keys, the bounds, and the places of the keys that are left.
+    "numbers": (NUMBERS, [[k] for k in ("-10", "-9", "2", "10", "11")], ["-9"], ["10"], [0, 4]),
+    "a_pair": (
+        PAIRS,
+        [["1", "b"], ["2", "B"], ["2", "a"], ["2", "é"], ["10", ""]],
+        ["2", "a"],
+        ["10", ""],
+        [0, 1],
+    ),
+    "the_first_of_a_pair": (PAIRS, [["13", "x"], ["14", "x"], ["15", "x"]], ["14"], ["14"], [0, 2]),
+    "uuids": (UUIDS, [[f"{k}0000000-0000-0000-0000-000000000000"] for k in "19af"],
+              ["9fffffff-0000-0000-0000-000000000000"], None, [0, 1]),
+    "bytes": (BYTES, [["\\x"], ["\\x7f"], ["\\x80"], ["\\xff00"]], ["\\x7f00"], ["\\xff"],
+              [0, 1, 3]),
+    "dates": (
+        DATES,
+        [[k] for k in ("2020-01-31", "2020-02-01", "infinity", "0044-03-15 BC", "12020-02-10")],
+        ["2020-02-01"],
+        ["2020-02-29"],
+        [0, 2, 3, 4],
+    ),
+}  # fmt: skip
+
+
+def test_a_sweep_of_a_range_removes_what_lies_in_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = SmallLake(spark, tmp_path)
+    for relation, keys, *_ in RANGED.values():
+        small.commit([insert(relation, *key, "old") for key in keys])
+    small.merge([insert(NUMBERS, "5", "old"), insert(NUMBERS, "7", "old")])
+    (start,) = small.commit([update(NUMBERS, "5", "changed meanwhile")])
+    small.commit([read(NUMBERS, "7", "read")])
+    for relation, _, low, high, _ in RANGED.values():
+        small.commit([sweep(relation, start=start, low=low, high=high)])
+    # Of another range, and of nothing that is older.
+    (end,) = small.commit(
+        [sweep(NUMBERS, start=start, low=["1000"]), sweep(NUMBERS, start=8, high=["1000"])]
+    )
+    expected: dict[str, Rows] = {}
+    for name in {relation.table.name for relation, *_ in RANGED.values()}:
+        cases = [case for case in RANGED.values() if case[0].table.name == name]
+        left = [keys[place] for _, keys, _, _, places in cases for place in places]
+        expected[name] = sorted(((*key, "old") for key in left), key=repr)
+    expected["numbers"] += [("5", "changed meanwhile"), ("7", "read")]
+    at_end = small.at(NUMBERS, end)
+    text = [f"cast({name} as string)" for name in ("k", "v")]
+    assert {tuple(row) for row in at_end.rows.selectExpr(*text).collect()} == set(
+        expected["numbers"]
+    )
+    monkeypatch.setattr(merge, "SMALL_TABLE_BYTES", 0)
+    small.merge()
+    for name, rows in expected.items():
+        relation = next(r for r, *_ in RANGED.values() if r.table.name == name)
+        assert read_texts(small, relation) == sorted(rows, key=repr), name
+
+
+def read_texts(small: SmallLake, relation: Relation) -> Rows:
+    """Rows as texts; a key that its type does not hold stands in `_raw`."""
+    path = str(small.lake.locate(relation.table))
+    rows = small.spark.read.format("delta").load(path)
+    texts = []
+    for column in relation.columns:
+        value = f"case when {column.name} is not null then cast({column.name} as string) end"
+        if column.type_name == "bytea":
+            value = rf"concat('\\x', lower(hex({column.name})))"
+        texts.append(f"coalesce({value}, _raw['{column.name}'])")
+    return sorted((tuple(row) for row in rows.selectExpr(*texts).collect()), key=repr)

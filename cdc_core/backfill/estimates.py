@@ -1,0 +1,63 @@
+"""What a backfill would bring and take, before anything is begun."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+from cdc_core.backfill.chunk_size import AIM_BYTES
+from cdc_core.backfill.reading import MOST_BYTES, Wanted, resolve
+from cdc_core.source.chunks import ChunkReader
+
+# Read to see how fast rows come and how wide they are.
+_SAMPLE_ROWS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """About how many rows, their bytes as texts, chunks, and seconds; rows by statistics.
+
+    `unswept` is why rows that the source has no more would not be removed.
+    """
+
+    rows: int
+    size: int
+    chunks: int
+    seconds: float
+    unswept: str | None
+
+
+def estimate(wanted: Wanted, *, parallel: int, rows_per_second: float | None) -> Estimate:
+    """Look at what is wanted, and read its first rows to see how fast they come.
+
+    Raises: ConfigurationError, SourceError.
+    """
+    resolved = resolve(wanted)
+    wanted = replace(wanted, scope=resolved.scope)
+    reader = ChunkReader(wanted.source, wanted.table, wanted.scope)
+    try:
+        with reader.lock():
+            opened = reader.look()
+            names = [column.name for column in opened.relation.columns]
+            concealment = wanted.conceal(opened.relation)
+            if concealment is not None:
+                kept = {
+                    column.name for column in concealment.conceal_relation(opened.relation).columns
+                }
+                names = [name for name in names if name in kept]
+            high = opened.find_boundary(None, None, _SAMPLE_ROWS)
+            began = time.monotonic()
+            columns, is_all = opened.read_rows(names, low=None, high=high, most_bytes=MOST_BYTES)
+            seconds = time.monotonic() - began
+    finally:
+        reader.close()
+    seen, size = len(columns[0]), sum(column.nbytes for column in columns)
+    rows = seen if high is None and is_all else max(resolved.rows_estimated, seen)
+    if not seen:
+        return Estimate(0, 0, 1, 0.0, resolved.unswept)
+    width = size / seen
+    per_chunk = max(1, min(wanted.chunk_rows, int(AIM_BYTES / max(width, 1))))
+    rate = parallel * seen / max(seconds, 1e-3)
+    if rows_per_second is not None:
+        rate = min(rate, rows_per_second)
+    return Estimate(rows, int(rows * width), -(-rows // per_chunk), rows / rate, resolved.unswept)

@@ -1,0 +1,280 @@
+"""One session of a backfill: from where capture begins to remember for it until it may forget.
+
+What it says to capture goes through the source's WAL, what it brings lies in the spool, and what
+became of it is read from the log. A pause ends a session: it leaves no lock, no snapshot and no
+memory behind, and the next session reads what the log does not have yet.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+import numpy as np
+
+from cdc_core.backfill.chunk_size import ChunkSize
+from cdc_core.backfill.plan import Plan
+from cdc_core.backfill.reading import Reading, Wanted, hold_relation
+from cdc_core.backfill.results import read_said, read_staged_chunk
+from cdc_core.backfill.sharing import Sharing
+from cdc_core.backfill.steps import Begin, End, Step, Sweep, format_step
+from cdc_core.backfill.visibility import Snapshot
+from cdc_core.crash_points import reach
+from cdc_core.errors import Retry, WalgateError
+from cdc_core.settings import LakeSettings
+from cdc_core.source.steps import StepConnection
+from cdc_core.spooled import Sweeping
+from cdc_core.staging.backfills import StagedChunk
+from cdc_core.staging.chunks import ChunkFolder
+from cdc_core.staging.tail import Tail
+from cdc_core.vocabulary import Lsn, Position
+
+_SIGN_OF_LIFE_S = 60.0
+_LOOK_S = 0.05
+_DRAIN_S = 10.0
+_SAY_AGAIN_S = 10.0
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 30.0
+
+_logger = logging.getLogger("walgate.backfill")
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Who is told what comes of a session.
+
+    `require_wanted` raises where it is wanted no more; `on_held` has the reason for which nothing
+    is read, None once there is none.
+    """
+
+    require_wanted: Callable[[], None]
+    on_chunks: Callable[[list[StagedChunk]], None]
+    on_held: Callable[[str | None], None]
+
+
+class Session:
+    """What one session asks of capture, and what it hears of it."""
+
+    def __init__(
+        self,
+        lake: LakeSettings,
+        wanted: Wanted,
+        steps: StepConnection,
+        *,
+        backfill: str,
+        size: ChunkSize,
+        sharing: Sharing,
+        stop: threading.Event,
+        told: Told,
+    ) -> None:
+        """Nothing is said yet."""
+        self._wanted = wanted
+        self._steps = steps
+        self._backfill = backfill
+        self._size = size
+        self._sharing = sharing
+        self._stop = stop
+        self._told = told
+        self._held: str | None = None
+        self._folder = ChunkFolder(lake.spool)
+        self._tail = Tail(lake.root)
+        self._memory = uuid.uuid4().hex
+        self._remembered_from: Position | None = None
+        self._is_forgotten = False
+        self._swept: str | None = None
+        self._swept_lsn: Lsn | None = None
+        self._said_at = 0.0
+        self._reading: Reading | None = None
+
+    def begin(self) -> Position:
+        """Have capture remember from here on; wait until all that came before can be seen."""
+        self._memory, self._remembered_from = uuid.uuid4().hex, None
+        self._show_life()
+        snapshot = Snapshot.parse(self._steps.read_snapshot())
+        self._await(lambda: self._remembered_from is not None, "capture to take up the backfill")
+        before = np.array(sorted(snapshot.running), np.int64)
+
+        def are_seen() -> bool:
+            now = Snapshot.parse(self._steps.read_snapshot())
+            return bool(now.sees(before).all())
+
+        names = ", ".join(str(xid) for xid in before[:5])
+        self._await(are_seen, f"transactions {names} to end, which were open before it")
+        self._is_forgotten = False
+        reach("after_backfill_begun")
+        assert self._remembered_from is not None
+        return self._remembered_from
+
+    def read(self, plan: Plan) -> None:
+        """Read until the log has every range of a plan. Raises: WalgateError."""
+        reading = Reading(
+            self._wanted,
+            plan,
+            self._folder,
+            backfill=self._backfill,
+            size=self._size,
+            sharing=self._sharing,
+            emit=self._emit,
+        )
+        self._reading = reading
+        try:
+            self._read_ranges(reading)
+        except WalgateError:
+            raise
+        except Exception:
+            self._drain(reading)
+            raise
+        finally:
+            reading.close()
+
+    def sweep(self, start: Position) -> Lsn:
+        """Have removed what was not brought, and not changed since the start; where that ended.
+
+        Raises: WalgateError.
+        """
+        pause = _FIRST_PAUSE_S
+        while self._swept != "staged":
+            self._told.require_wanted()
+            self._swept = None
+            try:
+                with hold_relation(self._wanted) as relation:
+                    # A capture that has begun meanwhile has emptied the spool.
+                    sweeping = Sweeping(relation, start, self._wanted.scope)
+                    self._folder.store_sweep(sweeping, backfill=self._backfill)
+                    reach("before_sweep")
+                    self._emit(Sweep(self._backfill))
+                reach("after_sweep")
+                self._await(lambda: self._swept is not None, "capture to stage the sweep")
+            except WalgateError as error:
+                pause = self._pause_after(error, pause)
+        assert self._swept_lsn is not None
+        return self._swept_lsn
+
+    def end(self) -> None:
+        """Have capture forget; where that cannot be said, it does so after a while by itself."""
+        with suppress(WalgateError):
+            self._emit(End(self._backfill, self._memory))
+
+    def _read_ranges(self, reading: Reading) -> None:
+        """Read until the log has every range."""
+        running: set[Future[None]] = set()
+        pause, reads = _FIRST_PAUSE_S, 0
+        with (
+            ThreadPoolExecutor(self._sharing.parallel, "walgate-chunk") as pool,
+            _interrupting(reading),
+        ):
+            while not reading.is_done:
+                self._told.require_wanted()
+                while self._may_read(reading) and self._sharing.try_begin():
+                    reads += 1
+                    running.add(pool.submit(self._read_range, reading, reads))
+                done, running = wait(running, timeout=_LOOK_S, return_when=FIRST_COMPLETED)
+                try:
+                    for read in done:
+                        read.result()
+                        pause = _FIRST_PAUSE_S
+                    self._take_news()
+                    self._show_life_again()
+                    if self._is_forgotten and not running:
+                        self.begin()
+                except WalgateError as error:
+                    pause = self._pause_after(error, pause)
+
+    def _drain(self, reading: Reading) -> None:
+        """Give capture a moment to take what was read, so that it need not be read again."""
+        until = time.monotonic() + _DRAIN_S
+        with suppress(WalgateError):
+            while reading.has_waiting and time.monotonic() < until:
+                self._take_news()
+                threading.Event().wait(_LOOK_S)
+
+    def _may_read(self, reading: Reading) -> bool:
+        if self._is_forgotten or not reading.has_more:
+            return False
+        held = self._sharing.held
+        if (held is None) != (self._held is None):
+            self._told.on_held(held)
+        self._held = held
+        return held is None
+
+    def _read_range(self, reading: Reading, number: int) -> None:
+        try:
+            reading.read_range(self._memory, number)
+        finally:
+            self._sharing.end()
+
+    def _pause_after(self, error: WalgateError, pause: float) -> float:
+        """Wait before something is tried again; the pause after the next failure.
+
+        Raises: the error, where it needs a person.
+        """
+        if error.retry is Retry.AFTER_FIX:
+            raise error
+        fields = {"reason": error.message, "retry_s": pause}
+        _logger.warning("backfill interrupted", extra={"fields": fields})
+        self._stop.wait(pause)
+        return min(2 * pause, _LONGEST_PAUSE_S)
+
+    def _await(self, is_reached: Callable[[], bool], what: str) -> None:
+        """Wait for something, saying now and then what is waited for."""
+        began = said = time.monotonic()
+        while not is_reached():
+            self._told.require_wanted()
+            self._take_news()
+            self._show_life_again()
+            now = time.monotonic()
+            if now - said >= _SAY_AGAIN_S:
+                said = now
+                fields = {"for": what, "seconds": round(now - began)}
+                _logger.warning("backfill waits", extra={"fields": fields})
+            self._stop.wait(_LOOK_S)
+
+    def _take_news(self) -> None:
+        """Note what the log says has become of our steps."""
+        chunks: list[StagedChunk] = []
+        for staged in self._tail.read():
+            said = read_said(staged, self._backfill)
+            if said is None:
+                continue
+            if said["step"] == "begin" and said["memory"] == self._memory:
+                self._remembered_from = self._remembered_from or staged.position
+            elif said["step"] == "sweep":
+                self._swept, self._swept_lsn = said["state"], staged.end_lsn
+            elif said["step"] == "watermark" and self._reading is not None:
+                number, attempt = said["chunk"], said["attempt"]
+                if said["state"] == "void":
+                    self._is_forgotten |= said["memory"] == self._memory
+                    self._reading.record_void(said["memory"], number, attempt)
+                elif left := self._reading.record_staged(said["memory"], number, attempt):
+                    size, seconds = left.size, left.seconds
+                    chunks.append(read_staged_chunk(said, staged, size=size, seconds=seconds))
+        if chunks:
+            self._told.on_chunks(chunks)
+
+    def _show_life_again(self) -> None:
+        if time.monotonic() - self._said_at >= _SIGN_OF_LIFE_S:
+            self._show_life()
+
+    def _show_life(self) -> None:
+        """Have capture remember, or go on."""
+        self._emit(Begin(self._backfill, self._memory, str(self._wanted.table)))
+
+    def _emit(self, step: Step) -> None:
+        self._steps.emit(format_step(step))
+        self._said_at = time.monotonic()
+
+
+@contextmanager
+def _interrupting(reading: Reading) -> Iterator[None]:
+    """Do not wait for reads that nobody wants any more."""
+    try:
+        yield
+    except BaseException:
+        reading.interrupt()
+        raise

@@ -1,0 +1,75 @@
+"""Whether the source can bear that more is read of it now: its slot, and how far staging is."""
+
+from __future__ import annotations
+
+import threading
+
+import psycopg
+
+from cdc_core.errors import SourceError
+from cdc_core.quantities import format_size
+from cdc_core.settings import SourceSettings
+from cdc_core.source.connection import open_briefly, source_errors
+from cdc_core.source.retention import find_retention, read_slot_budget
+from cdc_core.source.slot import read_slot
+
+
+class LoadWatch:
+    """Looks at the slot from time to time, by one connection."""
+
+    def __init__(self, source: SourceSettings, *, most_percent: float, most_lag: int) -> None:
+        """Connect later; bounds are percent of the slot's budget and bytes not staged yet."""
+        self._source = source
+        self._most_percent = most_percent
+        self._most_lag = most_lag
+        self._lock = threading.Lock()
+        self._connection: psycopg.Connection | None = None
+
+    def find_reason(self) -> str | None:
+        """Why nothing should be read now; None where nothing speaks against it, or none can tell.
+
+        A server that cannot be asked is met by whoever reads.
+        """
+        with self._lock:
+            try:
+                return self._look()
+            except SourceError:
+                self._close()
+                return None
+
+    def close(self) -> None:
+        """Disconnect."""
+        with self._lock:
+            self._close()
+
+    def _look(self) -> str | None:
+        if self._connection is None:
+            self._connection = open_briefly(self._source, application_name="walgate load")
+        slot = read_slot(self._connection, self._source.slot)
+        if slot is None or slot.confirmed_flush is None:
+            return None
+        retention = find_retention(slot, read_slot_budget(self._connection, self._source))
+        if retention is not None and retention.used_percent >= self._most_percent:
+            return (
+                f"the slot retains {format_size(retention.retained_bytes)},"
+                f" {retention.used_percent:g} % of its budget, at most {self._most_percent:g} %"
+                " is agreed"
+            )
+        with source_errors("read how far staging is"):
+            row = self._connection.execute(
+                "select pg_wal_lsn_diff(pg_current_wal_lsn(), %s)::bigint",
+                (str(slot.confirmed_flush),),
+            ).fetchone()
+        assert row is not None
+        lag = int(row[0])
+        if lag < self._most_lag:
+            return None
+        return (
+            f"{format_size(lag)} of WAL are not staged yet, at most"
+            f" {format_size(self._most_lag)} are agreed"
+        )
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

@@ -1,0 +1,57 @@
+"""What is asked of a running backfill by other processes: to pause, to go on, to end.
+
+An order is a row of `ledger/backfills`, so that it needs nothing else to be up and stays on record.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from cdc_core.staging.backfills import BackfillState
+from cdc_core.staging.tables import staging_errors
+
+_ORDERS = [BackfillState.PAUSED, BackfillState.RESUMED, BackfillState.CANCELLED]
+
+
+class Orders:
+    """The orders to one backfill from now on."""
+
+    def __init__(self, root: Path, backfill: str) -> None:
+        """Begin behind the newest commit; the ledger need not be there yet.
+
+        Raises: StagingError.
+        """
+        self._folder = root / "ledger" / "backfills"
+        self._backfill = backfill
+        with staging_errors("open ledger/backfills"):
+            is_there = DeltaTable.is_deltatable(str(self._folder))
+            self._version = DeltaTable(self._folder).version() if is_there else -1
+
+    def read(self) -> BackfillState | None:
+        """The last order since the last call: paused, resumed or cancelled; None if there is none.
+
+        Raises: StagingError.
+        """
+        newest: BackfillState | None = None
+        with staging_errors("read the newest rows of ledger/backfills"):
+            while (commit := self._commit_path(self._version + 1)).exists():
+                for line in commit.read_text(encoding="utf-8").splitlines():
+                    if (added := json.loads(line).get("add")) is not None:
+                        newest = self._read_file(self._folder / added["path"]) or newest
+                self._version += 1
+        return newest
+
+    def _commit_path(self, version: int) -> Path:
+        return self._folder / "_delta_log" / f"{version:020}.json"
+
+    def _read_file(self, path: Path) -> BackfillState | None:
+        is_own = (pc.field("backfill_id") == self._backfill) & pc.field("chunk").is_null()
+        is_order = pc.field("state").isin([order.value for order in _ORDERS])
+        rows = pq.read_table(path, columns=["state", "at"], filters=is_own & is_order)
+        states = rows.sort_by("at").column("state").to_pylist()
+        return BackfillState(states[-1]) if states else None
