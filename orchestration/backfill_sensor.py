@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import dagster as dg
 
@@ -86,10 +87,14 @@ def build_backfill_queued_tables(settings: Settings) -> dg.SensorDefinition:
         )
         if not turn.launched:
             return dg.SensorResult(skip_reason=turn.reason)
-        config = {"ops": {JOB_NAME: {"config": {"dry_run": False}}}}
+        anew = {partition_key(waiting.table): waiting.is_anew for waiting in queue}
         return dg.SensorResult(
             run_requests=[
-                dg.RunRequest(run_key=run_key, partition_key=key, run_config=config)
+                dg.RunRequest(
+                    run_key=run_key,
+                    partition_key=key,
+                    run_config=_configure(is_anew=anew[key]),
+                )
                 for key, run_key in turn.launched
             ]
         )
@@ -130,6 +135,10 @@ def choose_turn(
             continue
         launched.append((key, f"{key} after:{own[0].run_id}" if own else f"{key} first"))
     return Turn(launched, "; ".join(reasons))
+
+
+def _configure(*, is_anew: bool) -> dict[str, Any]:
+    return {"ops": {JOB_NAME: {"config": {"dry_run": False, "anew": is_anew}}}}
 
 
 def _find_capture_away(look: Look | SourceError) -> str | None:

@@ -42,12 +42,14 @@ class Lacking(StrEnum):
 class Lack:
     """That a table may lack rows, what is being done, and why it is needed.
 
-    Where the log has all of them already, a merge is all that is waited for.
+    Where the log has all of them already, a merge is all that is waited for. A backfill that began
+    below `since` is of no use.
     """
 
     state: Lacking
     reason: str
     is_read: bool = False
+    since: Bound | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class Backfilled:
             if is_there and (since is None or whole.start >= since):
                 return None
         state = Lacking.BACKFILLING if table in self.under_way else Lacking.QUEUED
-        return Lack(state, NEVER if request is None else request.reason)
+        return Lack(state, NEVER if request is None else request.reason, since=since)
 
     def find_need(
         self, table: str, state: TableState | None = None, cut: Bound | None = None
@@ -92,8 +94,8 @@ class Backfilled:
         reason, newest = state.reason or "", self.find_newest(table)
         is_unseen = newest is not None and (cut is None or cut < newest.through)
         if is_unseen or table in self.under_way:
-            return Lack(Lacking.BACKFILLING, reason, is_read=is_unseen)
-        return Lack(Lacking.QUEUED, reason)
+            return Lack(Lacking.BACKFILLING, reason, is_read=is_unseen, since=state.since)
+        return Lack(Lacking.QUEUED, reason, since=state.since)
 
     def tell_state(
         self, table: str, state: TableState | None = None, cut: Bound | None = None

@@ -44,11 +44,11 @@ def read_states(folder: Path) -> dict[str, dict[str, Any]]:
     return {t["table"].removeprefix("public."): t for t in json.loads(answer.stdout)["tables"]}
 
 
-def done_by(answer: Answer) -> list[tuple[str, int]]:
+def done_by(answer: Answer) -> dict[str, int]:
     """Tell the tables that a backfill has read, and how many rows of each."""
     assert answer.exit_code == 0, answer
     lines = [line.split("\t") for line in answer.stdout.splitlines()]
-    return [(table.removeprefix("public."), int(rows)) for table, rows, *_ in lines]
+    return {table.removeprefix("public."): int(rows) for table, rows, *_ in lines}
 
 
 @contextmanager
@@ -82,7 +82,7 @@ def test_a_shell_leads_from_data_to_whole_tables(
         assert "has no key" in states["keyless"]["reason"]
 
         first = run_walgate("backfill", folder=tmp_path)
-        assert done_by(first) == [("empty", 0), ("small", 10), ("big", 3000)]
+        assert done_by(first) == {"empty": 0, "small": 10, "big": 3000}
         make_table(database18, "late", 20)
         database18.execute("alter publication walgate add table late")
         database18.execute("insert into late values (21, 'streamed')")
@@ -107,7 +107,7 @@ def test_a_shell_leads_from_data_to_whole_tables(
             }
 
         second = run_walgate("backfill", folder=tmp_path)
-        assert done_by(second) == [("late", 21)]
+        assert done_by(second) == {"late": 21}
         merge_until(session, lake, round_rows=1_000_000)
         assert {s["state"] for n, s in read_states(tmp_path).items() if n != "keyless"} == {
             "streaming"
@@ -120,7 +120,7 @@ def test_a_shell_leads_from_data_to_whole_tables(
             truth = database18.query(f"select id, v from {name} order by id")
             assert [tuple(row) for row in answer.rows.collect()] == truth
         third = run_walgate("backfill", folder=tmp_path)
-        assert done_by(third) == []
+        assert done_by(third) == {}
         assert "no table waits" in third.stderr
 
 

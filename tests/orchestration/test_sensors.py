@@ -9,9 +9,13 @@ import psutil
 import pytest
 
 from cdc_core.settings import Settings, load_settings
+from cdc_core.staging.backfills import BackfillLedger, BackfillState, Begun
+from cdc_core.vocabulary import Lsn, Position, TableName
 from orchestration.assembly import build_definitions
 from orchestration.hosting import WORKER_TAG, format_worker
 from orchestration.relaunch import PARTITION_TAG
+from spark_jobs.lake import Bound, Lake
+from spark_jobs.ledger import queue_tables
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import Database
 from tests.walgate_command import run_walgate
@@ -186,14 +190,25 @@ def test_tables_that_may_lack_rows_are_read_by_a_run_each(
     capture = pipeline.start_streaming()
     request = deployment.request(sensor)
     assert (request.partition_key, request.run_key) == ("public/notes", "public/notes first")
-    assert request.run_config["ops"]["backfill"]["config"] == {"dry_run": False}
+    assert request.run_config["ops"]["backfill"]["config"] == {"dry_run": False, "anew": False}
     run = deployment.add_run("backfill", Status.STARTED, alive, partition="public/notes")
     assert deployment.reason(sensor) == f"run {run.run_id[:8]} reads public/notes"
     deployment.instance.delete_run(run.run_id)
     run = deployment.add_run("backfill", Status.STARTED, gone, partition="public/notes")
     assert "is gone; it is recorded as failed" in deployment.reason(sensor)
     assert deployment.request(sensor).run_key == f"public/notes after:{run.run_id}"
-    done = run_walgate("backfill", folder=pipeline.folder)
+    # What a person cancelled is left alone, until more is asked for than that.
+    ledger, lake = BackfillLedger(pipeline.root), Lake(pipeline.root, pipeline.folder)
+    notes = TableName("public", "notes")
+    begun = Begun("0" * 32, notes, Position(1, Lsn(8), 0))
+    ledger.record_begun(begun, 1)
+    assert deployment.request(sensor).partition_key == "public/notes", "its worker was killed"
+    ledger.record_state(begun, BackfillState.CANCELLED)
+    assert deployment.reason(sensor) == "no table waits for a backfill"
+    queue_tables(lake, [notes], reason="the slot was lost", since=Bound(1, Lsn(9)))
+    config = deployment.request(sensor).run_config["ops"]["backfill"]["config"]
+    assert config == {"dry_run": False, "anew": True}
+    done = run_walgate("backfill", "--anew", folder=pipeline.folder)
     assert done.exit_code == 0, done
     assert deployment.reason(sensor) == "no table waits for a backfill"
     pipeline.finish(capture)
