@@ -5,7 +5,7 @@ from __future__ import annotations
 import dagster as dg
 
 from cdc_core.settings import Settings
-from orchestration import backfill_sensor, tables
+from orchestration import backfill_sensor, tables, verified_through
 from orchestration.backfill_asset import BACKFILL_KEY, build_backfill_asset
 from orchestration.backfill_sensor import build_backfill_queued_tables
 from orchestration.checks import build_staging_checks
@@ -35,10 +35,23 @@ def build_definitions(settings: Settings) -> dg.Definitions:
         executor_def=dg.in_process_executor,
         tags=RUN_TAGS,
     )
+    verification = verified_through.build_verification(settings, known)
+    verifying = [] if verification is None else [verification]
+    verify = [
+        dg.define_asset_job(
+            verified_through.JOB_NAME,
+            selection=dg.AssetSelection.checks(checks),
+            description="Compares the tables with the source at one LSN, large ones in rotation.",
+            executor_def=dg.in_process_executor,
+            tags=RUN_TAGS,
+        )
+        for checks in verifying
+    ]
     return dg.Definitions(
         assets=[build_staging_asset(settings), merged, build_backfill_asset(settings)],
-        jobs=[build_replicate_job(settings), merge, backfill],
-        asset_checks=[build_staging_checks(settings)],
+        jobs=[build_replicate_job(settings), merge, backfill, *verify],
+        asset_checks=[build_staging_checks(settings), *verifying],
+        schedules=[verified_through.build_verify_schedule(settings)] if verifying else [],
         sensors=[
             build_keep_replicating(settings),
             build_merge_staged_changes(settings),
