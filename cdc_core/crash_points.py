@@ -28,6 +28,11 @@ CRASH_POINTS = (
     "after_watermark",
     "before_sweep",
     "after_sweep",
+    "after_recovery_begun",
+    "after_slot_dropped",
+    "after_slot_made",
+    "after_tables_queued",
+    "after_epoch_begun",
 )
 _HOLD_POLL_S = 0.02
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 from enum import Enum
 
 # What a person does where the slot and the log no longer belong together.
-START_ANEW = (
-    "start anew: make the slot again, give an empty [lake] root, and remove .walgate/adopted.json"
-    " beside walgate.toml (a later version brings `walgate recover`, which keeps the tables"
-    " readable meanwhile)"
+RECOVER = (
+    "run `walgate recover`: it says what it would do, and with --yes begins a new epoch, in which"
+    " every table is read again"
 )
 
 

@@ -116,3 +116,38 @@ BACKFILLS_SCHEMA = pa.schema(
         pa.field("reason", pa.string()),
     ]
 )
+
+_RANGE = pa.struct(
+    [
+        pa.field("from", pa.int64()),
+        pa.field("to", pa.int64()),
+        pa.field("source_rows", pa.int64()),
+        pa.field("lake_rows", pa.int64()),
+        pa.field("keys", pa.int64()),
+        pa.field("holes", pa.int64()),
+    ]
+)
+
+# A row for each table of each verification; `ordering` says what ordinals are, `from_ordinal` and
+# `to_ordinal` (not itself) which of them were compared, null where there was no bound.
+VERIFICATIONS_SCHEMA = pa.schema(
+    [
+        pa.field("table", pa.string(), nullable=False),
+        pa.field("epoch", pa.int32(), nullable=False),
+        pa.field("lsn", pa.int64(), nullable=False),
+        pa.field("at", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("result", pa.string(), nullable=False),
+        pa.field("reason", pa.string()),
+        pa.field("coverage", pa.float64()),
+        pa.field("source_rows", pa.int64()),
+        pa.field("lake_rows", pa.int64()),
+        pa.field("source_checksum", pa.string()),
+        pa.field("lake_checksum", pa.string()),
+        pa.field("ranges", pa.list_(pa.field("element", _RANGE))),
+        pa.field("healed", pa.bool_()),
+        pa.field("seconds", pa.float64()),
+        pa.field("ordering", pa.string()),
+        pa.field("from_ordinal", pa.int64()),
+        pa.field("to_ordinal", pa.int64()),
+    ]
+)

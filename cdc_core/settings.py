@@ -119,6 +119,14 @@ class MergeSettings(_Section):
     run_minutes: float = Field(default=30.0, gt=0)
 
 
+class VerifySettings(_Section):
+    """`[verify]`: how often, how much of a large table at a time, into how many ranges at most."""
+
+    every: Duration = 3600.0
+    rows_per_run: Count = 10_000_000
+    ranges: Count = 2048
+
+
 class DagsterSettings(_Section):
     """`[dagster]`: where its history is kept, the page's port, what runs by itself."""
 
@@ -166,6 +174,7 @@ class Settings(_Section):
     spark: SparkSettings = SparkSettings()
     merge: MergeSettings = MergeSettings()
     backfill: BackfillSettings = BackfillSettings()
+    verify: VerifySettings = VerifySettings()
     dagster: DagsterSettings
     tables: dict[Pattern, TableSettings] = Field(default_factory=dict)
     hash_key: SecretStr | None = Field(default=None, repr=False)

@@ -11,7 +11,7 @@ from cdc_core.settings import Settings
 from cdc_core.source.connection import open_briefly
 from cdc_core.source.identity import list_published_tables
 from cdc_core.vocabulary import TableName
-from orchestration import tables
+from orchestration import tables, verified_through
 from orchestration.backfill_asset import build_backfill_asset
 from orchestration.checks import build_staging_checks
 from orchestration.hosting import RUN_TAGS
@@ -33,10 +33,23 @@ def build_definitions(settings: Settings) -> dg.Definitions:
         executor_def=dg.in_process_executor,
         tags=RUN_TAGS,
     )
+    verification = verified_through.build_verification(settings, known)
+    verifying = [] if verification is None else [verification]
+    verify = [
+        dg.define_asset_job(
+            verified_through.JOB_NAME,
+            selection=dg.AssetSelection.checks(checks),
+            description="Compares the tables with the source at one LSN, large ones in rotation.",
+            executor_def=dg.in_process_executor,
+            tags=RUN_TAGS,
+        )
+        for checks in verifying
+    ]
     return dg.Definitions(
         assets=[build_staging_asset(settings), merged, build_backfill_asset(settings, known)],
-        jobs=[build_replicate_job(settings), merge],
-        asset_checks=[build_staging_checks(settings)],
+        jobs=[build_replicate_job(settings), merge, *verify],
+        asset_checks=[build_staging_checks(settings), *verifying],
+        schedules=[verified_through.build_verify_schedule(settings)] if verifying else [],
         sensors=[build_keep_replicating(settings), build_merge_staged_changes(settings)],
         resources={"spark": make_spark_resource(settings)},
         # A process for each step would mean a JVM for each.

@@ -99,7 +99,10 @@ def _decide_to_replicate(
         return active
     if slot is None:
         name = settings.source.slot
-        return Skip(f"slot {name} does not exist. Fix: run `walgate check`")
+        return Skip(
+            f"slot {name} does not exist. Fix: before the first run `walgate init --create`, later"
+            " `walgate recover`"
+        )
     if slot.active_pid is not None:
         return Skip(
             f"slot {slot.name} is held by process {slot.active_pid} of the source, which belongs"

@@ -24,6 +24,7 @@ from cdc_core.source.retention import Retention, find_retention, measure_growth,
 from cdc_core.source.slot import Slot, read_slot
 from cdc_core.source.slot_problems import BUDGET_CODE, find_budget_problems
 from cdc_core.staging.tables import staging_errors
+from cdc_core.staging.verifications import DIFFERENT, Standing, VerificationLedger
 from cdc_core.vocabulary import Lsn, TableName
 from orchestration.backfill_reports import describe_backfills
 from spark_jobs.lake import Bound, Lake, open_table, read_losses
@@ -74,6 +75,7 @@ class _Progress:
     lossy: dict[str, int] = field(default_factory=dict)
     kept: set[str] = field(default_factory=set)
     backfills: list[dict[str, Any]] = field(default_factory=list)
+    standings: dict[str, Standing] = field(default_factory=dict)
     failure: StagingError | None = None
 
 
@@ -140,6 +142,7 @@ def _read_progress(settings: Settings) -> _Progress:
                 states=read_states(lake),
                 tables={str(relation.table) for relation in lake.read_relations().values()},
                 backfills=describe_backfills(settings.lake),
+                standings=VerificationLedger(settings.lake.root).read_standings(),
                 kept={t for t in versions if lake.locate(TableName.parse(t)).is_dir()},
             )
     except StagingError as error:
@@ -218,6 +221,9 @@ def _describe_tables(source: _Source | None, progress: _Progress) -> list[dict[s
     answer = []
     for table in sorted({*published, *progress.tables, *progress.states, *merged}):
         state = progress.states.get(table)
+        standing = progress.standings.get(table)
+        if standing is not None and progress.staged and standing.epoch != progress.staged.epoch:
+            standing = None
         bound = None
         if cut is not None and table in merged:
             bound = cut.merged.get(table, cut.bound)
@@ -229,7 +235,7 @@ def _describe_tables(source: _Source | None, progress: _Progress) -> list[dict[s
                 "fix": state and state.fix,
                 "modes": ["current"],
                 "merged_lsn": None if bound is None else str(bound.lsn),
-                "verified_lsn": None,
+                "verified_lsn": _format_lsn(None if standing is None else standing.lsn),
                 "rows": None,
                 "lossy": progress.lossy.get(table),
                 "holes": None,
@@ -269,15 +275,24 @@ def _list_problems(
             " the lake"
         )
         yield _describe_problem(Severity.WARNING, "table_not_published", what, fix)
-    for state in progress.states.values():
-        if state.state == _HALTED:
-            what = f"{state.table} is halted: {state.reason}"
-            yield _describe_problem(Severity.ERROR, "table_halted", what, state.fix or "")
+    yield from _list_table_problems(progress)
     if not is_up:
         what = "Redis does not answer: no live figures, nothing else is affected"
         yield _describe_problem(
             Severity.WARNING, "redis_down", what, "start Redis, or correct [redis] url"
         )
+
+
+def _list_table_problems(progress: _Progress) -> Iterator[dict[str, Any]]:
+    for state in progress.states.values():
+        if state.state == _HALTED:
+            what = f"{state.table} is halted: {state.reason}"
+            yield _describe_problem(Severity.ERROR, "table_halted", what, state.fix or "")
+    for name, standing in sorted(progress.standings.items()):
+        if standing.result == DIFFERENT:
+            what = f"{name} differed from the source when it was last verified"
+            fix = f"`walgate verify '{name}' --heal`"
+            yield _describe_problem(Severity.ERROR, "table_differs", what, fix)
 
 
 def _list_source_problems(source: _Source | None) -> Iterator[Problem]:

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from cdc_core.errors import LakeError, Retry
 from cdc_core.vocabulary import Lsn, TableName
 from spark_jobs.changes import read_log, survey
-from spark_jobs.lake import Bound, Lake, require_epochs
+from spark_jobs.lake import Bound, Lake, find_bound, open_table, require_epochs
 from spark_jobs.ledger import Cut, find_cut, read_states
 from spark_jobs.outcome import work_out
 from spark_jobs.rows import apply_rows, table_fields, widen
@@ -61,29 +61,39 @@ def find_bound_at(lake: Lake, at: str) -> Bound:
             retry=Retry.AFTER_FIX,
         ) from error
     # A newer epoch may have smaller LSNs; the newest that reaches the LSN is meant.
+    held: list[str] = []
     for epoch in reversed(epochs):
         end = staged.lsn if epoch.number == staged.epoch else _find_end(lake, epoch.app)
         if end is not None and epoch.first_lsn <= lsn <= end:
             return Bound(epoch.number, lsn)
-    oldest = min(epoch.first_lsn for epoch in epochs)
+        if end is not None:
+            held.append(f"{epoch.first_lsn} to {end}")
+    # Between two epochs nothing was captured.
+    stretches = " and from ".join(reversed(held))
     raise LakeError(
-        f"the lake cannot be read at {lsn}: its log goes from {oldest} to {staged.lsn}",
-        fix=f"give an LSN from {oldest} to {staged.lsn}",
+        f"the lake cannot be read at {lsn}: its log goes from {stretches}",
+        fix=f"give an LSN from {stretches}",
         retry=Retry.AFTER_FIX,
     )
 
 
-def table_at(session: SparkSession, lake: Lake, table: TableName, at: Bound) -> Reading:
+def table_at(
+    session: SparkSession, lake: Lake, table: TableName, at: Bound, *, is_newest: bool = False
+) -> Reading:
     """Read a table as it was when every transaction up to a bound was committed, and no other.
 
+    It is read from the version of the newest cut; or, `is_newest`, from the newest version that is
+    not above the bound: what others have done to the table's rows since is in it.
     Raises: LakeError if there is no such table, or its version at the cut is gone.
     """
     cut = find_cut(lake, at)
     name = str(table)
     version = None if cut is None else cut.versions.get(name)
     low = None if cut is None else cut.merged.get(name, cut.bound)
+    if is_newest:
+        version, low = _find_newest(lake, table, at, version, low)
     base = None if version is None else _read_version(session, lake, table, version)
-    if cut is not None and at == cut.bound and base is not None:
+    if cut is not None and at == cut.bound and base is not None and not is_newest:
         return Reading(base, low or at, _find_halt(lake, cut, name))
     log = read_log(session, lake, low, at)
     stretch = plot_stretch(
@@ -116,13 +126,35 @@ def table_at(session: SparkSession, lake: Lake, table: TableName, at: Bound) -> 
 
 
 def list_tables(lake: Lake) -> list[TableName]:
-    """Every table that the log ever announced."""
-    return sorted({relation.table for relation in lake.read_relations().values()})
+    """Every table that the log ever announced, and those merged from a log that is gone."""
+    cut = find_cut(lake)
+    merged = {TableName.parse(table) for table in cut.versions} if cut else set()
+    return sorted(merged | {relation.table for relation in lake.read_relations().values()})
 
 
 def _find_end(lake: Lake, app: str) -> Lsn | None:
     lsn = DeltaTable(lake.changes).transaction_version(app)
     return None if lsn is None else Lsn(lsn)
+
+
+def _find_newest(
+    lake: Lake, table: TableName, at: Bound, version: int | None, low: Bound | None
+) -> tuple[int | None, Bound | None]:
+    """The newest version that holds nothing above a bound, and how far it has come in the log.
+
+    `version` is that of the newest cut below the bound, which has come to `low`.
+    """
+    newest = open_table(lake.locate(table))
+    if newest is None:
+        return version, low
+    epochs = lake.read_epochs()
+    known = None if version is None else find_bound(_open_version(lake, table, version), epochs)
+    for number in range(newest.version(), -1 if version is None else version, -1):
+        through = find_bound(_open_version(lake, table, number), epochs)
+        if through is not None and through <= at:
+            # A commit of others has brought it no further than the cut's own version.
+            return number, low if through == known else through
+    return version, low
 
 
 def _read_version(session: SparkSession, lake: Lake, table: TableName, version: int) -> DataFrame:

@@ -95,14 +95,20 @@ class Lake:
         return self.root / "tables" / table.path
 
     def read_epochs(self) -> list[Epoch]:
-        """Every epoch, oldest first."""
+        """Every epoch that has its slot, oldest first."""
         epochs = open_table(self.root / "staging" / "epochs")
         if epochs is None:
             return []
         rows = epochs.to_pyarrow_table(columns=["epoch", "system_id", "first_lsn"]).to_pylist()
-        # A promotion that was followed has a row of its own in the same epoch.
-        found = {Epoch(row["epoch"], row["system_id"], Lsn(row["first_lsn"])) for row in rows}
-        return sorted(found, key=lambda epoch: epoch.number)
+        # A promotion that was followed has a row of its own in the same epoch; of two recoveries at
+        # once the later slot is the one that is there.
+        rows.sort(key=lambda row: (row["epoch"], row["first_lsn"]))
+        found = {
+            row["epoch"]: Epoch(row["epoch"], row["system_id"], Lsn(row["first_lsn"]))
+            for row in rows
+            if row["first_lsn"]
+        }
+        return list(found.values())
 
     def read_relations(self) -> dict[int, Relation]:
         """Every relation that was announced, by version."""
@@ -123,9 +129,15 @@ class Lake:
         }
 
     def read_staged(self, epochs: list[Epoch]) -> Bound | None:
-        """How far the log reaches; None before anything was staged."""
+        """How far the log reaches; None before anything was staged.
+
+        A newer epoch with nothing in it reaches to where it begins.
+        """
         log = open_table(self.changes)
-        return None if log is None else find_bound(log, epochs)
+        found = None if log is None else find_bound(log, epochs)
+        if found is None or found.epoch == epochs[-1].number:
+            return found
+        return Bound(epochs[-1].number, epochs[-1].first_lsn)
 
     @contextmanager
     def lock_table(self, name: str, *, jvm: int | None) -> Iterator[None]:

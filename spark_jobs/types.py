@@ -21,10 +21,21 @@ from pyspark.sql import types as T
 
 from cdc_core.column_types import ColumnType
 from cdc_core.vocabulary import Column
+from spark_jobs.canonical import (
+    Write,
+    write_array,
+    write_bits,
+    write_bool,
+    write_bytes,
+    write_moment,
+    write_plain,
+    write_trimmed,
+)
 from spark_jobs.types_built_in import ELEMENTS, OIDS
 
 _MAX_PRECISION = 38
 _UNCONSTRAINED = T.DecimalType(38, 18)
+_SPOKEN = (T.StringType, T.BinaryType, T.TimestampType, T.TimestampNTZType)
 
 _DATE_FORM = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _TIMESTAMP_FORM = _DATE_FORM + r" [0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
@@ -38,9 +49,10 @@ _BACKSLASH, _QUOTE = "\ufffe", "\uffff"
 class TypeMapping:
     """How values of a Postgres type stand in a table.
 
-    `parse` gives NULL where the text does not fit; `loses` says which of the texts that fit are not
-    given back by their value, None if all are. `is_exact` says that each text has its own typed
-    value, so that rows can be identified by it. `raw` says to a reader what `_raw` holds.
+    `parse` gives NULL where the text does not fit; `write` gives back the text of a value (of a
+    float its bits); `loses` says which of the texts that fit are not given back by their value,
+    None if all are. `is_exact` says that each text has its own typed value, so that rows can be
+    identified by it. `raw` says to a reader what `_raw` holds.
     """
 
     spark_type: T.DataType
@@ -49,6 +61,12 @@ class TypeMapping:
     is_total: bool = False  # Every text fits, and is given back.
     loses: Callable[[Expression], Expression] | None = None
     raw: str = ""
+    write: Write = write_plain
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether no text of its values needs quotes in an array."""
+        return not isinstance(self.spark_type, _SPOKEN)
 
     def is_raw(self, text: Expression, value: Expression) -> Expression:
         """Whether a text must be kept beside the value that was read from it."""
@@ -154,6 +172,7 @@ def _open_decimal(decimal: T.DecimalType) -> TypeMapping:
         False,
         loses=lambda text: text.rlike(r"\.[0-9]*0(\z|[,}])"),
         raw="NaN, ±Infinity, what is longer; beside the value where zeros end its fraction",
+        write=write_trimmed if decimal.scale else write_plain,
     )
 
 
@@ -175,7 +194,7 @@ def _float(kind: T.DataType) -> TypeMapping:
         overflows = (F.abs(value) == float("inf")) & ~text.endswith("Infinity")
         return _where(text.rlike(rf"\A{_FLOAT_FORM}\z") & ~overflows, value)
 
-    return TypeMapping(kind, parse, False)
+    return TypeMapping(kind, parse, False, write=write_bits(kind.simpleString()))
 
 
 def _array(element: TypeMapping) -> TypeMapping:
@@ -212,6 +231,7 @@ def _array(element: TypeMapping) -> TypeMapping:
         loses=loses,
         raw="more dimensions, elements that do not fit; "
         "beside the value what its elements lose, and a lower bound other than 1",
+        write=write_array(element.write, is_bare=element.is_bare),
     )
 
 
@@ -245,16 +265,18 @@ _STRING = TypeMapping(T.StringType(), lambda text: text, True, True)
 _UNLIMITED_NUMERIC = _open_decimal(_UNCONSTRAINED)
 _INTEGERS = {"smallint": T.ShortType(), "int": T.IntegerType(), "bigint": T.LongType()}
 _MAPPINGS = {
-    "bool": TypeMapping(T.BooleanType(), _parse_bool, True),
+    "bool": TypeMapping(T.BooleanType(), _parse_bool, True, write=write_bool),
     "int2": _integer(T.ShortType()),
     "int4": _integer(T.IntegerType()),
     "int8": _integer(T.LongType()),
     "oid": _integer(T.LongType()),
     "float4": _float(T.FloatType()),
     "float8": _float(T.DoubleType()),
-    "bytea": TypeMapping(T.BinaryType(), _parse_bytea, True),
+    "bytea": TypeMapping(T.BinaryType(), _parse_bytea, True, write=write_bytes),
     "date": TypeMapping(T.DateType(), _parse_date, False, raw=_FAR),
     "timestamp": TypeMapping(T.TimestampNTZType(), _parse_timestamp, False, raw=_FAR),
-    "timestamptz": TypeMapping(T.TimestampType(), _parse_timestamptz, False, raw=_FAR),
+    "timestamptz": TypeMapping(
+        T.TimestampType(), _parse_timestamptz, False, raw=_FAR, write=write_moment
+    ),
 }
 _BY_OID = {OIDS[name]: mapping for name, mapping in _MAPPINGS.items()}

@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 
 from cdc_core.coordination.live import Figures
 from cdc_core.errors import Retry, SourceError, StagingError
-from cdc_core.staging.log import Epoch, Fenced
+from cdc_core.staging.epochs import Epoch
+from cdc_core.staging.log import Fenced
 from cdc_core.staging.parts import Part, PartWriter
 from cdc_core.vocabulary import Lsn, Relation, TransactionId
 
@@ -29,7 +30,7 @@ class Storage:
     commits: list[tuple[set[str], str, int]] = field(default_factory=list)
     changes: dict[str, pa.Table] = field(default_factory=dict)
     epochs: list[Epoch] = field(default_factory=list)
-    relations: dict[int, tuple[Relation, Lsn]] = field(default_factory=dict)
+    relations: dict[tuple[int, int], tuple[Relation, Lsn]] = field(default_factory=dict)
     refusals: list[str] = field(default_factory=list)
 
 
@@ -42,12 +43,15 @@ class MemoryLog:
         self._spool = spool
         self._version = len(storage.commits)
         self._landed_before: Lsn | None = None
-        self._own: set[int] = set()
+        self._own: set[tuple[int, int]] = set()
+        self._epoch: int | None = None
 
     def read_epoch(self) -> Epoch | None:
         """Give the newest incarnation of the slot."""
-        epochs = self._storage.epochs
-        return max(epochs, key=lambda epoch: (epoch.epoch, epoch.timeline)) if epochs else None
+        ordered = sorted(
+            self._storage.epochs, key=lambda epoch: (epoch.epoch, epoch.first_lsn, epoch.timeline)
+        )
+        return ordered[-1] if ordered else None
 
     def begin_epoch(self, epoch: Epoch) -> None:
         """Record a new incarnation."""
@@ -55,11 +59,13 @@ class MemoryLog:
 
     def latest_relation(self, oid: int) -> Relation | None:
         """Give the newest stored relation of a table."""
-        landed = self._landed_before
+        landed, stored = self._landed_before, self._storage.relations
+        epoch = self._epoch or max((epoch for epoch, _ in stored), default=0)
         known = [
             (relation, lsn)
-            for version, (relation, lsn) in self._storage.relations.items()
-            if relation.oid == oid and (landed is None or lsn < landed or version in self._own)
+            for key, (relation, lsn) in stored.items()
+            if (key[0], relation.oid) == (epoch, oid)
+            and (landed is None or lsn < landed or key in self._own)
         ]
         return max(known, key=lambda pair: pair[1])[0] if known else None
 
@@ -75,6 +81,7 @@ class MemoryLog:
         ends = [end for _, name, end in self._storage.commits if name == epoch.application]
         self._landed_before = Lsn(ends[-1]) if ends else epoch.first_lsn
         self._own.clear()
+        self._epoch = epoch.epoch
         return self._landed_before
 
     def read_transactions(self, epoch: Epoch, *, since: Lsn) -> Iterator[TransactionId]:
@@ -91,10 +98,10 @@ class MemoryLog:
 
     def store_relations(self, relations: Iterable[tuple[Relation, Lsn]], *, epoch: int) -> None:
         """Write the relations not stored yet."""
-        del epoch
         for relation, lsn in relations:
-            self._own |= {relation.version} - self._storage.relations.keys()
-            self._storage.relations.setdefault(relation.version, (relation, lsn))
+            key = epoch, relation.version
+            self._own |= {key} - self._storage.relations.keys()
+            self._storage.relations.setdefault(key, (relation, lsn))
 
     def write_part(self, changes: pa.Table) -> Part:
         """Write changes to a part that no reader sees yet."""

@@ -58,6 +58,10 @@ class Told:
     on_held: Callable[[str | None], None]
 
 
+class EpochOver(Exception):
+    """The log was begun anew: what was said to capture before is not in it, and never will be."""
+
+
 class Session:
     """What one session asks of capture, and what it hears of it."""
 
@@ -86,6 +90,7 @@ class Session:
         self._tail = Tail(lake.root)
         self._memory = uuid.uuid4().hex
         self._remembered_from: Position | None = None
+        self._epoch: int | None = None
         self._is_forgotten = False
         self._swept: str | None = None
         self._swept_lsn: Lsn | None = None
@@ -93,7 +98,10 @@ class Session:
         self._reading: Reading | None = None
 
     def begin(self) -> Position:
-        """Have capture remember from here on; wait until all that came before can be seen."""
+        """Have capture remember from here on; wait until all that came before can be seen.
+
+        Raises, as all of these: EpochOver.
+        """
         self._memory, self._remembered_from = uuid.uuid4().hex, None
         self._show_life()
         snapshot = Snapshot.parse(self._steps.read_snapshot())
@@ -109,6 +117,7 @@ class Session:
         self._is_forgotten = False
         reach("after_backfill_begun")
         assert self._remembered_from is not None
+        self._epoch = self._remembered_from.epoch
         return self._remembered_from
 
     def read(self, plan: Plan) -> None:
@@ -239,6 +248,8 @@ class Session:
         """Note what the log says has become of our steps."""
         chunks: list[StagedChunk] = []
         for staged in self._tail.read():
+            if self._epoch is not None and staged.position.epoch != self._epoch:
+                raise EpochOver
             said = read_said(staged, self._backfill)
             if said is None:
                 continue

@@ -17,7 +17,7 @@ from cdc_core.backfill.chunk_size import ChunkSize
 from cdc_core.backfill.plan import Plan, Range
 from cdc_core.backfill.reading import Resolved, Wanted, resolve
 from cdc_core.backfill.results import Progress, read_said, read_staged_chunk
-from cdc_core.backfill.session import Session, Told
+from cdc_core.backfill.session import EpochOver, Session, Told
 from cdc_core.backfill.sharing import Sharing
 from cdc_core.errors import Retry, WalgateError
 from cdc_core.settings import LakeSettings
@@ -101,9 +101,9 @@ class Backfill:
                 state = self._run_as(unfinished.begun.id, resolved, unfinished)
                 if state is not None:
                     return state
-            # What was unfinished is of an epoch that is over.
-            state = self._run_as(uuid.uuid4().hex, resolved, None)
-            assert state is not None
+            # What was unfinished is of an epoch that is over, and this one may end too.
+            while (state := self._run_as(uuid.uuid4().hex, resolved, None)) is None:
+                pass
             return state
         finally:
             self._steps.close()
@@ -124,7 +124,7 @@ class Backfill:
                     session.read(Plan.of_keys(keys, at_once=_KEYS_AT_ONCE))
                 finally:
                     session.end()
-        except _Stopped:
+        except (_Stopped, EpochOver):
             return False
         finally:
             self._steps.close()
@@ -194,6 +194,8 @@ class Backfill:
             else:
                 fields = {"table": str(self._wanted.table), "reason": resolved.unswept}
                 _logger.warning("what is gone is not removed", extra={"fields": fields})
+        except EpochOver:
+            return None
         finally:
             session.end()
         whole = swept if resolved.scope.is_whole else None

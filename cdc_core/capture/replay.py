@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from cdc_core.errors import START_ANEW, Retry, WrongServer
+from cdc_core.errors import RECOVER, Retry, WrongServer
 from cdc_core.protocol.messages import Begin
 from cdc_core.vocabulary import Lsn, TransactionId
 
@@ -32,9 +32,13 @@ class Replay:
         """Whether a transaction that begins is staged. Raises: WrongServer, past a missing one."""
         if begin.commit_lsn < self._staged:
             return True
+        self.end()
+        return False
+
+    def end(self) -> None:
+        """Nothing more comes that is staged. Raises: WrongServer where one is missing."""
         if self._expected:
             raise self._other_history(f"lacks the transaction at {self._expected[0].commit_lsn}")
-        return False
 
     def check(self, begin: Begin) -> None:
         """Take a transaction with entries that was sent again. Raises: WrongServer."""
@@ -51,6 +55,6 @@ class Replay:
     def _other_history(self, found: str) -> WrongServer:
         return WrongServer(
             f"the server's history is not the one that was staged up to {self._staged}: it {found}",
-            fix="the server was restored or replaced: " + START_ANEW,
+            fix="the server was restored or replaced: " + RECOVER,
             retry=Retry.AFTER_FIX,
         )

@@ -17,6 +17,7 @@ from functools import partial
 from cdc_core.backfill.steps import Sweep, Watermark
 from cdc_core.capture.backfills import Spooled
 from cdc_core.capture.concealing import make_conceal
+from cdc_core.capture.continuity import require_begun, require_server
 from cdc_core.capture.loop import Bound, CaptureLoop
 from cdc_core.capture.marker import Marker
 from cdc_core.capture.memory import return_freed_memory
@@ -28,15 +29,7 @@ from cdc_core.capture.transactions import Collector
 from cdc_core.capture.writer import Writer
 from cdc_core.coordination.lease import Lease
 from cdc_core.coordination.live import Figures
-from cdc_core.errors import (
-    START_ANEW,
-    Retry,
-    SlotInUse,
-    SlotLost,
-    SourceSilent,
-    WalgateError,
-    WrongServer,
-)
+from cdc_core.errors import Retry, SlotInUse, SourceSilent, WalgateError
 from cdc_core.protocol.messages import Announcement
 from cdc_core.settings import LakeSettings, Settings
 from cdc_core.source.server import MarkConnection, Source
@@ -44,7 +37,8 @@ from cdc_core.source.slot import Slot, require_continuation
 from cdc_core.spooled import Chunk, Sweeping
 from cdc_core.staging.adoption import Adoption, remember_log, require_log
 from cdc_core.staging.chunks import ChunkFolder
-from cdc_core.staging.log import Epoch, Fenced, Log
+from cdc_core.staging.epochs import Epoch
+from cdc_core.staging.log import Fenced, Log
 from cdc_core.vocabulary import Lsn, Relation
 
 _FIRST_PAUSE_S = 0.5
@@ -147,12 +141,22 @@ def _take_slot(settings: Settings, source: Source, log: ChangeLog, bound: Bound)
     """Hold the slot, then read what staging has; it may not have changed hands in between."""
     known = log.read_epoch()
     if known is not None:
-        _require_server(settings, source, known, log.read_staged(known))
+        require_begun(known)
+        require_server(
+            known,
+            staged=log.read_staged(known),
+            slot=settings.source.slot,
+            system_id=source.server.system_id,
+            timeline=source.server.timeline,
+            find_switch=source.stream.switch_point,
+        )
     source.read_slot()
     source.require_publications()
     slot = source.take_slot(bound.is_met)
     assert slot.confirmed_flush is not None
     epoch = log.read_epoch()
+    if epoch is not None:
+        require_begun(epoch)
     if epoch is None:
         epoch = Epoch(
             epoch=1,
@@ -184,41 +188,6 @@ def _take_slot(settings: Settings, source: Source, log: ChangeLog, bound: Bound)
     # Asked only now: what the server said when it was connected to is older than a slot waited for.
     require_continuation(slot, staged=staged, current=source.read_current_lsn())
     return _Start(epoch, staged, slot)
-
-
-def _require_server(settings: Settings, source: Source, epoch: Epoch, staged: Lsn) -> None:
-    """The server and the slot are those that staging was filled from."""
-    server = source.server
-    fix = "point [source] at the server that was replicated, or " + START_ANEW
-    if server.system_id != epoch.system_id:
-        raise WrongServer(
-            f"the server's system identifier is {server.system_id}, staging was filled from"
-            f" {epoch.system_id}",
-            fix=fix,
-            retry=Retry.AFTER_FIX,
-        )
-    if settings.source.slot != epoch.slot:
-        raise SlotLost(
-            f"[source] slot is {settings.source.slot}, staging was filled from {epoch.slot}",
-            fix=f'set slot = "{epoch.slot}", or {START_ANEW}',
-            retry=Retry.AFTER_FIX,
-        )
-    if server.timeline < epoch.timeline:
-        raise WrongServer(
-            f"the server is on timeline {server.timeline}, staging was filled from timeline"
-            f" {epoch.timeline}",
-            fix=fix,
-            retry=Retry.AFTER_FIX,
-        )
-    if server.timeline > epoch.timeline:
-        switched = source.stream.switch_point(epoch.timeline)
-        if switched < staged:
-            raise WrongServer(
-                f"the server left timeline {epoch.timeline} at {switched}, before the staged LSN"
-                f" {staged}: what was staged after it is not in its history",
-                fix=fix,
-                retry=Retry.AFTER_FIX,
-            )
 
 
 def _stream(run: _Run, source: Source, log: ChangeLog, start: _Start, progress: Progress) -> None:

@@ -12,7 +12,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from cdc_core.coordination.live import Figures
-from cdc_core.staging.log import Epoch
+from cdc_core.staging.epochs import Epoch
 from cdc_core.staging.parts import Part, PartWriter
 from cdc_core.vocabulary import Lsn, Relation, TransactionId
 

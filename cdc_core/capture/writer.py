@@ -17,7 +17,7 @@ from cdc_core.capture.batches import Batch
 from cdc_core.capture.progress import Progress
 from cdc_core.capture.shores import ChangeLog
 from cdc_core.errors import Retry, StagingError
-from cdc_core.staging.log import Epoch
+from cdc_core.staging.epochs import Epoch
 from cdc_core.staging.parts import Part
 from cdc_core.vocabulary import Lsn, Relation
 

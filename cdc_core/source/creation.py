@@ -79,6 +79,13 @@ def create_replication(
     return Creation(tuple(made), ())
 
 
+def make_slot_statement(name: str) -> sql.Composed:
+    """The SQL that makes a slot."""
+    return sql.SQL("SELECT pg_create_logical_replication_slot({}, 'pgoutput')").format(
+        sql.Literal(name)
+    )
+
+
 def _missing_statements(
     connection: psycopg.Connection, source: SourceSettings, tables: Sequence[TableName]
 ) -> list[tuple[str, sql.Composed]]:
@@ -105,10 +112,7 @@ def _missing_statements(
         ).format(sql.Identifier(publication), names)
         found.append((f"publication {publication}", create))
     if not has_slot:
-        create = sql.SQL("SELECT pg_create_logical_replication_slot({}, 'pgoutput')").format(
-            sql.Literal(source.slot)
-        )
-        found.append((f"slot {source.slot}", create))
+        found.append((f"slot {source.slot}", make_slot_statement(source.slot)))
     return found
 
 

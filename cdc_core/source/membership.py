@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import psycopg
 
-from cdc_core.errors import START_ANEW, Retry, SourceError
+from cdc_core.errors import RECOVER, Retry, SourceError
 from cdc_core.source.connection import source_errors
 from cdc_core.vocabulary import quote_identifier
 
@@ -90,6 +90,6 @@ def require_publications(connection: psycopg.Connection, publications: Sequence[
         raise SourceError(
             f"publication {', '.join(missing)} does not exist: the server sends nothing of its"
             " tables, or ends the stream",
-            fix="before anything is staged: make it, then the slot again; otherwise " + START_ANEW,
+            fix="make it; before anything is staged make the slot again too, otherwise " + RECOVER,
             retry=Retry.AFTER_FIX,
         )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import pq
 
-from cdc_core.errors import START_ANEW, Retry, SourceError, SourceSilent
+from cdc_core.errors import RECOVER, Retry, SourceError, SourceSilent
 from cdc_core.protocol import frames
 from cdc_core.settings import SourceSettings
 from cdc_core.source.connection import (
@@ -220,7 +220,7 @@ class ReplicationStream:
             raise SourceError(
                 f"replication stopped: {reason} (SQLSTATE {state})",
                 fix="run `walgate check`; where the publication was made, or made again, after"
-                " changes that the slot has yet to read, " + START_ANEW,
+                " changes that the slot has yet to read, " + RECOVER,
                 retry=Retry.AFTER_FIX,
             )
         raise SourceError(
@@ -229,10 +229,13 @@ class ReplicationStream:
             retry=Retry.LATER,
         )
 
-    def send_status(self, flushed: Lsn) -> None:
-        """Confirm everything up to `flushed`; ask for an answer in time. Raises: SourceError."""
+    def send_status(self, flushed: Lsn, *, is_asking: bool = False) -> None:
+        """Confirm everything up to `flushed`; ask for an answer in time, or now.
+
+        Raises: SourceError.
+        """
         now = time.monotonic()
-        ask = now - self._asked_at >= self._silence_s / _ASKED_WITHIN
+        ask = is_asking or now - self._asked_at >= self._silence_s / _ASKED_WITHIN
         if ask:
             self._asked_at = now
         message = frames.format_status(flushed, unix_us=time.time_ns() // 1000, reply_requested=ask)

@@ -20,11 +20,16 @@ select exists (select from pg_roles
 """
 
 
-def require_replication(connection: psycopg.Connection) -> None:
-    """The role may open a walsender. Raises: SourceError."""
+def may_replicate(connection: psycopg.Connection) -> bool:
+    """Whether the role may open a walsender and make slots. Raises: SourceError."""
     with source_errors("read the role's attributes"):
         row = connection.execute(MAY_REPLICATE).fetchone()
-    if row != (True,):
+    return row == (True,)
+
+
+def require_replication(connection: psycopg.Connection) -> None:
+    """The role may open a walsender. Raises: SourceError."""
+    if not may_replicate(connection):
         role = connection.info.user
         raise SourceError(
             f"role {role} may not replicate: expected the attribute REPLICATION, found none",

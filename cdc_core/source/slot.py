@@ -7,7 +7,7 @@ from datetime import datetime
 
 import psycopg
 
-from cdc_core.errors import START_ANEW, Retry, SlotInUse, SlotLost, SourceError
+from cdc_core.errors import RECOVER, Retry, SlotInUse, SlotLost, SourceError
 from cdc_core.source.connection import CAPTURE_NAME, source_errors
 from cdc_core.vocabulary import Lsn
 
@@ -115,37 +115,42 @@ def require_usable(slot: Slot | None, *, name: str, database: str) -> Slot:
     if slot is None:
         raise SlotLost(
             f"slot {name} does not exist",
-            fix="before the first run: `walgate init --create` makes it; otherwise " + START_ANEW,
+            fix="before the first run: `walgate init --create` makes it; otherwise " + RECOVER,
             retry=Retry.AFTER_FIX,
         )
-    if slot.slot_type != "logical" or slot.plugin != "pgoutput":
-        raise SourceError(
-            f"slot {name} is a {slot.slot_type} slot of plugin {slot.plugin}, expected a logical"
-            " one of pgoutput",
-            fix="name another slot in [source] slot",
-            retry=Retry.AFTER_FIX,
-        )
-    if slot.database != database:
-        raise SourceError(
-            f"slot {name} belongs to database {slot.database}, expected {database}",
-            fix="name another slot in [source] slot, or the other database in [source] dsn",
-            retry=Retry.AFTER_FIX,
-        )
-    if slot.two_phase:
-        raise SourceError(
-            f"slot {name} was made with two_phase = true, expected false",
-            fix="name another slot in [source] slot; prepared transactions arrive at their commit",
-            retry=Retry.AFTER_FIX,
-        )
+    require_kind(slot, database=database)
     if slot.is_lost or slot.confirmed_flush is None:
         reason = f", invalidated for {slot.invalidation}" if slot.invalidation else ""
         raise SlotLost(
             f"slot {name} is lost: wal_status {slot.wal_status}, restart LSN {slot.restart}"
             f"{reason}; the server may have removed WAL that it needed",
-            fix=START_ANEW,
+            fix=RECOVER,
             retry=Retry.AFTER_FIX,
         )
     return slot
+
+
+def require_kind(slot: Slot, *, database: str) -> None:
+    """The slot is one that capture reads, of this database. Raises: SourceError."""
+    if slot.slot_type != "logical" or slot.plugin != "pgoutput":
+        raise SourceError(
+            f"slot {slot.name} is a {slot.slot_type} slot of plugin {slot.plugin}, expected a"
+            " logical one of pgoutput",
+            fix="name another slot in [source] slot",
+            retry=Retry.AFTER_FIX,
+        )
+    if slot.database != database:
+        raise SourceError(
+            f"slot {slot.name} belongs to database {slot.database}, expected {database}",
+            fix="name another slot in [source] slot, or the other database in [source] dsn",
+            retry=Retry.AFTER_FIX,
+        )
+    if slot.two_phase:
+        raise SourceError(
+            f"slot {slot.name} was made with two_phase = true, expected false",
+            fix="name another slot in [source] slot; prepared transactions arrive at their commit",
+            retry=Retry.AFTER_FIX,
+        )
 
 
 def require_continuation(slot: Slot, *, staged: Lsn, current: Lsn) -> None:
@@ -155,14 +160,15 @@ def require_continuation(slot: Slot, *, staged: Lsn, current: Lsn) -> None:
     if confirmed > staged:
         raise SlotLost(
             f"slot {slot.name} is confirmed to {confirmed}, past the staged LSN {staged}: it was"
-            " made again or consumed by another, and the changes between are in neither",
-            fix=START_ANEW,
+            " made again or consumed by another, or the lake is an older copy; the changes between"
+            " are in neither",
+            fix=RECOVER,
             retry=Retry.AFTER_FIX,
         )
     if staged > current:
         raise SlotLost(
             f"the server is at {current}, before the staged LSN {staged}: it went back in time",
-            fix=START_ANEW,
+            fix=RECOVER,
             retry=Retry.AFTER_FIX,
         )
 

@@ -38,7 +38,8 @@ def find_slot_problems(
             f"slot {name} does not exist",
             "a logical slot of pgoutput",
             "none of that name",
-            f"before the first run `walgate init --create`, or {create}",
+            "once anything is staged `walgate recover`; before that `walgate init --create`, or"
+            f" {create}",
         )
         if server.slots >= server.slot_limit:
             yield Problem(
@@ -87,7 +88,7 @@ def find_slot_problems(
             f"slot {name} is lost: the server has removed WAL that it needed",
             "wal_status reserved or extended",
             f"wal_status {slot.wal_status}",
-            f"the changes in between are gone: {drop} starts again from now, in an empty lake",
+            "run `walgate recover`: it makes the slot again and has every table read again",
         )
     elif slot.wal_status == "unreserved":
         yield Problem(

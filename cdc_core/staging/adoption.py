@@ -14,10 +14,9 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from cdc_core.errors import START_ANEW, Retry, StagingError
+from cdc_core.errors import RECOVER, Retry, StagingError
 from cdc_core.staging.parts import sync_folder
 
-# Named in START_ANEW too.
 _MARK = "adopted.json"
 
 _logger = logging.getLogger("walgate.capture")
@@ -46,7 +45,7 @@ def require_log(state_folder: Path, *, root: Path, slot: str) -> None:
     raise StagingError(
         f"the log is gone from {root}: slot {slot} of server {adopted.system_id} was consumed into"
         f" it, expected {epochs}, found {found}",
-        fix=f"mount or restore the lake and run again, or {START_ANEW}",
+        fix=f"mount or restore the lake and run again, or {RECOVER}",
         retry=Retry.AFTER_FIX,
     )
 

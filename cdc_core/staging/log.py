@@ -12,8 +12,6 @@ import json
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,6 +23,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from cdc_core.crash_points import reach
 from cdc_core.layout import CHANGES_SCHEMA, EPOCHS_SCHEMA
 from cdc_core.staging.chunks import ChunkFolder
+from cdc_core.staging.epochs import Epoch, choose_newest, find_staged
 from cdc_core.staging.parts import (
     Part,
     PartWriter,
@@ -41,25 +40,6 @@ from cdc_core.staging.tables import (
     staging_errors,
 )
 from cdc_core.vocabulary import Lsn, Relation, TransactionId
-
-
-@dataclass(frozen=True, slots=True)
-class Epoch:
-    """One incarnation of the slot, as `staging/epochs` has it."""
-
-    epoch: int
-    system_id: str
-    timeline: int
-    slot: str
-    publication: str
-    first_lsn: Lsn
-    started_at: datetime
-    reason: str
-
-    @property
-    def application(self) -> str:
-        """The app transaction whose version is the staged LSN."""
-        return f"walgate:{self.system_id}:{self.epoch}"
 
 
 class Fenced(Exception):
@@ -80,11 +60,7 @@ class Log:
 
     def read_epoch(self) -> Epoch | None:
         """The newest incarnation of the slot; None before the first run."""
-        rows = read_rows(self._epochs)
-        if not rows:
-            return None
-        row = max(rows, key=lambda row: (row["epoch"], row["timeline"]))
-        return Epoch(**{**row, "first_lsn": Lsn(row["first_lsn"])})
+        return choose_newest(read_rows(self._epochs))
 
     def begin_epoch(self, epoch: Epoch) -> None:
         """Record a new incarnation of the slot. Raises: StagingError."""
@@ -100,8 +76,7 @@ class Log:
         """
         with staging_errors("read the staged LSN"):
             self._changes = reopen_table(self.changes_folder)
-            version = self._changes.transaction_version(epoch.application)
-        staged = epoch.first_lsn if version is None else Lsn(version)
+            staged = find_staged(self._changes, epoch)
         self._relations.reload((epoch.epoch, staged))
         return staged
 

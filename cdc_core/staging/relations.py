@@ -15,12 +15,16 @@ from cdc_core.vocabulary import Column, Lsn, Relation, ReplicaIdentity, TableNam
 
 
 class RelationStore:
-    """The relations on disk; a version is a hash of its content, so it is written once."""
+    """The relations on disk; a version is a hash of its content, so an epoch writes it once.
+
+    Tables are known by oid, which means another table on another server: what is newest is that of
+    one epoch.
+    """
 
     def __init__(self, folder: Path) -> None:
         """Read what is there. Raises: StagingError."""
         self._folder = folder
-        self._versions: set[int] = set()
+        self._versions: set[tuple[int, int]] = set()
         self._latest: dict[int, Relation] = {}
         open_table(folder, RELATIONS_SCHEMA)
         self.reload()
@@ -28,16 +32,18 @@ class RelationStore:
     def reload(self, staged: tuple[int, Lsn] | None = None) -> None:
         """Open the table at its newest version and read it; `staged` is an epoch and its LSN.
 
-        What was stored for a transaction that has not landed is known, and not the newest: that
-        transaction comes again, after others that are older. Raises: StagingError.
+        Without it the newest epoch counts that has any. What was stored for a transaction that has
+        not landed is known, and not the newest: that transaction comes again, after others that are
+        older. Raises: StagingError.
         """
         self._table = reopen_table(self._folder)
         rows = sorted(read_rows(self._table), key=lambda row: (row["epoch"], row["first_lsn"]))
-        self._versions = {row["relation_version"] for row in rows}
+        self._versions = {(row["epoch"], row["relation_version"]) for row in rows}
+        epoch = staged[0] if staged else max((row["epoch"] for row in rows), default=0)
         self._latest = {
             row["oid"]: read_relation(row)
             for row in rows
-            if staged is None or (row["epoch"], row["first_lsn"]) < staged
+            if row["epoch"] == epoch and (staged is None or row["first_lsn"] < staged[1])
         }
 
     def latest(self, oid: int) -> Relation | None:
@@ -49,7 +55,11 @@ class RelationStore:
 
         Raises: StagingError, after which it may be called again.
         """
-        new = {r.version: (r, lsn) for r, lsn in relations if r.version not in self._versions}
+        new = {
+            relation.version: (relation, lsn)
+            for relation, lsn in relations
+            if (epoch, relation.version) not in self._versions
+        }
         if not new:
             return
         rows = [
@@ -64,7 +74,7 @@ class RelationStore:
         except StagingError:
             self.reload()
             raise
-        self._versions.update(new)
+        self._versions.update((epoch, version) for version in new)
         self._latest.update({relation.oid: relation for relation, _ in new.values()})
 
 

@@ -17,7 +17,18 @@ from typing import Annotated
 
 import typer
 
-from orchestration.cli import backfill, demo, pipeline, publish, query, set_up, state, up
+from orchestration.cli import (
+    backfill,
+    demo,
+    pipeline,
+    publish,
+    query,
+    recover,
+    set_up,
+    state,
+    up,
+    verify,
+)
 from orchestration.cli.context import Context
 from orchestration.failures import explain_failure, trace_failure
 from orchestration.log_lines import start_logging
@@ -34,7 +45,9 @@ publish.register(app)
 pipeline.register(app)
 backfill.register(app)
 state.register(app)
+recover.register(app)
 query.register(app)
+verify.register(app)
 up.register(app)
 demo.register(app)
 

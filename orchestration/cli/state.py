@@ -55,8 +55,11 @@ def format_status(answer: dict[str, Any]) -> Iterator[str]:
     width = max((len(table["table"]) for table in answer["tables"]), default=0)
     for table in answer["tables"]:
         reason = f": {table['reason']}; fix: {table['fix']}" if table["reason"] else ""
-        merged = _show(table["merged_lsn"])
-        yield f"table    {table['table']:{width}}  {table['state']}, merged {merged}{reason}"
+        merged, verified = _show(table["merged_lsn"]), _show(table["verified_lsn"])
+        yield (
+            f"table    {table['table']:{width}}  {table['state']}, merged {merged}, verified"
+            f" {verified}{reason}"
+        )
     for backfill in answer["backfills"]:
         yield (
             f"backfill {backfill['table']} {backfill['state']}, {backfill['rows']} of about"

@@ -61,6 +61,11 @@ root = {root}
 # linger_seconds = 60          # a run under Dagster waits this long for more
 # run_minutes = 30             # and ends after this at the latest
 
+# [verify]
+# every = "1h"                 # under Dagster
+# rows_per_run = 10000000      # of a larger table a part at a time, in rotation
+# ranges = 2048                # of a table are summed up at first; those that differ are narrowed
+
 # [dagster]
 # home = ".walgate/dagster"    # runs, ticks and events
 # port = 3000                  # of its page, on loopback

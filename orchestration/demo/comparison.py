@@ -1,9 +1,9 @@
 """Every table of the source against its rows in the lake, by EXCEPT ALL both ways, as text.
 
 The lake's rows go into a temporary table of the source's server (those are not replicated), a text
-column for each of theirs; PostgreSQL, under the output settings that capture uses, says how its own
-rows read and compares. What `_raw` holds is taken from there. A hole is a value that is not
-known: its name stands in a column of its own, which is empty for every row of the source.
+column for each of theirs, as a verification writes them on both sides; but here PostgreSQL compares
+the texts themselves. A hole is a value that is not known: its name stands in a column of its own,
+which is empty for every row of the source.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 from pyarrow import csv
-from pyspark.sql import Column, DataFrame, SparkSession, functions
-from pyspark.sql.types import BinaryType, DataType, TimestampType
+from pyspark.sql import DataFrame, SparkSession, functions
 
+from cdc_core.source.checksums import write_text
 from cdc_core.source.connection import OUTPUT_SETTINGS
-from cdc_core.vocabulary import TableName, encode_name
+from cdc_core.vocabulary import TableName
 from spark_jobs.cuts import table_at
 from spark_jobs.lake import Bound, Lake
+from spark_jobs.verify import choose_compared, find_shape, write_texts
 
 _COLUMNS = """
 select attname from pg_attribute
@@ -71,10 +72,18 @@ def compare_table(
             connection.execute("select set_config(%s, %s, true)", [name, value])
         source = sql.Identifier(table.schema, table.name)
         names = [name for (name,) in connection.execute(_COLUMNS, [source.as_string(connection)])]
-        lake_rows = _load(connection, write_texts(reading.rows, names), len(names) + 1)
+        shape = find_shape(reading.rows)
+        compared = choose_compared(shape, among=names, hashed=frozenset())
+        missing = sorted({*names} - {name for name, _ in compared.columns})
+        assert not missing, missing
+        texts = write_texts(shape)
+        written = reading.rows.select(
+            *(texts[name].alias(f"c{i}") for i, (name, _) in enumerate(compared.columns)),
+            functions.array_join("_holes", ",").alias("holes"),
+        )
+        lake_rows = _load(connection, written, len(compared.columns) + 1)
         own = sql.SQL("select {}, null::text from {}").format(
-            sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(name)) for name in names),
-            source,
+            sql.SQL(", ").join(write_text(name, form) for name, form in compared.columns), source
         )
         theirs = sql.SQL("select * from pg_temp.lake_rows")
         counted = connection.execute(
@@ -88,32 +97,6 @@ def compare_table(
     source_rows, only_in_source, only_in_lake = counted
     halt = None if reading.halt is None else reading.halt.reason
     return Comparison(table, source_rows, lake_rows, only_in_source, only_in_lake, halt)
-
-
-def write_texts(rows: DataFrame, names: list[str]) -> DataFrame:
-    """Give the columns of the source as PostgreSQL writes them, then the names of the holes."""
-    types = {field.name: field.dataType for field in rows.schema.fields}
-    texts = [
-        functions.coalesce(
-            functions.try_element_at("_raw", functions.lit(name)),
-            _format(functions.col(f"`{name}`"), types[name]),
-        )
-        for name in map(encode_name, names)
-    ]
-    return rows.select(
-        *(text.alias(f"c{index}") for index, text in enumerate(texts)),
-        functions.array_join("_holes", ",").alias("holes"),
-    )
-
-
-def _format(column: Column, kind: DataType) -> Column:
-    """Write a value as `::text` does; Spark casts numbers, dates, booleans and texts the same."""
-    if isinstance(kind, TimestampType):
-        # The session's time zone is UTC.
-        return functions.concat(column.cast("string"), functions.lit("+00"))
-    if isinstance(kind, BinaryType):
-        return functions.concat(functions.lit("\\x"), functions.lower(functions.hex(column)))
-    return column.cast("string")
 
 
 def _load(connection: psycopg.Connection, texts: DataFrame, columns: int) -> int:

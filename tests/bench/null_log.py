@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from cdc_core.staging.log import Epoch
+from cdc_core.staging.epochs import Epoch
 from cdc_core.staging.parts import Part, PartWriter
 from cdc_core.vocabulary import Lsn, Relation, TransactionId
 

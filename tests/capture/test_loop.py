@@ -18,7 +18,7 @@ from cdc_core.capture.transactions import Collector
 from cdc_core.capture.writer import Writer
 from cdc_core.errors import SourceError
 from cdc_core.settings import CaptureSettings
-from cdc_core.staging.log import Epoch
+from cdc_core.staging.epochs import Epoch
 from cdc_core.vocabulary import Lsn, TransactionId
 from tests.capture.stream import Sent, Step, complete
 from tests.deadline import wait_for

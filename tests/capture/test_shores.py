@@ -21,7 +21,8 @@ from cdc_core.errors import SourceError, StagingError
 from cdc_core.layout import CHANGES_SCHEMA, END_LSN_NOT_KNOWN
 from cdc_core.settings import RedisSettings, SourceSettings
 from cdc_core.source.replication import ReplicationStream
-from cdc_core.staging.log import Epoch, Fenced, Log
+from cdc_core.staging.epochs import Epoch
+from cdc_core.staging.log import Fenced, Log
 from cdc_core.staging.parts import seal_part
 from cdc_core.vocabulary import Column, Lsn, Relation, ReplicaIdentity, TableName, TransactionId
 from tests.deadline import wait_for
@@ -213,6 +214,28 @@ def test_a_relation_whose_first_transaction_did_not_land_is_not_the_newest(
     assert log.latest_relation(5) == landed
     log.store_relations([(own, Lsn(101))], epoch=1)
     assert log.latest_relation(5) == own
+
+
+def test_a_relation_of_an_older_epoch_is_not_taken_for_the_table_of_its_oid(
+    open_log: OpenLog,
+) -> None:
+    log, other = open_log(), make_relation("of another server")
+    log.store_relations([(other, Lsn(500))], epoch=1)
+    log.read_staged(replace(EPOCH, epoch=2))
+    assert log.latest_relation(5) is None
+    log.store_relations([(other, Lsn(120))], epoch=2)
+    for opened in (log, open_log()):
+        assert opened.latest_relation(5) == other
+
+
+def test_an_epoch_without_its_slot_is_older_than_the_same_with_it(open_log: OpenLog) -> None:
+    log, pending = open_log(), replace(EPOCH, epoch=2, first_lsn=Lsn(0), timeline=7)
+    log.begin_epoch(EPOCH)
+    log.begin_epoch(pending)
+    assert log.read_epoch() == pending
+    assert pending.is_pending
+    log.begin_epoch(replace(EPOCH, epoch=2))
+    assert log.read_epoch() == open_log().read_epoch() == replace(EPOCH, epoch=2)
 
 
 # The stream.

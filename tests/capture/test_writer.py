@@ -13,7 +13,8 @@ from cdc_core.capture.transactions import Collector
 from cdc_core.capture.writer import Landing, Writer
 from cdc_core.errors import StagingError
 from cdc_core.layout import CHANGES_SCHEMA
-from cdc_core.staging.log import Epoch, Fenced
+from cdc_core.staging.epochs import Epoch
+from cdc_core.staging.log import Fenced
 from cdc_core.vocabulary import Lsn
 from tests.capture.stream import Sent, Step, complete
 from tests.deadline import wait_for

@@ -162,7 +162,7 @@ def test_f11_a_slot_lost_under_a_stopped_capture_is_named_and_nothing_is_made_in
         complaint = answer.complaints[-1]
         assert f"slot {pipeline.slot} is lost: wal_status lost" in complaint
         assert ("wal_removed" in complaint) == (version >= 17)
-        assert "fix: start anew" in complaint
+        assert "fix: run `walgate recover`" in complaint
     assert read_log(pipeline.root) == held
     assert database.query(slots, [pipeline.slot]) == [(pipeline.slot, "lost")]
     shown = run_walgate("status", folder=pipeline.folder)

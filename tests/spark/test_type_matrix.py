@@ -22,6 +22,7 @@ from tests.fix_pipeline import Pipeline
 from tests.postgres_server import Database
 from tests.spark.given_back import compare
 from tests.spark.type_values import ADDED_LATER, make_arrays, make_types
+from tests.verify.verifying import Verifying
 
 Tables = dict[str, dict[str, list[str]]]
 
@@ -37,6 +38,10 @@ def test_delta_gives_back_the_text_of_every_value_of_every_type(
     fill(database, tables)
     merge_all(pipeline, spark, tmp_path)
     kept = require_equal(pipeline, spark, tables)
+    # Nor does a verification find a difference where there is none; version 15 has all types.
+    if database.server.version == 15:
+        verified = Verifying(pipeline, spark.newSession()).compare(*tables)
+        assert [(one.result, len(one.ranges)) for one in verified.tables] == [("equal", 0)] * 3
     assert kept["domains"] == kept["scalars"]
     assert sum(map(len, kept.values())) >= 300
     named = database.query(

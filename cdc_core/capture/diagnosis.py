@@ -1,0 +1,145 @@
+"""What has come between the log and its slot, seen without changing either.
+
+The checks are those of a capture run, each of them instead of the first that fails. The last one
+takes the slot for a moment, to see what the server would send again, and confirms nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+
+from cdc_core.capture.continuity import require_begun, require_server
+from cdc_core.capture.resending import require_same_history
+from cdc_core.errors import Retry, WalgateError
+from cdc_core.settings import Settings
+from cdc_core.source.connection import open_connection
+from cdc_core.source.identity import Identity, read_identity
+from cdc_core.source.membership import require_publications
+from cdc_core.source.replication import ReplicationStream
+from cdc_core.source.role import may_replicate
+from cdc_core.source.slot import (
+    Slot,
+    read_slot,
+    require_continuation,
+    require_kind,
+    require_usable,
+)
+from cdc_core.staging.adoption import require_log
+from cdc_core.staging.epochs import Epoch, read_newest_epoch, read_staged_lsn
+from cdc_core.staging.log import Log
+from cdc_core.vocabulary import Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """Why capture cannot go on, if it cannot; what the log, the server and the slot are.
+
+    `epoch` is the newest of the log, None where there is no log. A dead slot is one of this log's
+    from which capture can never go on.
+    """
+
+    breaks: tuple[str, ...]
+    identity: Identity
+    may_replicate: bool
+    epoch: Epoch | None = None
+    staged: Lsn | None = None
+    slot: Slot | None = None
+    is_slot_dead: bool = False
+
+
+def diagnose(settings: Settings) -> Diagnosis:
+    """Compare what the log holds with what the server has. Changes nothing.
+
+    Raises: SourceError, also where the slot of this name is nothing that capture reads.
+    """
+    source = settings.source
+    breaks: list[WalgateError] = []
+    epoch = read_newest_epoch(settings.lake.root)
+    if epoch is None:
+        state, root = settings.state_folder, settings.lake.root
+        _note(breaks, lambda: require_log(state, root=root, slot=source.slot))
+    with closing(
+        open_connection(source, application_name="walgate recover", answer_s=source.silence_timeout)
+    ) as connection:
+        database = connection.info.dbname
+        identity = read_identity(connection)
+        may = may_replicate(connection)
+        slot = read_slot(connection, source.slot)
+        if slot is not None:
+            require_kind(slot, database=database)
+        if epoch is None and not breaks:
+            return Diagnosis((), identity, may, slot=slot)
+        _note(breaks, lambda: require_publications(connection, source.publication))
+        _note(breaks, lambda: require_usable(slot, name=source.slot, database=database))
+    is_lost = slot is not None and (slot.is_lost or slot.confirmed_flush is None)
+    if epoch is None:
+        found = tuple(error.message for error in breaks)
+        return Diagnosis(found, identity, may, slot=slot, is_slot_dead=is_lost)
+    staged = read_staged_lsn(settings.lake.root, epoch)
+    other = _compare(settings, epoch, staged, slot=slot, identity=identity, may=may)
+    is_ours = (identity.system_id, source.slot) == (epoch.system_id, epoch.slot)
+    is_ahead = slot is not None and (slot.confirmed_flush or 0) > staged
+    return Diagnosis(
+        breaks=tuple(error.message for error in breaks + other),
+        identity=identity,
+        may_replicate=may,
+        epoch=epoch,
+        staged=staged,
+        slot=slot,
+        is_slot_dead=is_lost or bool(other and is_ours and not is_ahead and not epoch.is_pending),
+    )
+
+
+def _compare(
+    settings: Settings,
+    epoch: Epoch,
+    staged: Lsn,
+    *,
+    slot: Slot | None,
+    identity: Identity,
+    may: bool,
+) -> list[WalgateError]:
+    """What keeps slot and server from going on where the log ends."""
+    source = settings.source
+    found: list[WalgateError] = []
+
+    def find_switch(timeline: int) -> Lsn:
+        if not may:
+            return staged  # It cannot be asked.
+        with closing(ReplicationStream(source)) as stream:
+            return stream.switch_point(timeline)
+
+    _note(found, lambda: require_begun(epoch))
+    if found:
+        return found
+    _note(
+        found,
+        lambda: require_server(
+            epoch,
+            staged=staged,
+            slot=source.slot,
+            system_id=identity.system_id,
+            timeline=identity.timeline,
+            find_switch=find_switch,
+        ),
+    )
+    if slot is None or slot.is_lost or slot.confirmed_flush is None:
+        return found
+    if not found:
+        _note(found, lambda: require_continuation(slot, staged=staged, current=identity.current))
+    if not found and may and slot.active_pid is None:
+        log = Log(settings.lake.root, spool=settings.lake.spool)
+        _note(found, lambda: require_same_history(source, log, epoch, staged=staged, slot=slot))
+    return found
+
+
+def _note(found: list[WalgateError], require: Callable[[], object]) -> None:
+    """Keep what a check finds wrong; what another try may cure is raised."""
+    try:
+        require()
+    except WalgateError as error:
+        if error.retry is not Retry.AFTER_FIX:
+            raise
+        found.append(error)

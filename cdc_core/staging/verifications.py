@@ -1,0 +1,188 @@
+"""`ledger/verifications`: what each verification of a table found, and how far tables are verified.
+
+A large table is verified part by part, so that what stands of it is put together: a table is
+verified through the least LSN of the newest verifications that cover all of it, if all were equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+from cdc_core.comparing import Ordering, Part, RangeSum
+from cdc_core.layout import VERIFICATIONS_SCHEMA
+from cdc_core.staging.tables import staging_errors
+from cdc_core.vocabulary import Lsn, TableName
+
+EQUAL, DIFFERENT, SKIPPED = "equal", "different", "skipped"
+# What stands of a table needs no row that is older than its last whole rotation.
+_COLUMNS = [
+    *("table", "epoch", "lsn", "at", "result", "reason", "coverage", "ordering"),
+    *("from_ordinal", "to_ordinal", "source_rows", "lake_rows"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRange:
+    """A range that differs, by the ordinals from `low` to below `high`; how many keys of it do."""
+
+    part: Part
+    source_rows: int
+    lake_rows: int
+    keys: int | None = None
+    holes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What one verification of a table found; a table that was skipped has a reason."""
+
+    table: TableName
+    epoch: int
+    lsn: Lsn
+    result: str
+    reason: str | None = None
+    coverage: float | None = None
+    source: RangeSum | None = None
+    lake: RangeSum | None = None
+    ranges: tuple[FoundRange, ...] = ()
+    healed: bool = False
+    seconds: float = 0.0
+    ordering: Ordering | None = None
+    part: Part = field(default=Part())
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a table stands by all that was verified of it.
+
+    `lsn` and `since` are of the oldest verification that counts; None where a part of the table was
+    never verified, or differed when it last was. `next_ordinal` is where a rotation goes on.
+    """
+
+    result: str
+    epoch: int
+    lsn: Lsn | None
+    since: datetime | None
+    at: datetime
+    coverage: float | None
+    reason: str | None
+    ordering: str | None
+    next_ordinal: int | None
+
+
+class VerificationLedger:
+    """The ledger of all verifications of a lake."""
+
+    def __init__(self, root: Path) -> None:
+        """Nothing is read yet."""
+        self._folder = root / "ledger" / "verifications"
+
+    def record(self, found: Sequence[Verified]) -> None:
+        """Add what was found. Raises: StagingError."""
+        now = datetime.now(UTC)
+        if not found:
+            return
+        with staging_errors("write ledger/verifications"):
+            rows = pa.Table.from_pylist(
+                [_describe(one, now) for one in found], schema=VERIFICATIONS_SCHEMA
+            )
+            write_deltalake(self._folder, rows, mode="append")
+
+    def read_standings(self) -> dict[str, Standing]:
+        """How each table stands, by its quoted name. Raises: StagingError."""
+        with staging_errors("read ledger/verifications"):
+            if not DeltaTable.is_deltatable(str(self._folder)):
+                return {}
+            rows = DeltaTable(self._folder).to_pyarrow_table(columns=_COLUMNS).to_pylist()
+        by_table: dict[str, list[dict[str, Any]]] = {}
+        for row in sorted(rows, key=lambda row: row["at"], reverse=True):
+            by_table.setdefault(row["table"], []).append(row)
+        return {table: find_standing(rows) for table, rows in by_table.items()}
+
+
+def find_standing(rows: Sequence[dict[str, Any]]) -> Standing:
+    """How a table stands by its rows of the ledger, newest first."""
+    newest = rows[0]
+    compared = [row for row in rows if row["result"] != SKIPPED]
+    lsn, since = _find_oldest(compared)
+    last = compared[0] if compared else newest
+    return Standing(
+        newest["result"],
+        newest["epoch"],
+        lsn,
+        since,
+        newest["at"],
+        newest["coverage"],
+        newest["reason"],
+        last["ordering"],
+        last["to_ordinal"],
+    )
+
+
+def _find_oldest(rows: Iterable[dict[str, Any]]) -> tuple[Lsn | None, datetime | None]:
+    """The oldest of the newest rows that cover the whole table; None where they do not.
+
+    Rows of another epoch, or of parts of another key, do not count.
+    """
+    missing: list[tuple[float, float]] = [(float("-inf"), float("inf"))]
+    kind = None
+    for row in rows:
+        if kind not in {None, (row["epoch"], row["ordering"])}:
+            break
+        kind = row["epoch"], row["ordering"]
+        low = float("-inf") if row["from_ordinal"] is None else row["from_ordinal"]
+        high = float("inf") if row["to_ordinal"] is None else row["to_ordinal"]
+        left = [
+            piece
+            for start, end in missing
+            for piece in ((start, min(end, low)), (max(start, high), end))
+            if piece[0] < piece[1]
+        ]
+        if left == missing:
+            continue
+        if row["result"] != EQUAL:
+            break
+        missing = left
+        if not missing:
+            return Lsn(row["lsn"]), row["at"]
+    return None, None
+
+
+def _describe(found: Verified, now: datetime) -> dict[str, object]:
+    source, lake = found.source, found.lake
+    return {
+        "table": str(found.table),
+        "epoch": found.epoch,
+        "lsn": int(found.lsn),
+        "at": now,
+        "result": found.result,
+        "reason": found.reason,
+        "coverage": found.coverage,
+        "source_rows": source and source.rows,
+        "lake_rows": lake and lake.rows,
+        "source_checksum": source and source.checksum,
+        "lake_checksum": lake and lake.checksum,
+        "ranges": [
+            {
+                "from": one.part.low,
+                "to": one.part.high,
+                "source_rows": one.source_rows,
+                "lake_rows": one.lake_rows,
+                "keys": one.keys,
+                "holes": one.holes,
+            }
+            for one in found.ranges
+        ],
+        "healed": found.healed,
+        "seconds": found.seconds,
+        "ordering": found.ordering and found.ordering.value,
+        "from_ordinal": found.part.low,
+        "to_ordinal": found.part.high,
+    }

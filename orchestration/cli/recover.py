@@ -1,0 +1,50 @@
+"""`walgate recover`: the way back after a disaster of the slot, the server or the lake."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+_ANSWER_IS_NO = 1
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("recover")(recover)
+
+
+def recover(
+    context: typer.Context,
+    *,
+    is_agreed: Annotated[
+        bool, typer.Option("--yes", help="Do it; without, nothing is changed.")
+    ] = False,
+) -> int:
+    """Say what keeps capture from going on, and what to do; exit 1 where something must be done."""
+    from orchestration import recover as recovery
+
+    settings = context.obj.load_settings()
+    plan = recovery.plan_recovery(settings)
+    if not plan.breaks:
+        typer.echo("nothing to recover: log, slot and server belong together")
+        return 0
+    typer.echo("found:")
+    for what in plan.breaks:
+        typer.echo(f"  {what}")
+    if not is_agreed:
+        typer.echo("to be done:")
+        for number, step in enumerate(recovery.list_steps(settings, plan), 1):
+            typer.echo(f"  {number}. {step}")
+        for table in plan.left:
+            typer.echo(
+                f"  {table} cannot be read again (not published, or without a key): it stays"
+            )
+        typer.echo("No table is dropped, no reader stopped: a table has its old rows until its")
+        typer.echo("backfill is done. Nothing was changed; `walgate recover --yes` does it.")
+        return _ANSWER_IS_NO
+    typer.echo("done:")
+    for number, step in enumerate(recovery.recover(settings, plan), 1):
+        typer.echo(f"  {number}. {step}")
+    typer.echo("next: `walgate up` or `walgate replicate`; the queued backfills then run")
+    return 0

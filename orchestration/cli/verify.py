@@ -1,0 +1,77 @@
+"""`walgate verify`: the lake against the source, at one LSN."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from orchestration.cli.stop_signal import listen_for_stop
+from orchestration.cli.table_names import parse_tables
+
+_DIFFERENT = 1
+_ERASE_LINE = "\r\x1b[K"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("verify")(verify)
+
+
+def verify(
+    context: typer.Context,
+    tables: Annotated[
+        list[str] | None, typer.Argument(help="Tables: public.orders; default: all.")
+    ] = None,
+    *,
+    heal: Annotated[
+        bool, typer.Option("--heal", help="Read again what differs, and compare it again.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Answer as JSON.")] = False,
+) -> int:
+    """Compare every row and value with the source, both at one LSN; exit 1 on a difference."""
+    from cdc_core.staging.verifications import DIFFERENT
+    from orchestration.healing import verify_and_heal
+    from orchestration.spark import open_spark
+    from orchestration.verify_answer import describe_verdict, format_verdict
+    from spark_jobs.lake import Lake, require_epochs
+
+    settings = context.obj.load_settings()
+    named = parse_tables(tables)
+    require_epochs(Lake.of(settings))
+    session = open_spark(settings)
+    line = _ProgressLine()
+    with listen_for_stop() as stop:
+        verdict = verify_and_heal(
+            settings, session, named or None, is_healing=heal, stop=stop, tell=line.tell
+        )
+    line.erase()
+    if as_json:
+        typer.echo(json.dumps(describe_verdict(verdict), indent=2))
+    else:
+        for text in format_verdict(verdict):
+            typer.echo(text)
+    return _DIFFERENT if any(found.result == DIFFERENT for found in verdict.tables) else 0
+
+
+class _ProgressLine:
+    """What is being done: one line on a terminal that changes, lines otherwise."""
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stderr.isatty()
+
+    def tell(self, doing: str) -> None:
+        """Say what is being done now."""
+        if self._is_terminal:
+            sys.stderr.write(f"{_ERASE_LINE}{doing}")
+            sys.stderr.flush()
+        else:
+            typer.echo(f"verify: {doing}", err=True)
+
+    def erase(self) -> None:
+        """Leave nothing of it on a terminal."""
+        if self._is_terminal:
+            sys.stderr.write(_ERASE_LINE)
+            sys.stderr.flush()

@@ -1,0 +1,118 @@
+"""Verify, heal what differs, and verify that again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark.sql import SparkSession
+
+from cdc_core.backfill.results import Progress
+from cdc_core.settings import Settings
+from cdc_core.spooled import Key
+from cdc_core.staging.verifications import Verified
+from cdc_core.vocabulary import Lsn, TableName
+from orchestration.backfill import reread_keys, run_backfills
+from orchestration.own_capture import capturing
+from orchestration.sides import Keys
+from orchestration.verify import Tell, verify_tables
+
+# Above this a whole backfill is cheaper than to ask for each.
+_MOST_KEYS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was found of each table, the last time that it was compared; the newest LSN of it.
+
+    A table that was healed has the ranges that differed before. `keys` are those that differed
+    when the tables were first compared, where they are known.
+    """
+
+    lsn: Lsn
+    tables: tuple[Verified, ...]
+    keys: Mapping[TableName, Keys]
+
+
+def verify_and_heal(
+    settings: Settings,
+    session: SparkSession,
+    named: Sequence[TableName] | None,
+    *,
+    is_healing: bool,
+    stop: threading.Event,
+    tell: Tell,
+    is_rotating: bool = False,
+) -> Verdict:
+    """Compare tables with the source; where asked, read again what differs and compare that again.
+
+    Uses the running capture, or one of its own. Raises: WalgateError.
+    """
+    with capturing(settings, stop):
+        first = verify_tables(
+            settings, session, named, stop=stop, tell=tell, is_rotating=is_rotating
+        )
+        different = {found.table: found for found in first.different}
+        if not is_healing or not different:
+            return Verdict(first.bound.lsn, first.tables, first.keys)
+
+        healed = _heal(settings, [*different], first.keys, stop=stop, tell=tell)
+        if not healed:
+            return Verdict(first.bound.lsn, first.tables, first.keys)
+        second = verify_tables(
+            settings,
+            session,
+            healed,
+            stop=stop,
+            tell=tell,
+            parts={table: found.part for table, found in different.items()},
+            healed=frozenset(healed),
+        )
+    again = {
+        found.table: replace(found, ranges=found.ranges or different[found.table].ranges)
+        for found in second.tables
+    }
+    tables = tuple(again.get(found.table, found) for found in first.tables)
+    return Verdict(second.bound.lsn, tables, first.keys)
+
+
+def _heal(
+    settings: Settings,
+    tables: Sequence[TableName],
+    different: Mapping[TableName, Keys],
+    *,
+    stop: threading.Event,
+    tell: Tell,
+) -> list[TableName]:
+    """Read again the keys that differ, or the whole table; give the tables that were done."""
+
+    def tell_progress(table: TableName, progress: Progress) -> None:
+        tell(f"{table}: healing, {progress.rows:,} rows read")
+
+    done = []
+    for table in tables:
+        keys = _choose_keys(different.get(table))
+        tell(f"{table}: healing, {'the whole table' if keys is None else f'{len(keys):,} keys'}")
+        if keys is not None:
+            is_done = reread_keys(settings, table, keys, stop=stop)
+        else:
+            is_done = table in run_backfills(
+                settings,
+                [table],
+                chunk_rows=settings.backfill.chunk_rows,
+                parallel=settings.backfill.parallel,
+                stop=stop,
+                on_progress=tell_progress,
+                is_anew=True,
+            )
+        if is_done:
+            done.append(table)
+    return done
+
+
+def _choose_keys(keys: Keys | None) -> list[Key] | None:
+    """The keys to read again; None where there are too many, or a row has none."""
+    whole = [tuple(text for text in key if text is not None) for key in keys or ()]
+    is_known = keys is not None and all(None not in key for key in keys)
+    return sorted(whole) if is_known and len(whole) <= _MOST_KEYS else None

@@ -1,0 +1,185 @@
+"""Check `verified_through` of every table, the job that evaluates it, and when that is due."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+
+from cdc_core.settings import Settings
+from cdc_core.staging.verifications import (
+    DIFFERENT,
+    EQUAL,
+    Standing,
+    VerificationLedger,
+    Verified,
+)
+from cdc_core.vocabulary import TableName
+from orchestration.healing import Verdict, verify_and_heal
+from orchestration.hosting import host_loop
+from orchestration.relaunch import (
+    Skip,
+    decide_on_active,
+    decide_on_launch,
+    read_clock,
+    read_runs,
+)
+from orchestration.table_reports import table_key
+from orchestration.verify_answer import describe_range
+from spark_jobs.lake import Lake, open_table
+
+JOB_NAME = "verify"
+CHECK_NAME = "verified_through"
+_SHOWN_RANGES = 20
+
+
+def build_verification(
+    settings: Settings, tables: Sequence[TableName]
+) -> dg.AssetChecksDefinition | None:
+    """The check of every table, evaluated together at one LSN; None without tables."""
+    if not tables:
+        return None
+    keys = {table_key(table): table for table in tables}
+
+    @dg.multi_asset_check(
+        name="verify_tables",
+        specs=[
+            dg.AssetCheckSpec(
+                CHECK_NAME,
+                asset=key,
+                description=(
+                    "Every row and value of the table equals the source, both read at one LSN."
+                    " Large tables are compared a part at a time, in rotation."
+                ),
+            )
+            for key in keys
+        ],
+        can_subset=True,
+        config_schema={
+            "heal": dg.Field(
+                bool,
+                default_value=False,
+                description="Read again what differs, and compare it again.",
+            ),
+            "whole": dg.Field(
+                bool,
+                default_value=False,
+                description="Compare large tables whole, not only the next part of each.",
+            ),
+        },
+    )
+    def verify_tables(
+        context: dg.AssetCheckExecutionContext, spark: LazyPySparkResource
+    ) -> Iterator[dg.AssetCheckResult]:
+        config = context.op_execution_context.op_config
+        selected = [keys[key.asset_key] for key in context.selected_asset_check_keys]
+        verdicts: list[Verdict] = []
+
+        def work(stop: threading.Event) -> None:
+            verdicts.append(
+                verify_and_heal(
+                    settings,
+                    spark.spark_session,
+                    sorted(selected),
+                    is_healing=config["heal"],
+                    stop=stop,
+                    tell=context.log.info,
+                    is_rotating=not config["whole"],
+                )
+            )
+
+        host_loop(context.op_execution_context, work, most_s=None)
+        standings = VerificationLedger(settings.lake.root).read_standings()
+        for found in verdicts[0].tables:
+            key = table_key(found.table)
+            metadata = describe_found(found, standings.get(str(found.table)))
+            # Of an observation the page plots every number over time.
+            context.op_execution_context.log_event(dg.AssetObservation(key, metadata=metadata))
+            yield dg.AssetCheckResult(
+                passed=found.result == EQUAL,
+                asset_key=key,
+                check_name=CHECK_NAME,
+                severity=(
+                    dg.AssetCheckSeverity.ERROR
+                    if found.result == DIFFERENT
+                    else dg.AssetCheckSeverity.WARN
+                ),
+                metadata=metadata,
+            )
+
+    return verify_tables
+
+
+def build_verify_schedule(settings: Settings) -> dg.ScheduleDefinition:
+    """When the job runs: as long after the last verification as the settings say."""
+    on, off = dg.DefaultScheduleStatus.RUNNING, dg.DefaultScheduleStatus.STOPPED
+
+    @dg.schedule(
+        name="verify_in_rotation",
+        cron_schedule="* * * * *",
+        job_name=JOB_NAME,
+        default_status=on if settings.dagster.autostart else off,
+        description=(
+            "Looks every minute whether the last verification is older than [verify] every; one"
+            " that takes longer is waited for."
+        ),
+    )
+    def verify_in_rotation(
+        context: dg.ScheduleEvaluationContext,
+    ) -> dg.RunRequest | dg.SkipReason:
+        now = read_clock()
+        runs = read_runs(context.instance, JOB_NAME)
+        active = decide_on_active(runs, doing="verifies", now=now)
+        if active is not None:
+            return dg.SkipReason(active.reason)
+        last = find_last(settings)
+        if last is None:
+            return dg.SkipReason("nothing was staged yet")
+        left = last.timestamp() + settings.verify.every - now
+        if left > 0:
+            return dg.SkipReason(f"due in {left:.0f} s")
+        decision = decide_on_launch(runs, now=now)
+        if isinstance(decision, Skip):
+            return dg.SkipReason(decision.reason)
+        return dg.RunRequest(run_key=decision.run_key)
+
+    return verify_in_rotation
+
+
+def find_last(settings: Settings) -> datetime | None:
+    """When the last verification was, else when the log began; None before that."""
+    standings = VerificationLedger(settings.lake.root).read_standings()
+    if standings:
+        return max(standing.at for standing in standings.values())
+    epochs = open_table(Lake.of(settings).root / "staging" / "epochs")
+    if epochs is None:
+        return None
+    started = epochs.to_pyarrow_table(columns=["started_at"]).column(0).to_pylist()
+    return min(started, default=datetime.now(UTC))
+
+
+def describe_found(found: Verified, standing: Standing | None) -> dict[str, Any]:
+    """What a verification found of a table; what is not known is left out."""
+    lsn = None if standing is None else standing.lsn
+    since = None if standing is None else standing.since
+    metadata: dict[str, Any] = {
+        "result": found.result,
+        "reason": found.reason,
+        "lsn": str(found.lsn),
+        "verified_through": lsn and str(lsn),
+        "covered_since": since and since.isoformat(timespec="seconds"),
+        "covered_percent": found.coverage and round(100 * found.coverage, 2),
+        "source_rows": found.source and found.source.rows,
+        "lake_rows": found.lake and found.lake.rows,
+        "ranges_different": len(found.ranges),
+        "keys_different": sum(one.keys or 0 for one in found.ranges),
+        "rows_with_holes": sum(one.holes for one in found.ranges),
+        "healed": found.healed,
+        "seconds": found.seconds,
+    }
+    if found.ranges:
+        shown = [describe_range(found.ordering, one) for one in found.ranges[:_SHOWN_RANGES]]
+        metadata["ranges"] = dg.MetadataValue.json(shown)
+    return {name: value for name, value in metadata.items() if value is not None}

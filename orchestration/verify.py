@@ -1,0 +1,305 @@
+"""Verification: tables of the lake against the source, both as they were at one LSN.
+
+The snapshot is opened first, then a mark is waited for, so that the log has all that the snapshot
+holds; each table is read at exactly its LSN. Both sides sum up ranges at the same time; where they
+differ, smaller ranges are summed up, and at last the keys of the ranges that are left are listed.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+from pyspark.sql import SparkSession
+
+from cdc_core.comparing import (
+    Compared,
+    Ordering,
+    Part,
+    add_up,
+    choose_width,
+    find_differences,
+)
+from cdc_core.errors import LakeError, Retry, SourceError, StagingError, WalgateError
+from cdc_core.settings import Settings, TableSettings
+from cdc_core.source import checksums
+from cdc_core.source.chunks import estimate_size
+from cdc_core.source.connection import open_connection
+from cdc_core.source.identity import list_published_tables
+from cdc_core.source.marks import emit_mark
+from cdc_core.source.published_tables import PublishedTable
+from cdc_core.source.snapshots import SourceSnapshot, open_snapshot
+from cdc_core.staging.verifications import (
+    DIFFERENT,
+    EQUAL,
+    SKIPPED,
+    Standing,
+    VerificationLedger,
+    Verified,
+)
+from cdc_core.table_patterns import choose_rule
+from cdc_core.vocabulary import Lsn, TableName
+from orchestration.sides import Keys, Sides
+from spark_jobs import verify
+from spark_jobs.backfilled import Lacking, read_backfilled
+from spark_jobs.cuts import list_tables, table_at
+from spark_jobs.lake import Bound, Lake, count_rows, open_table
+from spark_jobs.shapes import Shape
+
+# Rows of a range, on the average, before it is narrowed.
+_RANGE_ROWS = 5_000
+# For transactions that are open when the snapshot is asked for; for capture to stage a mark.
+_SNAPSHOT_S, _STAGED_S = 60.0, 120.0
+_POLL_S = 0.1
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What was found of each table at one LSN, and which keys differ, where that is known."""
+
+    bound: Bound
+    tables: tuple[Verified, ...]
+    keys: dict[TableName, Keys]
+
+    @property
+    def different(self) -> list[Verified]:
+        """The tables that are not equal."""
+        return [found for found in self.tables if found.result == DIFFERENT]
+
+
+def verify_tables(
+    settings: Settings,
+    session: SparkSession,
+    named: Sequence[TableName] | None,
+    *,
+    stop: threading.Event,
+    tell: Tell,
+    parts: dict[TableName, Part] | None = None,
+    is_rotating: bool = False,
+    healed: frozenset[TableName] = frozenset(),
+) -> Verification:
+    """Compare tables, all that are published or were where none are named, at one LSN.
+
+    Capture must run. `is_rotating` compares of a table larger than `[verify] rows_per_run` the part
+    that follows the last; `parts` names the parts, `healed` the tables that were just read again.
+    What was found stands in the ledger then.
+    Raises: WalgateError.
+    """
+    lake = Lake.of(settings)
+    ledger = VerificationLedger(settings.lake.root)
+    standings = ledger.read_standings() if is_rotating else {}
+    source = settings.source
+    with closing(open_connection(source, application_name="walgate verify")) as connection:
+        published = list_published_tables(connection, source.publication)
+    tables = list(named) if named is not None else sorted({*published, *list_tables(lake)})
+    tell("opening a snapshot of the source")
+    with open_snapshot(source, tables, patience_s=_SNAPSHOT_S, stop=stop) as snapshot:
+        with closing(open_connection(source, application_name="walgate verify")) as connection:
+            emit_mark(connection, json.dumps({"by": "walgate verify"}))
+        bound = _await_staged(lake, snapshot.lsn, stop=stop, tell=tell)
+        with ThreadPoolExecutor(1, "walgate-checksums") as pool:
+            sight = _Sight(
+                settings=settings,
+                session=session,
+                lake=lake,
+                snapshot=snapshot,
+                bound=bound,
+                pool=pool,
+                standings=standings,
+                parts=parts or {},
+                is_rotating=is_rotating,
+            )
+            found = []
+            for table in tables:
+                _require_going(stop)
+                tell(f"{table}: comparing at {bound.lsn}")
+                found.append(sight.verify_table(table))
+    verified = tuple(replace(one, healed=one.table in healed) for one, _ in found)
+    ledger.record(verified)
+    keys = {one.table: keys for one, keys in found if keys is not None}
+    return Verification(bound, verified, keys)
+
+
+def _await_staged(lake: Lake, lsn: Lsn, *, stop: threading.Event, tell: Tell) -> Bound:
+    """Wait until the log has come to an LSN; the bound in it. Raises: StagingError."""
+    tell(f"waiting until {lsn} is staged")
+    staged, progressed_at = None, time.monotonic()
+    while True:
+        _require_going(stop)
+        epochs = lake.read_epochs()
+        now = lake.read_staged(epochs)
+        # Of an epoch that has just begun nothing is staged, and LSNs of others tell nothing.
+        if now is not None and now.epoch == epochs[-1].number and now.lsn >= lsn:
+            return Bound(now.epoch, lsn)
+        if now != staged:
+            staged, progressed_at = now, time.monotonic()
+        if time.monotonic() - progressed_at > _STAGED_S:
+            reached = "nothing" if staged is None else str(staged.lsn)
+            raise StagingError(
+                f"capture has staged nothing new for {_STAGED_S:g} s: expected {lsn}, found"
+                f" {reached}",
+                fix="see `walgate status`; verify again once capture runs",
+                retry=Retry.LATER,
+            )
+        stop.wait(_POLL_S)
+
+
+def _require_going(stop: threading.Event) -> None:
+    if stop.is_set():
+        raise WalgateError(
+            "the verification was stopped; nothing of it is left",
+            fix="run it again",
+            retry=Retry.LATER,
+        )
+
+
+class _Skip(Exception):
+    """A table that cannot be compared, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sight:
+    """Both sides at one LSN."""
+
+    settings: Settings
+    session: SparkSession
+    lake: Lake
+    snapshot: SourceSnapshot
+    bound: Bound
+    pool: ThreadPoolExecutor
+    standings: dict[str, Standing]
+    parts: dict[TableName, Part]
+    is_rotating: bool
+
+    def verify_table(self, table: TableName) -> tuple[Verified, Keys | None]:
+        """Compare one table; what was found, and the keys that differ, where that is known."""
+        began = time.monotonic()
+        empty = Verified(table, self.bound.epoch, self.bound.lsn, SKIPPED)
+        try:
+            found, keys = self._compare(table, empty)
+        except _Skip as skip:
+            found, keys = replace(empty, reason=str(skip)), None
+        except (LakeError, SourceError) as error:
+            if self.snapshot.connection.closed:
+                raise
+            found, keys = replace(empty, reason=f"{error.message}; fix: {error.fix}"), None
+        return replace(found, seconds=round(time.monotonic() - began, 3)), keys
+
+    def _compare(self, table: TableName, empty: Verified) -> tuple[Verified, Keys | None]:
+        published = self._find_published(table)
+        lack = read_backfilled(self.lake).find_lack(str(table), self.bound)
+        if lack is not None and lack.state is Lacking.BACKFILLING:
+            raise _Skip(f"its backfill is not done: {lack.reason}")
+        reading = table_at(self.session, self.lake, table, self.bound, is_newest=True)
+        if reading.halt is not None:
+            raise _Skip(
+                f"halted at {reading.through.lsn}: {reading.halt.reason}; fix: {reading.halt.fix}"
+            )
+        shape = verify.find_shape(reading.rows)
+        hashed = frozenset(self._find_rule(table).hash)
+        if concealed := sorted(hashed.intersection(shape.key_names)):
+            raise _Skip(f"its key is hashed ({', '.join(concealed)}): the source cannot tell it")
+        compared = verify.choose_compared(shape, among=published.sent_columns, hashed=hashed)
+        if lost := sorted({*shape.key_names} - {name for name, _ in compared.columns}):
+            raise _Skip(f"the source no longer sends its key ({', '.join(lost)})")
+        sides = Sides(self.snapshot, published, reading.rows, shape, compared, self.pool)
+        part, share, width = self._choose_part(table, sides)
+        source, lake = sides.sum_ranges(part, width)
+        found = replace(
+            empty,
+            result=EQUAL,
+            coverage=share,
+            source=add_up(source),
+            lake=add_up(lake),
+            ordering=compared.ordering,
+            part=part,
+        )
+        found = replace(found, reason=self._describe_left_out(published, shape, compared))
+        differences = find_differences(source, lake, width, part)
+        if not differences:
+            return found, None
+        ranges, keys = sides.narrow(differences)
+        reason = found.reason if lack is None else f"{lack.reason}; fix: walgate backfill {table}"
+        return replace(found, result=DIFFERENT, ranges=ranges, reason=reason), keys
+
+    def _find_published(self, table: TableName) -> PublishedTable:
+        if (refused := self.snapshot.refused.get(table)) is not None:
+            raise _Skip(f"{refused.message}; fix: {refused.fix}")
+        found = self.snapshot.published.get(table)
+        if found is None:
+            raise _Skip("it is not published: its rows stay as they are")
+        if not found.key_columns:
+            raise _Skip("it has no key: its rows cannot be told apart; fix: add a primary key")
+        return found
+
+    def _find_rule(self, table: TableName) -> TableSettings:
+        rules = self.settings.tables
+        chosen = choose_rule(rules, table, having=lambda rule: rule.conceals)
+        return TableSettings() if chosen is None else chosen[1]
+
+    def _choose_part(self, table: TableName, sides: Sides) -> tuple[Part, float, int]:
+        """What to compare, its share of the table, and the width of the ranges."""
+        connection, ordering = self.snapshot.connection, sides.compared.ordering
+        most = self.settings.verify.ranges
+        rows = self._estimate_rows(table)
+        span = checksums.find_span(connection, sides.published, sides.compared)
+        part = self.parts.get(table)
+        if part is None:
+            part = Part()
+            per_run = self.settings.verify.rows_per_run
+            if self.is_rotating and rows > per_run and span is not None:
+                standing = self.standings.get(str(table))
+                is_same = standing is not None and standing.ordering == ordering
+                low = standing.next_ordinal if standing is not None and is_same else None
+                part = Part(low, self._find_end(sides, low, span, per_run / rows))
+        share = 1.0
+        if part != Part() and span is not None:
+            low = span[0] if part.low is None else part.low
+            high = span[1] + 1 if part.high is None else part.high
+            share = min(1.0, max(0.0, (high - low) / (span[1] + 1 - span[0])))
+            span = low, high - 1
+        width = choose_width(span, round(rows * share), _RANGE_ROWS, most)
+        return part, round(share, 4), width
+
+    def _find_end(
+        self, sides: Sides, low: int | None, span: tuple[int, int], share: float
+    ) -> int | None:
+        """Where a part that begins at an ordinal ends; None at the end of the table."""
+        if sides.compared.ordering is not Ordering.HASH:
+            rows = self.settings.verify.rows_per_run
+            connection = self.snapshot.connection
+            return checksums.find_ordinal_after(
+                connection, sides.published, sides.compared, low, rows
+            )
+        high = (span[0] if low is None else low) + max(1, round(share * (span[1] + 1 - span[0])))
+        return None if high > span[1] else high
+
+    def _estimate_rows(self, table: TableName) -> int:
+        """About how many rows the larger side has."""
+        delta = open_table(self.lake.locate(table))
+        estimated, _ = estimate_size(self.snapshot.connection, table)
+        return max(estimated, 0 if delta is None else count_rows(delta))
+
+    def _describe_left_out(
+        self, published: PublishedTable, shape: Shape, compared: Compared
+    ) -> str | None:
+        """Which columns were not compared, or not by their values."""
+        rule = self._find_rule(published.table)
+        known = {column.name for column in shape.columns}
+        said = [
+            f"{what}: {', '.join(sorted(names))}"
+            for what, names in (
+                ("hashed, compared for NULL only", known.intersection(rule.hash)),
+                ("new, not in the lake yet", {*published.sent_columns} - known - {*rule.exclude}),
+                ("not sent any more", known - {name for name, _ in compared.columns}),
+            )
+            if names
+        ]
+        return "; ".join(said) or None

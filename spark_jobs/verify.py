@@ -1,0 +1,193 @@
+"""Checksums of a table's rows by ranges, and the keys of a range, computed inside Spark.
+
+The counterpart of `source/checksums.py`: the same text of each row, of what a reading holds. A row
+with holes never equals any: what it lacks is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+
+from pyspark.sql import Column as Expression
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from cdc_core.comparing import (
+    HASH_DIGITS,
+    UUID_DIGITS,
+    CanonicalForm,
+    Compared,
+    Ordering,
+    Part,
+    RangeSum,
+)
+from spark_jobs.canonical import choose_form
+from spark_jobs.changes import has_exact_key
+from spark_jobs.rows import map_columns
+from spark_jobs.shapes import Shape
+from spark_jobs.types_built_in import OIDS
+
+_INTEGERS = frozenset(OIDS[name] for name in ("int2", "int4", "int8"))
+_ORDINAL, _DIGEST, _HAS_HOLES = "ordinal", "digest", "has_holes"
+
+
+@dataclass(frozen=True, slots=True)
+class LakeKey:
+    """A row of the lake: its ordinal, the texts of its key, its digest, whether it has a hole."""
+
+    ordinal: int
+    key: tuple[str | None, ...]
+    digest: str
+    has_holes: bool
+
+
+def find_shape(rows: DataFrame) -> Shape:
+    """The shape of a table, from the columns of a reading."""
+    return Shape.from_metadata(0, [field.metadata for field in rows.schema.fields])
+
+
+def choose_compared(shape: Shape, *, among: Sequence[str], hashed: frozenset[str]) -> Compared:
+    """What of a table is compared: its columns that are among some names of the source."""
+    columns = zip(shape.columns, map_columns(shape), strict=True)
+    return Compared(
+        tuple(
+            (
+                column.name,
+                CanonicalForm.PRESENCE
+                if column.name in hashed
+                else choose_form(mapping.spark_type),
+            )
+            for column, mapping in columns
+            if column.name in among
+        ),
+        shape.key_names,
+        _choose_ordering(shape),
+    )
+
+
+def sum_ranges(
+    rows: DataFrame, shape: Shape, compared: Compared, part: Part, width: int
+) -> dict[int | None, RangeSum]:
+    """Sum up the rows of a part by ranges of a width."""
+    first, second = (
+        F.bit_xor(F.conv(F.substr(_DIGEST, F.lit(start), F.lit(16)), 16, -10).cast("long"))
+        for start in (1, 17)
+    )
+    sums = (
+        _hash_rows(rows, shape, compared, [part])
+        .groupBy(F.expr(f"{_ORDINAL} div {width}L").alias("number"))
+        .agg(
+            F.count(F.lit(1)),
+            first,
+            second,
+            F.min(_ORDINAL),
+            F.max(_ORDINAL),
+            F.count_if(_HAS_HOLES),
+        )
+        .collect()
+    )
+    return {row[0]: RangeSum(*row[1:]) for row in sums}
+
+
+def list_keys(
+    rows: DataFrame, shape: Shape, compared: Compared, parts: Sequence[Part]
+) -> list[LakeKey]:
+    """Each row of some parts that has an ordinal."""
+    found = _hash_rows(rows, shape, compared, parts).where(F.col(_ORDINAL).isNotNull())
+    digest = F.substr(_DIGEST, F.lit(1), F.lit(32))
+    listed = found.select(_ORDINAL, "key", digest, _HAS_HOLES).collect()
+    return [LakeKey(row[0], tuple(row[1] or ()), row[2], row[3]) for row in listed]
+
+
+def write_texts(shape: Shape) -> dict[str, Expression]:
+    """Each column's value in its canonical form, by the source's name."""
+    return {
+        column.name: F.coalesce(
+            F.try_element_at("_raw", F.lit(name)), mapping.write(F.col(f"`{name}`"))
+        )
+        for column, name, mapping in zip(
+            shape.columns, shape.names, map_columns(shape), strict=True
+        )
+    }
+
+
+def _choose_ordering(shape: Shape) -> Ordering:
+    if len(shape.key) == 1:
+        column, kind = shape.columns[shape.key[0]], shape.chosen[shape.key[0]]
+        oid = column.base_oid or column.type_oid
+        if kind is None and oid in _INTEGERS:
+            return Ordering.INTEGER
+        if kind is None and oid == OIDS["uuid"]:
+            return Ordering.UUID
+    return Ordering.HASH
+
+
+def _hash_rows(
+    rows: DataFrame, shape: Shape, compared: Compared, parts: Sequence[Part]
+) -> DataFrame:
+    """Give `ordinal, key, digest, has_holes` of each row; texts come first, each of them once."""
+    texts = write_texts(shape)
+    written = []
+    for i, (name, form) in enumerate(compared.columns):
+        text = texts[name]
+        if form is CanonicalForm.PRESENCE:
+            text = F.when(text.isNotNull(), "x")
+        written.append(text.alias(f"c{i}"))
+    numbers = {name: i for i, (name, _) in enumerate(compared.columns)}
+    places = [numbers[name] for name in compared.key]
+    key = (
+        F.array(*(texts[name] for name in compared.key))
+        if has_exact_key(shape)
+        else F.from_json("_key", T.ArrayType(T.StringType()))
+    )
+    holes = F.coalesce(F.array_join("_holes", ","), F.lit(""))
+    named = rows.select(
+        *written,
+        key.alias("key"),
+        holes.alias("holes"),
+        (F.size("_holes") > 0).alias(_HAS_HOLES),
+    )
+    placed = named.withColumn(_ORDINAL, _find_ordinal(compared, places))
+    inside = placed.where(reduce(or_, map(_is_inside, parts)))
+    text = F.concat_ws("", *_join_texts(range(len(written))), "holes")
+    return inside.select(
+        _ORDINAL,
+        "key",
+        F.sha2(text, 256).alias(_DIGEST),
+        F.coalesce(_HAS_HOLES, F.lit(False)).alias(_HAS_HOLES),
+    )
+
+
+def _find_ordinal(compared: Compared, places: Sequence[int]) -> Expression:
+    """The ordinal of a row; NULL where its key is, as by damage."""
+    match compared.ordering:
+        case Ordering.INTEGER:
+            return F.col(f"c{places[0]}").try_cast("long")
+        case Ordering.UUID:
+            digits, count = F.replace(F.col(f"c{places[0]}"), F.lit("-"), F.lit("")), UUID_DIGITS
+        case Ordering.HASH:
+            digits, count = F.sha2(F.concat_ws("", *_join_texts(places)), 256), HASH_DIGITS
+    return F.conv(F.substr(digits, F.lit(1), F.lit(count)), 16, 10).try_cast("long")
+
+
+def _join_texts(places: Sequence[int]) -> list[Expression]:
+    """Length, colon and text of each, to be concatenated without those that are NULL."""
+    pieces: list[Expression] = []
+    for i in places:
+        text = F.col(f"c{i}")
+        pieces += [F.octet_length(text).cast("string"), F.lit(":"), text]
+    return pieces
+
+
+def _is_inside(part: Part) -> Expression:
+    ordinal = F.col(_ORDINAL)
+    inside = F.lit(True)
+    if part.low is not None:
+        inside &= ordinal >= part.low
+    if part.high is not None:
+        return inside & (ordinal < part.high)
+    return inside | ordinal.isNull()

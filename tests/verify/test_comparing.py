@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from cdc_core.comparing import (
+    Difference,
+    Ordering,
+    Part,
+    RangeSum,
+    choose_width,
+    find_differences,
+    part_of,
+)
+from cdc_core.staging.verifications import Standing, find_standing
+from cdc_core.vocabulary import Lsn
+
+ALL = Part()
+
+
+def truncate(ordinal: int, width: int) -> int:
+    """As PostgreSQL and Spark divide: towards zero."""
+    return abs(ordinal) // width * (1 if ordinal >= 0 else -1)
+
+
+def test_every_ordinal_is_in_the_range_of_its_number() -> None:
+    for width in (1, 2, 3, 7):
+        for ordinal in range(-30, 31):
+            part = part_of(truncate(ordinal, width), width, ALL)
+            assert part is not None
+            assert part.low is not None
+            assert part.high is not None
+            assert part.low <= ordinal < part.high
+            inside = {truncate(other, width) for other in range(part.low, part.high)}
+            assert inside == {truncate(ordinal, width)}
+
+
+def test_a_range_reaches_no_further_than_its_part() -> None:
+    assert part_of(2, 10, Part(25, 28)) == Part(25, 28)
+    assert part_of(0, 10, Part(None, 5)) == Part(-9, 5)
+    assert part_of(None, 10, Part(3, None)) is None
+
+
+def test_a_difference_has_both_sides() -> None:
+    one, other = RangeSum(2, 5, 6), RangeSum(2, 5, 7)
+    found = find_differences({0: one, 1: one, 3: one}, {0: one, 1: other, None: other}, 10, ALL)
+    assert found == [
+        Difference(Part(10, 20), one, other),
+        Difference(Part(30, 40), one, RangeSum()),
+        Difference(None, RangeSum(), other),
+    ]
+    # A sign says nothing: both sides give the same 64 bits, as they like.
+    assert RangeSum(1, -1, 0).equals(RangeSum(1, (1 << 64) - 1, 0))
+
+
+def test_ranges_are_as_many_as_rows_ask_for() -> None:
+    assert choose_width((1, 100), 100, 5000, 2048) == 100
+    assert choose_width((1, 10_000_000), 10_000_000, 5000, 2048) == 5000
+    assert choose_width((-(1 << 63), (1 << 63) - 1), 10**12, 5000, 16) == 1 << 60
+    assert choose_width(None, 0, 5000, 2048) == 1
+
+
+def row(
+    minutes: int, part: Part, result: str = "equal", ordering: str = "integer", epoch: int = 1
+) -> Any:
+    return {
+        "epoch": epoch,
+        "lsn": 1000 + minutes,
+        "at": datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=minutes),
+        "result": result,
+        "reason": None,
+        "coverage": 0.3,
+        "ordering": ordering,
+        "from_ordinal": part.low,
+        "to_ordinal": part.high,
+    }
+
+
+def stand(*rows: Any) -> Standing:
+    return find_standing(sorted(rows, key=lambda row: row["at"], reverse=True))
+
+
+def test_a_table_is_verified_through_its_oldest_part() -> None:
+    first, second, third = Part(None, 10), Part(10, 20), Part(20, None)
+    whole = stand(row(1, first), row(2, second), row(3, third))
+    assert (whole.lsn, whole.next_ordinal) == (Lsn(1001), None)
+    later = stand(row(1, first), row(2, second), row(3, third), row(4, Part(None, 12)))
+    assert (later.lsn, later.next_ordinal) == (Lsn(1002), 12)
+    assert later.since == row(2, second)["at"]
+    assert stand(row(2, second), row(3, third)).lsn is None
+    assert stand(row(1, ALL), row(2, second, "skipped")).lsn == Lsn(1001)
+
+
+def test_a_part_that_differed_counts_until_it_is_equal() -> None:
+    part = Part(None, 10)
+    assert stand(row(1, ALL), row(2, part, "different")).lsn is None
+    assert stand(row(1, ALL, "different"), row(2, part)).lsn is None
+    assert stand(row(1, ALL), row(2, part, "different"), row(3, part)).lsn == Lsn(1001)
+    # Parts of a key that is another now cover nothing, nor do those of another epoch.
+    assert stand(row(1, ALL), row(2, part, epoch=2)).lsn is None
+    assert stand(row(1, ALL, ordering=Ordering.HASH), row(2, part)).lsn is None

@@ -1,0 +1,172 @@
+"""What was changed in the lake by hand is found to the key, healed, and equal again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from pyspark.sql import SparkSession
+
+from orchestration.sides import MOST_ROWS
+from orchestration.status import read_status
+from tests.fix_pipeline import Pipeline
+from tests.fix_postgres import lend_database
+from tests.postgres_server import Database, PostgresServer
+from tests.verify.verifying import Verifying, make_verifying, read_results, require_equal
+
+# By column: its type, what every row has, and what a hand puts there.
+KINDS = {
+    "b": ("boolean", "true", "false"),
+    "i2": ("int2", "7", "8S"),
+    "i4": ("int4", "-7", "-8"),
+    "i8": ("int8", "70", "80L"),
+    "o": ("oid", "4294967295", "1L"),
+    "f4": ("float4", "0.1", "float(0.1000001)"),
+    "f8": ("float8", "5e-324", "double(9.9e-324)"),
+    "zero": ("float8", "'-0'", "0d"),
+    "raw": ("bytea", "'\\x00ff'", "x'00FE'"),
+    "day": ("date", "'2024-02-29'", "date'2024-02-28'"),
+    "local": ("timestamp", "'2024-02-29 12:00:00.1'", "timestamp_ntz'2024-02-29 12:00:00.100001'"),
+    "at": ("timestamptz", "'2024-02-29 12:00:00.12+00'", "timestamp'2024-02-29 12:00:00.13Z'"),
+    "fixed": ("numeric(12,2)", "1.50", "1.51bd"),
+    "free": ("numeric", "0.000000000000000001", "0.000000000000000002bd"),
+    "note": ("text", "'Grüße'", "'Grüsse'"),
+    "doc": ("jsonb", """'{"a": [1, null]}'""", """'{"a": [1, 0]}'"""),
+    "list": ("int4[]", "'{1,NULL,3}'", "array(1, 0, 3)"),
+    "words": ("text[]", """'{a,"b c",NULL,"","NULL","q\\"\\\\"}'""", "array('a', 'b c')"),
+    "points": ("float8[]", "'{0.1,NaN,NULL}'", "array(0.1d, null)"),
+    "nothing": ("text", "null", "''"),
+    "exact": ("numeric", "'NaN'", "1.0bd"),
+}
+ROWS = 25_000
+_COLUMNS = ", ".join(f"{name} {kind}" for name, (kind, *_) in KINDS.items())
+TABLES = f"""
+    create table kinds (id bigint primary key, {_COLUMNS});
+    create table skewed (id bigint primary key, note text);
+    create table empty (id int primary key);
+    create table bare (note text);
+"""
+
+
+@pytest.fixture
+def verifying(
+    database18: Database, make_pipeline: Callable[..., Pipeline], spark: SparkSession
+) -> Verifying:
+    """Lend a lake that equals its source: values of every kind, and very uneven keys."""
+    for statement in TABLES.split(";"):
+        database18.execute(statement)
+    lent = make_verifying(make_pipeline, database18, spark)
+    values = ", ".join(kind[1] for kind in KINDS.values())
+    database18.execute(f"insert into kinds select n, {values} from generate_series(1, 60) n")
+    database18.execute(
+        f"insert into skewed select n, 'note ' || n from generate_series(1, {ROWS}) n"
+        " union all values (-9000000000000000000, 'low'), (9000000000000000000, 'high')"
+    )
+    lent.merge()
+    return lent
+
+
+def test_every_kind_of_damage_is_found_to_the_key_and_healed(verifying: Verifying) -> None:
+    found = verifying.compare("kinds", "skewed")
+    require_equal(found)
+    assert [one.source and one.source.rows for one in found.tables] == [60, ROWS + 2]
+
+    changed = [
+        f"`{name}` = case when id = {10 + i} then {kind[2]} else `{name}` end"
+        for i, (name, kind) in enumerate(KINDS.items())
+    ]
+    # Of the last column the text stands in `_raw` alone, and still does.
+    raw = "_raw = case when id = 50 then map('exact', 'Infinity') else _raw end"
+    holes = "_holes = case when id = 51 then array('note') else _holes end"
+    verifying.damage("kinds", f"update {{}} set {', '.join([*changed[:-1], raw, holes])}")
+    verifying.damage("kinds", "delete from {} where id = 2")
+    verifying.damage("kinds", "update {} set id = 1000 where id = 3")
+    verifying.damage("skewed", "update {} set note = 'other' where id in (5, 12000)")
+    verifying.damage("skewed", "delete from {} where id = 25000")
+
+    verdict = verifying.heal()
+    assert {
+        table.name: {int(key[0] or 0) for key in keys} for table, keys in verdict.keys.items()
+    } == {
+        "kinds": {10 + i for i in range(len(KINDS) - 1)} | {2, 3, 50, 51, 1000},
+        "skewed": {5, 12_000, 25_000},
+    }
+    ranges = {one.table.name: one.ranges for one in verdict.tables}
+    assert sum(one.holes for one in ranges["kinds"]) == 1
+    assert sum(one.keys or 0 for one in ranges["skewed"]) == 3
+    assert all(1 <= one.source_rows <= MOST_ROWS for one in ranges["skewed"])
+    results = read_results(verdict.tables)
+    assert results.pop("bare").startswith("skipped: it has no key")
+    assert results.pop("empty").startswith("skipped: the lake holds no rows of public.empty")
+    assert results == {"kinds": "equal", "skewed": "equal"}
+    assert [one.healed for one in verdict.tables] == [False, False, True, True]
+
+    through = {t["table"]: t["verified_lsn"] for t in read_status(verifying.settings)["tables"]}
+    assert through["public.kinds"] == str(verdict.lsn)
+    verifying.damage("kinds", "delete from {} where id = 4")
+    found = verifying.compare("kinds")
+    assert read_results(found.tables)["kinds"].startswith("different: it was never read whole")
+    told = read_status(verifying.settings)
+    assert {t["table"]: t["verified_lsn"] for t in told["tables"]}["public.kinds"] is None
+    assert "table_differs" in {problem["code"] for problem in told["problems"]}
+
+
+def test_keys_that_sort_unlike_in_spark_are_compared_by_their_hash(
+    postgres15: PostgresServer, make_pipeline: Callable[..., Pipeline], spark: SparkSession
+) -> None:
+    with lend_database(postgres15) as database:
+        database.execute('create table words (k text collate "en-US-x-icu" primary key, v int)')
+        database.execute(
+            "create table pairs (a text, b int, at timestamptz, primary key (a, b, at))"
+        )
+        database.execute("create table ids (id uuid primary key, v float8)")
+        database.execute(
+            "create table filtered (id int primary key, kind text, ssn text, mail text)"
+        )
+        lent = make_verifying(make_pipeline, database, spark)
+        database.execute("drop publication walgate")
+        database.execute(
+            "create publication walgate for table words, pairs, ids,"
+            " filtered (id, kind, ssn, mail) where (kind <> 'hidden')"
+        )
+        lent.pipeline.make_slot_again()
+        with (lent.pipeline.folder / "walgate.toml").open("a") as opened:
+            opened.write('[tables."public.filtered"]\nexclude = ["ssn"]\nhash = ["mail"]\n')
+        lent.pipeline.environment["WALGATE_HASH_KEY"] = "0123" * 16
+        database.execute(
+            "insert into words values ('a', 1), ('A', 2), ('b', 3), ('B', 4), ('é', 5), ('z', 6),"
+            " (E'tab\\t\\n\\\\', 7), ('', 8), ('10', 9), ('9', 10), ('co-op', 11), ('coop', 12)"
+        )
+        database.execute(
+            "insert into pairs select k, v, t from words,"
+            " unnest(array['2024-01-01 00:00:00.1+00', 'infinity']::timestamptz[]) t"
+        )
+        database.execute(
+            "insert into ids select gen_random_uuid(), n / 7.0 from generate_series(1, 99) n"
+        )
+        database.execute(
+            "insert into filtered"
+            " select n, case when n % 2 = 0 then 'hidden' else 'seen' end, 's', 'm'"
+            " from generate_series(1, 20) n"
+        )
+        lent.merge()
+        found = lent.compare()
+        results = read_results(found.tables)
+        assert results.pop("filtered") == "equal: hashed, compared for NULL only: mail"
+        assert results == dict.fromkeys(("words", "pairs", "ids"), "equal")
+
+        lent.damage("words", "delete from {} where k in ('a', 'co-op')")
+        lent.damage("words", "update {} set k = 'C' where k = 'b'")
+        lent.damage("pairs", "delete from {} where a = 'A'")
+        lent.damage("filtered", "delete from {} where id = 1")
+        ids = sorted(key for (key,) in database.query("select id::text from ids"))
+        lent.damage("ids", f"update {{}} set v = -v where id = '{ids[0]}'")
+        verdict = lent.heal()
+        keys = {table.name: listed for table, listed in verdict.keys.items()}
+        assert keys["words"] == {("a",), ("co-op",), ("b",), ("C",)}
+        moments = ("2024-01-01 00:00:00.1+00", "infinity")
+        assert keys["pairs"] == {("A", "2", moment) for moment in moments}
+        assert keys["ids"] == {(ids[0],)}
+        assert keys["filtered"] == {("1",)}
+        results = read_results(verdict.tables)
+        assert {result.partition(":")[0] for result in results.values()} == {"equal"}
