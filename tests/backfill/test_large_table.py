@@ -72,7 +72,9 @@ def test_a_large_table_is_paused_resumed_cancelled_and_run_for_the_rest(
     pipeline = make_pipeline(database18)
     capture = pipeline.start_streaming()
     size = str(min(50_000, ROWS // 40))
-    first = start_worker(pipeline, "--chunk-rows", size, tables=[TABLE])
+    # So that an order comes in time, however small the table.
+    rate = {"WALGATE_BACKFILL__ROWS_PER_SECOND": str(max(10_000, ROWS // 240))}
+    first = start_worker(pipeline, "--chunk-rows", size, tables=[TABLE], **rate)
     wait_for_rows(pipeline, ROWS // 8)
     paused = give(pipeline, "pause", "paused")
     database18.execute(f"update large set b = -1 where id % {ROWS // 500} = 0")
