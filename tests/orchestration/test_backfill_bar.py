@@ -32,15 +32,14 @@ def show(stderr: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr("sys.stderr", stderr)
     logger = logging.getLogger("walgate")
     handler = logging.StreamHandler(stderr)
-    logger.addHandler(handler)
-    try:
-        with showing_progress() as tell:
-            for progress in (BEGUN, HELD):
-                tell(T, progress)
-            logger.warning("said meanwhile")
-            tell(T, DONE)
-    finally:
-        logger.removeHandler(handler)
+    monkeypatch.setattr(logger, "handlers", [handler])
+    # What other tests have left there writes to streams that are closed.
+    monkeypatch.setattr(logger, "propagate", False)
+    with showing_progress() as tell:
+        for progress in (BEGUN, HELD):
+            tell(T, progress)
+        logger.warning("said meanwhile")
+        tell(T, DONE)
     assert handler.stream is stderr
     return stderr.getvalue()
 
