@@ -37,7 +37,8 @@ def showing_progress() -> Iterator[Tell]:
         TextColumn("{task.fields[told]}", markup=False),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True)) as bars, _logging_above():
+    terminal = sys.stderr
+    with Progress(*columns, console=Console(stderr=True)) as bars, _logging_above(terminal):
         yield _Bars(bars).tell
 
 
@@ -97,12 +98,12 @@ class _Lines:
 
 
 @contextmanager
-def _logging_above() -> Iterator[None]:
+def _logging_above(terminal: object) -> Iterator[None]:
     """Let log lines go through the terminal as the bars have it, not across them."""
     handlers = [
         handler
-        for handler in logging.getLogger("walgate").handlers
-        if isinstance(handler, logging.StreamHandler)
+        for handler in (*logging.getLogger().handlers, *logging.getLogger("walgate").handlers)
+        if isinstance(handler, logging.StreamHandler) and handler.stream is terminal
     ]
     former = [(handler, handler.setStream(sys.stderr)) for handler in handlers]
     try:

@@ -152,8 +152,10 @@ def test_a_paused_backfill_whose_process_ends_stays_paused_until_it_is_run(
 
 
 def test_what_is_asked_wrongly_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # That of this process is the tests' own.
+    monkeypatch.setattr("orchestration.cli.main.start_logging", lambda *_, **__: None)
     file = tmp_path / "walgate.toml"
     file.write_text('[source]\ndsn = "host=/nowhere dbname=x"\n[lake]\nroot = "lake"\n')
     wrong = {

@@ -33,8 +33,6 @@ def show(stderr: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> str:
     logger = logging.getLogger("walgate")
     handler = logging.StreamHandler(stderr)
     monkeypatch.setattr(logger, "handlers", [handler])
-    # What other tests have left there writes to streams that are closed.
-    monkeypatch.setattr(logger, "propagate", False)
     with showing_progress() as tell:
         for progress in (BEGUN, HELD):
             tell(T, progress)
