@@ -33,8 +33,8 @@ def backfill(
     tables: Annotated[
         list[str] | None,
         typer.Argument(
-            help='Tables: public.orders, \'"Odd"."T"\'; before them pause, resume or cancel,'
-            " for those that are being read."
+            help='Tables: public.orders, \'"Odd"."T"\'; none for all that may lack rows; before'
+            " them pause, resume or cancel, for those that are being read."
         ),
     ] = None,
     *,
@@ -77,7 +77,12 @@ def backfill(
         _give_order(settings, tables[0], tables[1:], is_all=is_all, options=options)
         return
     scope = PartOfTable(tuple(low) if low else None, tuple(high) if high else None, where)
+    if not scope.is_whole:
+        _require_either(tables, is_all=is_all)
     chosen = _choose_tables(settings, tables, is_all=is_all)
+    if not chosen:
+        typer.echo("no table waits for a backfill", err=True)
+        return
     if len(chosen) > 1 and not scope.is_whole:
         raise ConfigurationError(
             [f"--from, --to and --where are given for {len(chosen)} tables, expected one"],
@@ -188,10 +193,13 @@ def _choose_tables(settings: Settings, named: list[str] | None, *, is_all: bool)
     from cdc_core.source.connection import open_connection
     from cdc_core.source.creation import list_keyed_tables
     from cdc_core.source.identity import list_published_tables
+    from orchestration.backfill_queue import read_queue
 
-    _require_either(named, is_all=is_all)
     if named:
+        _require_either(named, is_all=is_all)
         return parse_tables(named)
+    if not is_all:
+        return [waiting.table for waiting in read_queue(settings)]
     source = settings.source
     with closing(open_connection(source, application_name="walgate backfill")) as connection:
         published = list_published_tables(connection, source.publication)

@@ -38,6 +38,10 @@ def folder(
             [CANARY],
         )
         database.execute("""insert into "Odd s"."T~1" values (7, 'x,"y"')""")
+        assert run_walgate("backfill", folder=home).exit_code == 0
+        database.execute("create table late (id int primary key)")
+        database.execute("alter publication walgate add table late")
+        database.execute("insert into late values (1)")
         assert run_walgate("replicate", "--until-current", folder=home).exit_code == 0
         merged = run_walgate("merge", folder=home)
         assert merged.exit_code == 0, merged
@@ -45,6 +49,13 @@ def folder(
         assert "info round merged cut=" in merged.stderr
         assert CANARY not in merged.stderr
         yield home
+
+
+def test_a_table_that_may_lack_rows_is_named_beside_the_answer(folder: Path) -> None:
+    answer = run_walgate("sql", "select id from late", folder=folder)
+    assert answer.stdout.splitlines() == ["id", "1"]
+    (line,) = answer.stderr.splitlines()
+    assert "table partial table=public.late state=queued" in line
 
 
 def test_rows_come_as_copy_would_write_them(folder: Path) -> None:
