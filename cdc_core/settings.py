@@ -101,7 +101,10 @@ class SparkSettings(_Section):
 
 
 class BackfillSettings(_Section):
-    """`[backfill]`: how much is read at once, how fast, in which order, and when not."""
+    """`[backfill]`: how much is read at once, how fast, in which order, and when not.
+
+    `automatic` is whether Dagster has queued tables read from the start.
+    """
 
     chunk_rows: Count = 50_000
     parallel: Count = 2
@@ -109,6 +112,7 @@ class BackfillSettings(_Section):
     order: Literal["smallest", "given"] = "smallest"
     most_slot_percent: float = Field(default=75.0, gt=0, le=100)
     most_lag: Size = 1 << 30
+    automatic: bool = True
 
 
 class MergeSettings(_Section):

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-
 import dagster as dg
 
-from cdc_core.errors import SourceError
 from cdc_core.settings import Settings
-from cdc_core.source.connection import open_briefly
-from cdc_core.source.identity import list_published_tables
-from cdc_core.vocabulary import TableName
-from orchestration import tables, verified_through
-from orchestration.backfill_asset import build_backfill_asset
+from orchestration import backfill_sensor, tables, verified_through
+from orchestration.backfill_asset import BACKFILL_KEY, build_backfill_asset
+from orchestration.backfill_sensor import build_backfill_queued_tables
 from orchestration.checks import build_staging_checks
 from orchestration.hosting import RUN_TAGS
+from orchestration.known_tables import find_tables
 from orchestration.replicate import build_replicate_job
 from orchestration.resources import make_spark_resource
 from orchestration.sensors import build_keep_replicating, build_merge_staged_changes
 from orchestration.tables import build_staging_asset, build_table_assets
-from spark_jobs.lake import Lake
 
 
 def build_definitions(settings: Settings) -> dg.Definitions:
@@ -30,6 +25,13 @@ def build_definitions(settings: Settings) -> dg.Definitions:
         tables.JOB_NAME,
         selection=dg.AssetSelection.assets(*merged.keys),
         description="Merges all that is staged, lingers for more, and ends.",
+        executor_def=dg.in_process_executor,
+        tags=RUN_TAGS,
+    )
+    backfill = dg.define_asset_job(
+        backfill_sensor.JOB_NAME,
+        selection=dg.AssetSelection.assets(BACKFILL_KEY),
+        description="Reads one table whole into the log, while the stream goes on.",
         executor_def=dg.in_process_executor,
         tags=RUN_TAGS,
     )
@@ -46,29 +48,16 @@ def build_definitions(settings: Settings) -> dg.Definitions:
         for checks in verifying
     ]
     return dg.Definitions(
-        assets=[build_staging_asset(settings), merged, build_backfill_asset(settings, known)],
-        jobs=[build_replicate_job(settings), merge, *verify],
+        assets=[build_staging_asset(settings), merged, build_backfill_asset(settings)],
+        jobs=[build_replicate_job(settings), merge, backfill, *verify],
         asset_checks=[build_staging_checks(settings), *verifying],
         schedules=[verified_through.build_verify_schedule(settings)] if verifying else [],
-        sensors=[build_keep_replicating(settings), build_merge_staged_changes(settings)],
+        sensors=[
+            build_keep_replicating(settings),
+            build_merge_staged_changes(settings),
+            build_backfill_queued_tables(settings),
+        ],
         resources={"spark": make_spark_resource(settings)},
         # A process for each step would mean a JVM for each.
         executor=dg.in_process_executor,
     )
-
-
-def find_tables(settings: Settings) -> list[TableName]:
-    """Every table that the log announced or the publication holds, in order of name."""
-    lake = Lake.of(settings)
-    announced = {relation.table for relation in lake.read_relations().values()}
-    return sorted(announced | _list_published(settings))
-
-
-def _list_published(settings: Settings) -> set[TableName]:
-    source = settings.source
-    try:
-        with closing(open_briefly(source, application_name="walgate page")) as connection:
-            return set(list_published_tables(connection, source.publication))
-    except SourceError:
-        # The page comes up with the source down, with the tables of the lake.
-        return set()

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -18,16 +18,15 @@ from orchestration.backfill import make_wanted, run_backfills
 from orchestration.backfill_orders import Order, give_order
 from orchestration.failures import explain_failure
 from orchestration.hosting import host_loop
-from orchestration.table_reports import table_key
+from orchestration.known_tables import find_partitions, partition_tables
 
 BACKFILL_KEY = dg.AssetKey(["backfill"])
 _OBSERVE_S = 15.0
 _READ = "read"
 
 
-def build_backfill_asset(settings: Settings, tables: Sequence[TableName]) -> dg.AssetsDefinition:
+def build_backfill_asset(settings: Settings) -> dg.AssetsDefinition:
     """The asset whose partitions are tables; a bare click only says what would be done."""
-    by_key = {"/".join(table_key(table).path[1:]): table for table in tables}
 
     @dg.asset(
         key=BACKFILL_KEY,
@@ -41,14 +40,14 @@ def build_backfill_asset(settings: Settings, tables: Sequence[TableName]) -> dg.
         # A dry run observes the table and does not fill its partition.
         output_required=False,
         kinds={"postgres", "deltalake"},
-        partitions_def=dg.StaticPartitionsDefinition(sorted(by_key)),
+        partitions_def=partition_tables(settings),
         config_schema=_describe_fields(settings),
     )
     def backfill(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
         # Of several partitions each is told of by itself, and only those that were read whole.
         yield from ()
         config = context.op_execution_context.op_config
-        chosen = {by_key[key]: key for key in context.partition_keys}
+        chosen = find_partitions(settings, context.partition_keys)
         scope = _read_scope(config, chosen)
         if config["action"] != _READ:
             for given in give_order(settings.lake, Order(config["action"]), list(chosen)):

@@ -31,6 +31,7 @@ from cdc_core.errors import Retry, WalgateError
 from cdc_core.settings import Settings
 from orchestration.draining import drain_runs, record_ended
 from orchestration.keeper import Keeper, Program
+from orchestration.known_tables import add_partitions, find_tables
 from orchestration.page import HOST, LOCATION, Page
 from orchestration.processes import end_processes, hold_stack, start_process
 from orchestration.table_reports import table_key
@@ -88,6 +89,7 @@ def run_dagster(
         private = Path(tempfile.mkdtemp(prefix="walgate-"))
         instance = dg.DagsterInstance.from_config(str(settings.dagster.home))
         try:
+            add_partitions(instance, settings, find_tables(settings))
             with _running(settings, config, private, module, stop) as (keeper, page):
                 logs = _log_folder(settings)
                 try:

@@ -24,6 +24,9 @@ ACTIVE = (
     dg.DagsterRunStatus.STARTED,
     dg.DagsterRunStatus.CANCELING,
 )
+# Under this name Dagster runs assets that a person materializes.
+CLICKED_JOB = "__ASSET_JOB"
+PARTITION_TAG = "dagster/partition"
 _RECENT = 10
 # A worker signs its run as soon as its op begins; importing takes up to a minute on a busy machine.
 _UNSIGNED_S = 180.0
@@ -41,6 +44,7 @@ class Seen:
     retry: str | None
     started_at: float | None
     ended_at: float | None
+    partition: str | None = None
 
     @property
     def is_active(self) -> bool:
@@ -78,13 +82,19 @@ class Launch:
 Decision = Skip | Reap | Launch
 
 
-def read_runs(instance: dg.DagsterInstance, *job_names: str) -> list[Seen]:
-    """The newest runs of some jobs, newest first, every active one among them."""
+def read_runs(
+    instance: dg.DagsterInstance, *job_names: str, partition: str | None = None
+) -> list[Seen]:
+    """The newest runs of some jobs, newest first, every active one among them.
+
+    `partition` leaves out those of others, and of none.
+    """
     records: list[dg.RunRecord] = []
+    tags = {} if partition is None else {PARTITION_TAG: partition}
     for name in job_names:
-        active = dg.RunsFilter(job_name=name, statuses=list(ACTIVE))
+        active = dg.RunsFilter(job_name=name, statuses=list(ACTIVE), tags=tags)
         records += instance.get_run_records(active)
-        records += instance.get_run_records(dg.RunsFilter(job_name=name), limit=_RECENT)
+        records += instance.get_run_records(dg.RunsFilter(job_name=name, tags=tags), limit=_RECENT)
     newest = sorted(records, key=lambda record: record.storage_id, reverse=True)
     seen: dict[str, Seen] = {}
     for record in newest:
@@ -98,6 +108,7 @@ def read_runs(instance: dg.DagsterInstance, *job_names: str) -> list[Seen]:
                 run.tags.get(RETRY_TAG),
                 record.start_time,
                 record.end_time,
+                run.tags.get(PARTITION_TAG),
             ),
         )
     return list(seen.values())
@@ -113,7 +124,7 @@ def decide_on_active(runs: Sequence[Seen], *, doing: str, now: float) -> Skip | 
         return None
     # One that is gone may be what another waits for in the queue.
     for run in under_way:
-        if _is_abandoned(run, now):
+        if is_abandoned(run, now):
             return Reap(run.run_id, f"the worker of run {run.short_id} is gone")
     active = under_way[0]
     if active.status is dg.DagsterRunStatus.CANCELING:
@@ -128,7 +139,7 @@ def decide_on_launch(runs: Sequence[Seen], *, now: float) -> Skip | Launch:
     failures = _count_failures(runs)
     if failures:
         last = runs[0]
-        pause = _choose_pause(failures, last.retry)
+        pause = choose_pause(failures, last.retry)
         due = (last.ended_at or now) + pause
         if now < due:
             person = last.retry == Retry.AFTER_FIX.name
@@ -159,12 +170,18 @@ def apply_decision(
             return dg.SensorResult(run_requests=[request(run_key)])
 
 
+def default_status(*, runs: bool) -> dg.DefaultSensorStatus:
+    """Whether a sensor runs from the start."""
+    return dg.DefaultSensorStatus.RUNNING if runs else dg.DefaultSensorStatus.STOPPED
+
+
 def read_clock() -> float:
     """Now, in Unix seconds, as run records count."""
     return time.time()
 
 
-def _is_abandoned(run: Seen, now: float) -> bool:
+def is_abandoned(run: Seen, now: float) -> bool:
+    """Whether nobody works on an active run any more."""
     if run.worker is not None:
         return is_worker_gone(run.worker)
     is_started = run.status is dg.DagsterRunStatus.STARTED and run.started_at is not None
@@ -179,7 +196,8 @@ def _count_failures(runs: Sequence[Seen]) -> int:
     return len(runs)
 
 
-def _choose_pause(failures: int, retry: str | None) -> float:
+def choose_pause(failures: int, retry: str | None) -> float:
+    """How long to wait after so many failures in a row. Units: seconds."""
     if retry == Retry.AFTER_FIX.name:
         return _LONGEST_PAUSE_S
     if failures == 1:

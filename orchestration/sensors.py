@@ -1,4 +1,4 @@
-"""The two sensors: one keeps a replicate run alive, one starts a merge when there is something to.
+"""Two sensors: one keeps a replicate run alive, one starts a merge when there is something to.
 
 Both are level-triggered: they look at what is, so a tick that was missed costs time and nothing
 else. They are decisions; no change ever passes through them.
@@ -15,11 +15,13 @@ from orchestration import replicate, tables
 from orchestration.checks import evaluate_staging
 from orchestration.look import Look, look_at_source
 from orchestration.relaunch import (
+    CLICKED_JOB,
     Decision,
     Skip,
     apply_decision,
     decide_on_active,
     decide_on_launch,
+    default_status,
     read_clock,
     read_runs,
 )
@@ -28,8 +30,6 @@ from spark_jobs.lake import Lake
 
 _INTERVAL_S = 5
 _CHECK_S = 60.0
-# Under this name Dagster runs assets that a person materializes.
-_CLICKED_JOB = "__ASSET_JOB"
 
 
 def build_keep_replicating(settings: Settings) -> dg.SensorDefinition:
@@ -40,7 +40,7 @@ def build_keep_replicating(settings: Settings) -> dg.SensorDefinition:
         name="keep_replicating",
         job_name=replicate.JOB_NAME,
         minimum_interval_seconds=_INTERVAL_S,
-        default_status=_default_status(settings),
+        default_status=default_status(runs=settings.dagster.autostart),
         description=(
             "Keeps exactly one replicate run alive: looks at the slot, then at the live figures,"
             " then at the runs; waits longer after each failure. Stop it to stop replication."
@@ -67,7 +67,7 @@ def build_merge_staged_changes(settings: Settings) -> dg.SensorDefinition:
         name="merge_staged_changes",
         job_name=tables.JOB_NAME,
         minimum_interval_seconds=_INTERVAL_S,
-        default_status=_default_status(settings),
+        default_status=default_status(runs=settings.dagster.autostart),
         description=(
             "Starts a merge run when the log holds changes above the newest cut; the run goes on"
             " while more arrive."
@@ -113,7 +113,7 @@ def _decide_to_replicate(
 
 def _decide_to_merge(settings: Settings, instance: dg.DagsterInstance) -> Decision:
     now = read_clock()
-    runs = read_runs(instance, tables.JOB_NAME, _CLICKED_JOB)
+    runs = read_runs(instance, tables.JOB_NAME, CLICKED_JOB)
     backlog = read_backlog(Lake.of(settings))
     active = decide_on_active(runs, doing=f"merges; {_describe_backlog(backlog)}", now=now)
     if active is not None:
@@ -141,8 +141,3 @@ def _describe_backlog(backlog: Backlog) -> str:
     if not backlog.entries:
         return f"no changes above the cut: merged {through}, staged {backlog.staged.lsn}"
     return f"{backlog.entries} changes to merge: merged {through}, staged {backlog.staged.lsn}"
-
-
-def _default_status(settings: Settings) -> dg.DefaultSensorStatus:
-    on, off = dg.DefaultSensorStatus.RUNNING, dg.DefaultSensorStatus.STOPPED
-    return on if settings.dagster.autostart else off

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,8 +16,9 @@ from cdc_core.coordination.lease import Lease
 from cdc_core.coordination.live import Figures
 from cdc_core.errors import SourceError, StagingError
 from cdc_core.settings import Settings
+from cdc_core.source.backfillable import Hindrance, find_hindrances
 from cdc_core.source.connection import open_connection
-from cdc_core.source.identity import Identity, list_published_tables, read_identity
+from cdc_core.source.identity import Identity, read_identity
 from cdc_core.source.preflight import find_problems
 from cdc_core.source.problems import Problem, Severity
 from cdc_core.source.retention import Retention, find_retention, measure_growth, read_slot_budget
@@ -27,15 +28,17 @@ from cdc_core.staging.tables import staging_errors
 from cdc_core.staging.verifications import DIFFERENT, Standing, VerificationLedger
 from cdc_core.vocabulary import Lsn, TableName
 from orchestration.backfill_reports import describe_backfills
+from spark_jobs.backfilled import Backfilled, Lacking, read_backfilled
 from spark_jobs.lake import Bound, Lake, open_table, read_losses
-from spark_jobs.ledger import Cut, TableState, find_cut, read_states
+from spark_jobs.ledger import HALTED, STREAMING, Cut, TableState, find_cut, read_states
 
 ANSWER_VERSION = 1
 _SLOT_FACTS = (
     *("active_pid", "confirmed_flush", "restart", "wal_status", "retained_bytes"),
     *("safe_wal_size", "inactive_seconds"),
 )
-_STREAMING, _HALTED = "streaming", "halted"
+# As `describe_backfills` says it of one that a worker runs now.
+_RUNNING = "running"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ class _Source:
     identity: Identity
     slot: Slot | None
     budget_bytes: int
-    tables: list[TableName]
+    tables: dict[str, Hindrance | None]
     problems: list[Problem]
     growth: float | None
 
@@ -71,6 +74,7 @@ class _Progress:
     staged: Bound | None = None
     cut: Cut | None = None
     states: dict[str, TableState] = field(default_factory=dict)
+    backfilled: Backfilled = field(default_factory=Backfilled)
     tables: set[str] = field(default_factory=set)
     lossy: dict[str, int] = field(default_factory=dict)
     kept: set[str] = field(default_factory=set)
@@ -123,7 +127,7 @@ def _read_source(settings: Settings, figures: Figures | None) -> _Source:
             read_identity(connection),
             slot,
             read_slot_budget(connection, source),
-            list_published_tables(connection, source.publication),
+            {str(t): h for t, h in find_hindrances(connection, source.publication).items()},
             find_problems(connection, source, settings.tables),
             growth,
         )
@@ -140,6 +144,7 @@ def _read_progress(settings: Settings) -> _Progress:
                 cut=cut,
                 lossy={} if cut is None else dict(_read_lossy(lake, cut)),
                 states=read_states(lake),
+                backfilled=read_backfilled(lake),
                 tables={str(relation.table) for relation in lake.read_relations().values()},
                 backfills=describe_backfills(settings.lake),
                 standings=VerificationLedger(settings.lake.root).read_standings(),
@@ -215,12 +220,12 @@ def _describe_capture(
 
 
 def _describe_tables(source: _Source | None, progress: _Progress) -> list[dict[str, Any]]:
-    published = [] if source is None else [str(table) for table in source.tables]
+    published = {} if source is None else source.tables
     cut = progress.cut
     merged = set() if cut is None else cut.versions.keys() | cut.merged.keys()
     answer = []
     for table in sorted({*published, *progress.tables, *progress.states, *merged}):
-        state = progress.states.get(table)
+        state = _tell_state(table, source, progress)
         standing = progress.standings.get(table)
         if standing is not None and progress.staged and standing.epoch != progress.staged.epoch:
             standing = None
@@ -230,9 +235,9 @@ def _describe_tables(source: _Source | None, progress: _Progress) -> list[dict[s
         answer.append(
             {
                 "table": table,
-                "state": _STREAMING if state is None else state.state,
-                "reason": state and state.reason,
-                "fix": state and state.fix,
+                "state": state.state,
+                "reason": state.reason,
+                "fix": state.fix,
                 "modes": ["current"],
                 "merged_lsn": None if bound is None else str(bound.lsn),
                 "verified_lsn": _format_lsn(None if standing is None else standing.lsn),
@@ -243,6 +248,25 @@ def _describe_tables(source: _Source | None, progress: _Progress) -> list[dict[s
             }
         )
     return answer
+
+
+def _tell_state(table: str, source: _Source | None, progress: _Progress) -> TableState:
+    """How a table stands; one that nothing can be read of is not queued for it."""
+    known = progress.states.get(table)
+    if source is not None and table not in source.tables:
+        # It is named among the problems.
+        return known or TableState(table, STREAMING)
+    hindrance = None if source is None else source.tables[table]
+    if hindrance is not None:
+        is_halted = known is not None and known.state == HALTED
+        told = TableState(table, HALTED, hindrance.reason, hindrance.fix)
+        return known if known is not None and is_halted else told
+    cut = None if progress.cut is None else progress.cut.bound
+    state = progress.backfilled.tell_state(table, known, cut)
+    running = {b["table"] for b in progress.backfills if b["state"] == _RUNNING}
+    if state.state == Lacking.QUEUED and table in running:
+        state = replace(state, state=Lacking.BACKFILLING.value)
+    return state
 
 
 def _list_problems(
@@ -267,7 +291,7 @@ def _list_problems(
     if progress.failure is not None:
         what, fix = progress.failure.message, progress.failure.fix
         yield _describe_problem(Severity.ERROR, "lake_down", what, fix)
-    published = progress.kept if source is None else {str(table) for table in source.tables}
+    published = progress.kept if source is None else source.tables.keys()
     for table in sorted(progress.kept - published):
         what = f"{table} is in the lake and not published: taken out, renamed or dropped"
         fix = (
@@ -285,9 +309,10 @@ def _list_problems(
 
 def _list_table_problems(progress: _Progress) -> Iterator[dict[str, Any]]:
     for state in progress.states.values():
-        if state.state == _HALTED:
+        if state.state == HALTED:
             what = f"{state.table} is halted: {state.reason}"
-            yield _describe_problem(Severity.ERROR, "table_halted", what, state.fix or "")
+            severity = Severity.WARNING if state.curable else Severity.ERROR
+            yield _describe_problem(severity, "table_halted", what, state.fix or "")
     for name, standing in sorted(progress.standings.items()):
         if standing.result == DIFFERENT:
             what = f"{name} differed from the source when it was last verified"

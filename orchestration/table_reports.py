@@ -19,8 +19,9 @@ import dagster as dg
 from deltalake import DeltaTable
 
 from cdc_core.vocabulary import TableName
+from spark_jobs.backfilled import read_backfilled
 from spark_jobs.lake import Lake, open_table, read_losses
-from spark_jobs.ledger import find_cut
+from spark_jobs.ledger import find_cut, read_states
 from spark_jobs.merge import Merged
 from spark_jobs.rounds import Round
 
@@ -115,6 +116,7 @@ class TableReports:
         merged = cut.merged.get(str(table), cut.bound)
         return (
             standing
+            | _describe_state(self._lake, str(table))
             | _describe_losses(read_losses(delta) or {})
             | {
                 "rows_inserted": 0,
@@ -133,7 +135,8 @@ class TableReports:
             if now - self._told_at.get(key, -interval_s) >= interval_s:
                 total, merged, done = self._tables.pop(table)
                 delta = open_table(self._lake.locate(TableName.parse(table)))
-                self._materialize(key, _describe_merges(total, merged, done, delta))
+                state = _describe_state(self._lake, table)
+                self._materialize(key, _describe_merges(total, merged, done, delta) | state)
         if self._rounds and now - self._told_at.get(CUTS_KEY, -interval_s) >= interval_s:
             rounds, self._rounds = self._rounds, []
             self._materialize(CUTS_KEY, describe_rounds(rounds))
@@ -141,6 +144,16 @@ class TableReports:
     def _materialize(self, key: dg.AssetKey, metadata: Metadata) -> None:
         self._tell(dg.AssetMaterialization(key, metadata=metadata))
         self._told_at[key] = time.monotonic()
+
+
+def _describe_state(lake: Lake, table: str) -> Metadata:
+    """Say whether a table is whole and followed; where it is not, why."""
+    cut = find_cut(lake)
+    told = read_backfilled(lake).tell_state(
+        table, read_states(lake).get(table), None if cut is None else cut.bound
+    )
+    described: Metadata = {"state": told.state}
+    return described | {"reason": told.reason} if told.reason else described
 
 
 def _describe_merges(
@@ -183,7 +196,10 @@ def describe_rounds(rounds: list[Round]) -> Metadata:
         "lag_seconds": _age(last),
         "tables_changed": len({table for done in rounds for table in done.tables}),
         "tables_halted": len(last.halted),
+        "tables_partial": len(last.partial),
     }
+    if last.partial:
+        described["partial"] = ", ".join(last.partial)
     if last.halted:
         lines = [f"| {table} | {h.reason} | {h.fix} |" for table, h in sorted(last.halted.items())]
         described["halted"] = dg.MetadataValue.md(

@@ -7,6 +7,7 @@ log since the cut is folded by the very fold that merges use, from the table's o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
@@ -14,10 +15,12 @@ from pyspark.sql import functions as F
 
 from cdc_core.errors import LakeError, Retry
 from cdc_core.vocabulary import Lsn, TableName
+from spark_jobs.backfilled import Lack, read_backfilled
 from spark_jobs.changes import read_log, survey
 from spark_jobs.lake import Bound, Lake, find_bound, open_table, require_epochs
 from spark_jobs.ledger import Cut, find_cut, read_states
 from spark_jobs.outcome import work_out
+from spark_jobs.renewal import renew
 from spark_jobs.rows import apply_rows, table_fields, widen
 from spark_jobs.shapes import Halt
 from spark_jobs.stretch import choose_types, plot_stretch, read_shape
@@ -25,11 +28,15 @@ from spark_jobs.stretch import choose_types, plot_stretch, read_shape
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A table at an LSN; where it is halted, as of the bound up to which it could follow."""
+    """A table at an LSN; where it is halted, as of the bound up to which it could follow.
+
+    With a lack it may not have all rows: no whole backfill of it is done there.
+    """
 
     rows: DataFrame
     through: Bound
     halt: Halt | None
+    lack: Lack | None
 
 
 def find_bound_at(lake: Lake, at: str) -> Bound:
@@ -88,23 +95,29 @@ def table_at(
     """
     cut = find_cut(lake, at)
     name = str(table)
+    lack = read_backfilled(lake).find_lack(name, at)
     version = None if cut is None else cut.versions.get(name)
     low = None if cut is None else cut.merged.get(name, cut.bound)
     if is_newest:
         version, low = _find_newest(lake, table, at, version, low)
     base = None if version is None else _read_version(session, lake, table, version)
     if cut is not None and at == cut.bound and base is not None and not is_newest:
-        return Reading(base, low or at, _find_halt(lake, cut, name))
+        return Reading(base, low or at, _find_halt(lake, cut, name), lack)
     log = read_log(session, lake, low, at)
-    stretch = plot_stretch(
-        log,
-        table,
-        survey(log.where(F.col("table") == name)),
+    plot = partial(
+        plot_stretch,
+        table=table,
         before=None if version is None else read_shape(_open_version(lake, table, version)),
         relations=lake.read_relations(),
         upper=at,
         choose=choose_types(lake, table),
     )
+    stretch = plot(log, spans=survey(log.where(F.col("table") == name)))
+    if stretch.halt is not None:
+        read_above = partial(read_log, session, lake, upper=at)
+        renewed = renew(stretch, read_above, plot, entries=log)
+        if renewed is not None:
+            stretch, base = renewed, None
     through = stretch.upper if low is None else max(low, stretch.upper)
     if stretch.shape is None:
         reason = f": {stretch.halt.reason}" if stretch.halt else ""
@@ -115,14 +128,14 @@ def table_at(
         )
     if stretch.is_empty:
         assert base is not None
-        return Reading(base, through, stretch.halt)
+        return Reading(base, through, stretch.halt, lack)
     target = None
     if stretch.truncated_at is None and base is not None:
         target = widen(base, stretch.shape)
     outcome = work_out(stretch, target)
     rows = apply_rows(target, outcome.rows, stretch.shape, outcome.carried, swept=stretch.swept)
     names = [f"`{field.name}`" for field in table_fields(stretch.shape)]
-    return Reading(rows.select(*names), through, stretch.halt)
+    return Reading(rows.select(*names), through, stretch.halt, lack)
 
 
 def list_tables(lake: Lake) -> list[TableName]:
@@ -178,4 +191,6 @@ def _find_halt(lake: Lake, cut: Cut, table: str) -> Halt | None:
     if table not in cut.halted:
         return None
     state = read_states(lake).get(table)
-    return Halt(state.reason or "" if state else "", state.fix or "" if state else "")
+    if state is None:
+        return Halt("", "")
+    return Halt(state.reason or "", state.fix or "", state.curable)

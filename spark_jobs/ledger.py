@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -33,6 +34,7 @@ CUTS_SCHEMA = pa.schema(
         pa.field("merged", _VERSIONS),
         pa.field("reports", _VERSIONS),
         pa.field("halted", pa.list_(pa.string())),
+        pa.field("partial", pa.list_(pa.string())),
     ]
 )
 STATES_SCHEMA = pa.schema(
@@ -49,7 +51,7 @@ STATES_SCHEMA = pa.schema(
 )
 
 
-_QUEUED = "queued"
+STREAMING, HALTED, _QUEUED = "streaming", "halted", "queued"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class Cut:
     versions: dict[str, int] = field(default_factory=dict)
     merged: dict[str, Bound] = field(default_factory=dict)
     halted: tuple[str, ...] = ()
+    partial: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +129,7 @@ def find_cut(lake: Lake, at: Bound | None = None) -> Cut | None:
         dict(row["tables"]),
         {table: Bound(epochs[table], Lsn(lsn)) for table, lsn in lsns.items()},
         tuple(row["halted"]),
+        tuple(row.get("partial") or ()),
     )
 
 
@@ -142,8 +146,9 @@ def write_cut(lake: Lake, cut: Cut) -> None:
         "merged": [(table, int(bound.lsn)) for table, bound in cut.merged.items()],
         "reports": [],
         "halted": list(cut.halted),
+        "partial": list(cut.partial),
     }
-    write_deltalake(lake.cuts, pa.Table.from_pylist([row], CUTS_SCHEMA), mode="append")
+    _append(lake.cuts, pa.Table.from_pylist([row], CUTS_SCHEMA))
 
 
 def read_states(lake: Lake) -> dict[str, TableState]:
@@ -164,14 +169,12 @@ def read_states(lake: Lake) -> dict[str, TableState]:
 
 def write_states(lake: Lake, states: Iterable[TableState]) -> None:
     """Add the states that changed."""
-    _append(
-        lake,
-        [
-            _describe(state.table, state.state, state.since)
-            | {"reason": state.reason, "fix": state.fix, "curable": state.curable}
-            for state in states
-        ],
-    )
+    rows = [
+        _describe(state.table, state.state, state.since)
+        | {"reason": state.reason, "fix": state.fix, "curable": state.curable}
+        for state in states
+    ]
+    _append(lake.states, pa.Table.from_pylist(rows, STATES_SCHEMA))
 
 
 def queue_tables(lake: Lake, tables: Iterable[TableName], *, reason: str, since: Bound) -> None:
@@ -181,7 +184,7 @@ def queue_tables(lake: Lake, tables: Iterable[TableName], *, reason: str, since:
     """
     rows = [_describe(str(table), _QUEUED, since) | {"reason": reason} for table in tables]
     if rows:
-        _append(lake, rows)
+        _append(lake.states, pa.Table.from_pylist(rows, STATES_SCHEMA))
 
 
 def read_requests(lake: Lake) -> list[Request]:
@@ -199,10 +202,9 @@ def _read_rows(lake: Lake) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["at"])
 
 
-def _append(lake: Lake, rows: list[dict[str, Any]]) -> None:
-    added = pa.Table.from_pylist(rows, STATES_SCHEMA)
+def _append(folder: Path, rows: pa.Table) -> None:
     # A lake of an earlier version lacks the columns that came since.
-    write_deltalake(lake.states, added, mode="append", schema_mode="merge")
+    write_deltalake(folder, rows, mode="append", schema_mode="merge")
 
 
 def _describe(table: str, state: str, since: Bound | None) -> dict[str, Any]:

@@ -37,13 +37,7 @@ from spark_jobs.rows import (
     widen,
 )
 from spark_jobs.shapes import Shape
-from spark_jobs.stretch import (
-    OID_PROPERTY,
-    PUBLISHED_PROPERTY,
-    REWRITTEN_PROPERTY,
-    TABLE_PROPERTY,
-    Stretch,
-)
+from spark_jobs.stretch import TABLE_PROPERTY, Stretch
 from spark_jobs.sweeps import is_swept
 
 _TXN_APP = "spark.databricks.delta.write.txnAppId"
@@ -77,11 +71,14 @@ class Merged:
 
 
 def merge_stretch(session: SparkSession, lake: Lake, epoch: Epoch, stretch: Stretch) -> Merged:
-    """Commit a stretch to its table, which the caller holds locked; made if it is new."""
+    """Commit a stretch to its table, which the caller holds locked; made if it is new.
+
+    A stretch with no shape before it replaces what the table holds, in whatever shape.
+    """
     assert stretch.shape is not None
     began = time.monotonic()
     path = lake.locate(stretch.table)
-    if stretch.before is None:
+    if open_table(path) is None:
         _create(session, lake, stretch.table, stretch.shape)
     target = session.read.format("delta").load(str(path))
     counts_for_nothing = stretch.before is None or stretch.truncated_at is not None
@@ -90,7 +87,8 @@ def merge_stretch(session: SparkSession, lake: Lake, epoch: Epoch, stretch: Stre
     before = _require_table(path)
     is_small = _is_small(before, outcome.arrived)
     is_replaced = counts_for_nothing or stretch.has_younger_values or is_small
-    known = None if stretch.has_younger_values else read_losses(before)
+    is_counted = stretch.before is not None and not stretch.has_younger_values
+    known = read_losses(before) if is_counted else None
     lossy = count_losses(outcome, stretch, base, known)
     reach("before_merge_commit")
     if is_replaced:
@@ -130,19 +128,15 @@ def _read_metrics(table: LogReader) -> tuple[int, int, int]:
 
 
 def _create(session: SparkSession, lake: Lake, table: TableName, shape: Shape) -> None:
-    made = (
+    (
         DeltaTable.createIfNotExists(session)
         .location(str(lake.locate(table)))
         .addColumns(T.StructType(table_fields(shape)))
         .comment(str(table))
         .property(TABLE_PROPERTY, str(table))
-        .property(OID_PROPERTY, str(shape.oid))
-        .property(REWRITTEN_PROPERTY, str(shape.rewritten))
         .property("delta.enableDeletionVectors", "true")
+        .execute()
     )
-    if shape.published is not None:
-        made = made.property(PUBLISHED_PROPERTY, shape.published)
-    made.execute()
 
 
 def _merge(table: DeltaTable, outcome: Outcome, stretch: Stretch) -> None:

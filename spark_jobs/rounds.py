@@ -19,12 +19,23 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc_core.crash_points import reach
-from cdc_core.vocabulary import Lsn, Position, Relation, TableName
+from cdc_core.vocabulary import Lsn, Operation, Position, Relation, TableName
+from spark_jobs.backfilled import read_backfilled
 from spark_jobs.backlog import choose_cut, is_scattered
 from spark_jobs.changes import Span, is_after, read_log, survey
 from spark_jobs.lake import Bound, Epoch, Lake, find_bound, open_table, require_epochs
-from spark_jobs.ledger import Cut, TableState, find_cut, read_states, write_cut, write_states
+from spark_jobs.ledger import (
+    HALTED,
+    STREAMING,
+    Cut,
+    TableState,
+    find_cut,
+    read_states,
+    write_cut,
+    write_states,
+)
 from spark_jobs.merge import Merged, merge_stretch
+from spark_jobs.renewal import renew
 from spark_jobs.session import find_jvm, noticing_death
 from spark_jobs.shapes import Halt
 from spark_jobs.stretch import Stretch, choose_types, plot_stretch, read_shape
@@ -35,7 +46,7 @@ _FOLLOW_WAIT_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One merge of all tables up to a cut: what it did to each, and which are halted.
+    """One merge of all tables up to a cut: what it did to each, which are halted or may lack rows.
 
     `staged` is how far the log reached when the merge began; `committed_at` is when the newest
     transaction of the cut was committed, `created_at` when the cut was written.
@@ -47,6 +58,7 @@ class Round:
     created_at: datetime
     tables: dict[str, Merged]
     halted: dict[str, Halt]
+    partial: tuple[str, ...]
     entries: int
     seconds: float
 
@@ -195,10 +207,13 @@ def _merge_round(
         cut = choose_cut(start.lake, start.low, staged, round_rows)
     with _keep_range(start, cut) as (log, spans):
         touched = {span.table for span in spans if span.table is not None}
+        own = {table: [s for s in spans if s.table == table] for table in touched}
+        # The end of a backfill is worth another look at a halted table.
+        passed = {table for table in passed_over if not _has_sweep(own.get(table, []))}
         results = {
-            table: _merge_table(start, table, log, [s for s in spans if s.table == table], cut)
+            table: _merge_table(start, table, log, own.get(table, []), cut)
             for table in sorted(touched | start.find_behind())
-            if (chosen is None or table in chosen) and table not in passed_over
+            if (chosen is None or table in chosen) and table not in passed
         }
     if cut == start.low and not any(start.is_news(table, r) for table, r in results.items()):
         return None
@@ -213,6 +228,7 @@ def _merge_round(
         written.created_at,
         {table: result.merged for table, result in results.items() if result.merged},
         halted,
+        written.partial,
         sum(span.entries for span in spans),
         time.monotonic() - began,
     )
@@ -255,6 +271,9 @@ def _merge_table(
         stretch = plot(log, spans=spans)
         if delta is None and start.had_rows(table):
             stretch = _begin_anew(stretch, log, plot)
+        if stretch.halt is not None and _has_sweep(spans):
+            read_above = partial(_read_up_to, start, cut)
+            stretch = renew(stretch, read_above, plot, entries=log) or stretch
         version = None if delta is None else delta.version()
         if stretch.is_empty:
             bound = stretch.upper if low is None else max(low, stretch.upper)
@@ -262,6 +281,14 @@ def _merge_table(
         epoch = next(epoch for epoch in start.epochs if epoch.number == stretch.upper.epoch)
         merged = merge_stretch(start.session, start.lake, epoch, stretch)
         return _Result(stretch.upper, merged.version, merged, stretch.halt)
+
+
+def _read_up_to(start: _Start, cut: Bound, low: Bound) -> DataFrame:
+    return read_log(start.session, start.lake, low, cut)
+
+
+def _has_sweep(spans: list[Span]) -> bool:
+    return any(span.operation == Operation.SWEEP for span in spans)
 
 
 def _begin_anew(stretch: Stretch, log: DataFrame, plot: Callable[..., Stretch]) -> Stretch:
@@ -283,9 +310,16 @@ def _write_states(lake: Lake, results: dict[str, _Result]) -> dict[str, Halt]:
     """Record the tables whose state changed; give every halted table."""
     known = read_states(lake)
     states = {
-        table: TableState(table, "streaming")
+        table: TableState(table, STREAMING)
         if result.halt is None
-        else TableState(table, "halted", result.halt.reason, result.halt.fix, result.bound)
+        else TableState(
+            table,
+            HALTED,
+            result.halt.reason,
+            result.halt.fix,
+            result.bound,
+            curable=result.halt.curable,
+        )
         for table, result in results.items()
     }
     changed = [state for table, state in states.items() if known.get(table) != state]
@@ -293,9 +327,9 @@ def _write_states(lake: Lake, results: dict[str, _Result]) -> dict[str, Halt]:
         write_states(lake, changed)
     newest = known | states
     return {
-        table: Halt(state.reason or "", state.fix or "")
+        table: Halt(state.reason or "", state.fix or "", state.curable)
         for table, state in newest.items()
-        if state.state == "halted"
+        if state.state == HALTED
     }
 
 
@@ -327,6 +361,7 @@ def _write_cut(
         versions,
         merged,
         tuple(sorted(halted)),
+        tuple(sorted(read_backfilled(start.lake).list_lacking(versions.keys() | merged, cut))),
     )
     write_cut(start.lake, written)
     return written

@@ -19,8 +19,8 @@ from spark_jobs.shapes import Shape
 from spark_jobs.sweeps import Sweep, is_swept
 from spark_jobs.types import TypeMapping, map_type
 
+_EPOCH = "_epoch"
 _META_FIELDS = (
-    T.StructField("_epoch", T.IntegerType()),
     T.StructField("_commit_lsn", T.LongType()),
     T.StructField("_seq", T.LongType()),
     T.StructField("_committed_at", T.TimestampType()),
@@ -36,7 +36,8 @@ def table_fields(shape: Shape) -> list[T.StructField]:
         for i, (name, mapping) in enumerate(zip(shape.names, map_columns(shape), strict=True))
     ]
     key = [] if has_exact_key(shape) else [T.StructField("_key", T.StringType())]
-    return [*columns, *key, *_META_FIELDS]
+    epoch = T.StructField(_EPOCH, T.IntegerType(), True, shape.describe_table())
+    return [*columns, *key, epoch, *_META_FIELDS]
 
 
 def map_columns(shape: Shape) -> list[TypeMapping]:
@@ -77,7 +78,7 @@ def type_rows(folded: DataFrame, shape: Shape) -> DataFrame:
     raw = F.map_from_entries(F.array_compact(F.array(*misfits))) if misfits else _no_raw()
     key = {} if has_exact_key(shape) else {"_key": F.col(id_names(shape)[0])}
     meta = {
-        "_epoch": F.col("epoch"),
+        _EPOCH: F.col("epoch"),
         "_commit_lsn": F.col("commit_lsn"),
         "_seq": F.col("seq"),
         "_committed_at": F.col("committed_at"),
@@ -106,7 +107,7 @@ def carry(shape: Shape, carried: frozenset[int], source: str, target: str) -> di
     for i, name in enumerate(shape.names):
         taken = F.array_contains(row("_carried"), name)
         values[name] = F.when(taken, old(name)).otherwise(row(name)) if i in carried else row(name)
-    own = ["_epoch", "_commit_lsn", "_seq", "_committed_at"]
+    own = [_EPOCH, "_commit_lsn", "_seq", "_committed_at"]
     values |= {name: row(name) for name in (own if has_exact_key(shape) else ["_key", *own])}
     raw, holes = row("_raw"), row("_holes")
     if carried:

@@ -12,9 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cdc_core.column_types import ColumnType
-from cdc_core.vocabulary import Column, Relation, encode_name, quote_identifier
+from cdc_core.vocabulary import Column, Relation, TableName, encode_name, quote_identifier
 
 METADATA_KEY = "walgate.column"
+# On a column of the lake's own: what of a shape belongs to no column of the source.
+TABLE_KEY = "walgate.shape"
 
 # Gives the type that the settings choose for a column; None for its own.
 Choose = Callable[[Column], str | None]
@@ -26,10 +28,15 @@ def choose_own(_: Column) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """Why a table cannot go on, and what to do."""
+    """Why a table cannot go on, and what to do.
+
+    What is `curable` a whole backfill cures, which is queued by itself: rows may have changed
+    without a change in the stream, and nothing else is wrong.
+    """
 
     reason: str
     fix: str
+    curable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +93,15 @@ class Shape:
         ]
         return {METADATA_KEY: json.dumps(stored)}
 
+    def describe_table(self) -> dict[str, str]:
+        """The Delta metadata of a column of the lake's own."""
+        return {TABLE_KEY: json.dumps([self.oid, self.published, self.rewritten])}
+
     @classmethod
-    def from_metadata(cls, oid: int, fields: Sequence[Mapping[str, object]]) -> Shape:
-        """Read back what `describe_column` wrote, from the metadata of each Delta column."""
+    def from_metadata(cls, fields: Sequence[Mapping[str, object]]) -> Shape:
+        """Read back what was described, from the metadata of each Delta column."""
+        (table,) = (metadata[TABLE_KEY] for metadata in fields if TABLE_KEY in metadata)
+        oid, published, rewritten = json.loads(str(table))
         columns: list[Column] = []
         chosen: list[str | None] = []
         places: dict[int, int] = {}
@@ -117,7 +130,7 @@ class Shape:
                 )
             )
         key = tuple(places[place] for place in sorted(places))
-        return cls(oid, tuple(columns), key, tuple(chosen))
+        return cls(oid, tuple(columns), key, tuple(chosen), published, rewritten)
 
 
 def admit(relation: Relation, choose: Choose = choose_own) -> Shape | Halt:
@@ -152,7 +165,7 @@ def follow(shape: Shape, relation: Relation, choose: Choose = choose_own) -> Sha
     if isinstance(admitted, Halt):
         return admitted
     if relation.oid != shape.oid:
-        return _refuse("the table was dropped and made again")
+        return _refuse("the table was dropped and made again", relation.table)
     known = {column.name for column in shape.columns}
     added = [column for column in relation.columns if column.name not in known]
     changes = [_compare(column, relation) for column in shape.columns]
@@ -172,12 +185,12 @@ def follow(shape: Shape, relation: Relation, choose: Choose = choose_own) -> Sha
             " COLUMN … TYPE … USING, of which the stream tells nothing"
         )
     for change in filter(None, changes):
-        return _refuse(change)
+        return _refuse(change, relation.table)
     for column, kind in zip(shape.columns, shape.chosen, strict=True):
         # The choice for the column as it stands here: its base type is known by now.
         wanted = choose(column)
         if wanted != kind:
-            return _refuse_choice(column, kind, wanted)
+            return _refuse_choice(column, kind, wanted, relation.table)
     chosen = (*shape.chosen, *(choose(column) for column in added))
     return replace(shape, columns=(*shape.columns, *added), chosen=chosen)
 
@@ -203,13 +216,13 @@ def _explain_choice(choice: tuple[Column, str, bool]) -> Halt | None:
     return None
 
 
-def _refuse_choice(column: Column, kind: str | None, wanted: str | None) -> Halt:
+def _refuse_choice(column: Column, kind: str | None, wanted: str | None, table: TableName) -> Halt:
     """A table has rows of the type chosen before; a column never has values of two types."""
     name, own = quote_identifier(column.name), "its own type"
     return Halt(
         f"`types` makes column {name} {wanted or own}, and the table has it as {kind or own}",
-        f"set it back to {kind or own} in walgate.toml, or delete the table's folder from the lake"
-        " and copy the table again",
+        f"set it back to {kind or own} in walgate.toml, or begin the table anew with"
+        f" `walgate backfill '{table}'`",
     )
 
 
@@ -245,5 +258,9 @@ def _doubt(added: Column, newest: int) -> str | None:
     return None
 
 
-def _refuse(reason: str) -> Halt:
-    return Halt(reason, "delete the table's folder from the lake and copy the table again")
+def _refuse(reason: str, table: TableName) -> Halt:
+    fix = (
+        "none is needed under Dagster: the table is queued to be read whole and begins anew by it;"
+        f" from a shell run `walgate backfill '{table}'`"
+    )
+    return Halt(reason, fix, curable=True)

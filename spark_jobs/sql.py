@@ -16,7 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cdc_core.errors import LakeError, Retry
 from cdc_core.vocabulary import TableName
-from spark_jobs.cuts import list_tables, table_at
+from spark_jobs.backfilled import Lack
+from spark_jobs.cuts import Reading, list_tables, table_at
 from spark_jobs.lake import Bound, Lake
 from spark_jobs.shapes import Halt
 
@@ -32,11 +33,15 @@ _TOKEN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Rows of a query, the bound at which it read, and the tables that stop short of it."""
+    """Rows of a query, the bound at which it read, and the tables that stop short of it.
+
+    Those that are `lacking` may not have all rows.
+    """
 
     rows: DataFrame
     at: Bound
     halted: Mapping[TableName, tuple[Bound, Halt]]
+    lacking: Mapping[TableName, Lack]
 
 
 def answer_query(session: SparkSession, lake: Lake, query: str, at: Bound) -> Answer:
@@ -62,23 +67,23 @@ def answer_query(session: SparkSession, lake: Lake, query: str, at: Bound) -> An
         return match[0]
 
     rewritten = _TOKEN.sub(name_view, query)
-    halted = register_views(session, lake, at, sorted(named))
-    return Answer(session.sql(rewritten), at, halted)
+    readings = _register_views(session, lake, at, sorted(named))
+    halted = {t: (r.through, r.halt) for t, r in readings.items() if r.halt is not None}
+    lacking = {t: r.lack for t, r in readings.items() if r.lack is not None}
+    return Answer(session.sql(rewritten), at, halted, lacking)
 
 
-def register_views(
+def _register_views(
     session: SparkSession, lake: Lake, at: Bound, tables: list[TableName]
-) -> dict[TableName, tuple[Bound, Halt]]:
-    """Make a temporary view of each table at a bound; give those that stop short of it."""
-    halted: dict[TableName, tuple[Bound, Halt]] = {}
+) -> dict[TableName, Reading]:
+    """Make a temporary view of each table at a bound."""
+    readings: dict[TableName, Reading] = {}
     for table in tables:
-        reading = table_at(session, lake, table, at)
-        if reading.halt is not None:
-            halted[table] = (reading.through, reading.halt)
+        reading = readings[table] = table_at(session, lake, table, at)
         reading.rows.createOrReplaceTempView(_quote(_view_name(table)))
         if table.schema == _CURRENT_SCHEMA:
             reading.rows.createOrReplaceTempView(_quote(table.name))
-    return halted
+    return readings
 
 
 def _require_own_name(table: TableName, alike: Mapping[tuple[str, str], int]) -> None:

@@ -8,7 +8,7 @@ depend on where rounds begin and end.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
@@ -29,10 +29,7 @@ from spark_jobs.shapes import Choose, Halt, Shape, admit, choose_own, follow
 from spark_jobs.sweeps import Sweep, find_sweeps
 from spark_jobs.types import settle_type
 
-OID_PROPERTY = "walgate.oid"
 TABLE_PROPERTY = "walgate.table"
-PUBLISHED_PROPERTY = "walgate.published"
-REWRITTEN_PROPERTY = "walgate.rewritten"
 
 _KNOWN_OPERATIONS = ROW_OPERATIONS | {Operation.TRUNCATE, Operation.SWEEP}
 
@@ -151,14 +148,7 @@ def choose_types(lake: Lake, table: TableName) -> Choose:
 
 def read_shape(table: DeltaTable) -> Shape:
     """The shape that a table of the lake has."""
-    properties = table.metadata().configuration
-    oid = int(properties[OID_PROPERTY])
-    shape = Shape.from_metadata(oid, [field.metadata for field in table.schema().fields])
-    return replace(
-        shape,
-        published=properties.get(PUBLISHED_PROPERTY),
-        rewritten=int(properties[REWRITTEN_PROPERTY]),
-    )
+    return Shape.from_metadata([field.metadata for field in table.schema().fields])
 
 
 def _walk(
@@ -214,7 +204,8 @@ def _describe_unknown(span: Span) -> Halt:
     if span.operation == Operation.UNDECODED:
         return Halt(
             "a change could not be decoded",
-            "see `detail` of the undecoded entry in staging/changes",
+            "see `detail` of the undecoded entry in staging/changes; once the source is mended,"
+            " `walgate backfill` of the table begins it anew",
         )
     return Halt(
         f"the log holds a {span.operation} entry, which this version does not apply",

@@ -47,7 +47,7 @@ class LakeKey:
 
 def find_shape(rows: DataFrame) -> Shape:
     """The shape of a table, from the columns of a reading."""
-    return Shape.from_metadata(0, [field.metadata for field in rows.schema.fields])
+    return Shape.from_metadata([field.metadata for field in rows.schema.fields])
 
 
 def choose_compared(shape: Shape, *, among: Sequence[str], hashed: frozenset[str]) -> Compared:

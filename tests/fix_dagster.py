@@ -8,6 +8,7 @@ import json
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import psutil
@@ -24,7 +25,12 @@ STOP_DEADLINE_S = 150.0
 PROGRAMS = {"code-server": "code-server", "web": "dagster_webserver", "daemon": "dagster._daemon"}
 REPOSITORY = {"repositoryName": "__repository__", "repositoryLocationName": "walgate"}
 _NUMBERS = itertools.count()
-ENVIRONMENT = {"WALGATE_SPARK__DRIVER_MEMORY": "1g", "WALGATE_SPARK__MASTER": "local[2]"}
+ENVIRONMENT = {
+    "WALGATE_SPARK__DRIVER_MEMORY": "1g",
+    "WALGATE_SPARK__MASTER": "local[2]",
+    # A run of its own for each table; a test that is about them asks for it.
+    "WALGATE_BACKFILL__AUTOMATIC": "false",
+}
 
 
 class RunningDagster:
@@ -197,14 +203,22 @@ def find_free_port() -> int:
 
 
 @pytest.fixture
-def start_dagster(pipeline: Pipeline) -> Iterator[Callable[..., RunningDagster]]:
-    """Lend a maker of `walgate up` over the test's pipeline; keywords are its environment."""
+def start_dagster_on() -> Iterator[Callable[..., RunningDagster]]:
+    """Lend a maker of `walgate up` over a pipeline; keywords are its environment."""
     made: list[RunningDagster] = []
 
-    def start(**environment: str) -> RunningDagster:
+    def start(pipeline: Pipeline, **environment: str) -> RunningDagster:
         made.append(RunningDagster(pipeline, **environment))
         return made[-1]
 
     yield start
     for dagster in made:
         dagster.end()
+
+
+@pytest.fixture
+def start_dagster(
+    pipeline: Pipeline, start_dagster_on: Callable[..., RunningDagster]
+) -> Callable[..., RunningDagster]:
+    """Lend a maker of `walgate up` over the test's pipeline; keywords are its environment."""
+    return partial(start_dagster_on, pipeline)

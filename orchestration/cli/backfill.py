@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cdc_core.errors import ConfigurationError
+from orchestration.cli.backfill_bar import showing_progress
 from orchestration.cli.stop_signal import listen_for_stop
 from orchestration.cli.table_names import parse_tables
 
 if TYPE_CHECKING:
-    from cdc_core.backfill.results import Progress
     from cdc_core.settings import Settings
     from cdc_core.spooled import Scope
     from cdc_core.vocabulary import TableName
 
-_SAY_AGAIN_S = 5.0
 _ORDERS = ("pause", "resume", "cancel")
 _NOTHING_UNDER_WAY = 1
 
@@ -33,8 +31,8 @@ def backfill(
     tables: Annotated[
         list[str] | None,
         typer.Argument(
-            help='Tables: public.orders, \'"Odd"."T"\'; before them pause, resume or cancel,'
-            " for those that are being read."
+            help='Tables: public.orders, \'"Odd"."T"\'; none for all that may lack rows; before'
+            " them pause, resume or cancel, for those that are being read."
         ),
     ] = None,
     *,
@@ -77,7 +75,12 @@ def backfill(
         _give_order(settings, tables[0], tables[1:], is_all=is_all, options=options)
         return
     scope = PartOfTable(tuple(low) if low else None, tuple(high) if high else None, where)
+    if not scope.is_whole:
+        _require_either(tables, is_all=is_all)
     chosen = _choose_tables(settings, tables, is_all=is_all)
+    if not chosen:
+        typer.echo("no table waits for a backfill", err=True)
+        return
     if len(chosen) > 1 and not scope.is_whole:
         raise ConfigurationError(
             [f"--from, --to and --where are given for {len(chosen)} tables, expected one"],
@@ -92,15 +95,14 @@ def backfill(
             parallel=parallel or settings.backfill.parallel,
         )
         return
-    said = _Said()
-    with listen_for_stop() as stop:
+    with listen_for_stop() as stop, showing_progress() as tell:
         done = run_backfills(
             settings,
             chosen,
             chunk_rows=chunk_rows or settings.backfill.chunk_rows,
             parallel=parallel or settings.backfill.parallel,
             stop=stop,
-            on_progress=said.tell,
+            on_progress=tell,
             scope=scope,
             is_anew=is_anew,
         )
@@ -112,26 +114,6 @@ def backfill(
     if left:
         typer.echo(f"walgate: stopped; not done: {', '.join(left)}", err=True)
         raise typer.Exit(3)
-
-
-class _Said:
-    """Progress as lines, each table's now and then."""
-
-    def __init__(self) -> None:
-        self._at = 0.0
-        self._states: dict[TableName, str] = {}
-
-    def tell(self, table: TableName, progress: Progress) -> None:
-        """Say how far a table has come, and each change of its state."""
-        now = time.monotonic()
-        is_new = self._states.get(table, progress.state) != progress.state
-        self._states[table] = progress.state
-        if is_new or now - self._at >= _SAY_AGAIN_S:
-            self._at = now
-            state = f" {progress.state}," if is_new else ""
-            typer.echo(
-                f"{table}:{state} {progress.rows:,} rows in {progress.chunks} chunks", err=True
-            )
 
 
 def _tell_estimates(
@@ -188,10 +170,13 @@ def _choose_tables(settings: Settings, named: list[str] | None, *, is_all: bool)
     from cdc_core.source.connection import open_connection
     from cdc_core.source.creation import list_keyed_tables
     from cdc_core.source.identity import list_published_tables
+    from orchestration.backfill_queue import read_queue
 
-    _require_either(named, is_all=is_all)
     if named:
+        _require_either(named, is_all=is_all)
         return parse_tables(named)
+    if not is_all:
+        return [waiting.table for waiting in read_queue(settings)]
     source = settings.source
     with closing(open_connection(source, application_name="walgate backfill")) as connection:
         published = list_published_tables(connection, source.publication)

@@ -42,7 +42,10 @@ def publish(
         if dry_run:
             return
         if publishing.publish(connection, plan):
-            typer.echo(f"-- done: {len(plan.added)} added; their older rows come as they change")
+            typer.echo(
+                f"-- done: {len(plan.added)} added and queued: their older rows come by a backfill,"
+                " by itself under `walgate up`, else by `walgate backfill`"
+            )
         else:
             typer.echo("-- The role may not do this; let an owner of the tables run it.")
 

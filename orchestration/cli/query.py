@@ -64,6 +64,9 @@ def sql(
         for table, (through, halt) in answer.halted.items():
             halted = {"table": table, "through": through.lsn, "reason": halt.reason}
             _logger.warning("table halted", extra={"fields": halted | {"fix": halt.fix}})
+        for table, lack in answer.lacking.items():
+            partial = {"table": table, "state": lack.state, "reason": lack.reason}
+            _logger.warning("table partial", extra={"fields": partial})
         write_rows(answer.rows, chosen.value, sys.stdout)
 
 

@@ -114,7 +114,7 @@ def _create(source: SourceSettings, tables: list[TableName]) -> None:
         for statement in creation.refused:
             typer.echo(statement)
     else:
-        typer.echo("next: `walgate check`, then `walgate replicate`")
+        typer.echo("next: `walgate check`, then `walgate up`: it copies the tables and streams on")
 
 
 def _summary(problems: list[Problem]) -> str:

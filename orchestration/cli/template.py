@@ -55,6 +55,7 @@ root = {root}
 # order = "smallest"           # of several tables, or "given"
 # most_slot_percent = 75       # nothing is read while the slot has used more of its budget
 # most_lag = "1GB"             # or more WAL is not staged yet
+# automatic = true             # under Dagster, tables that were never read whole are, by themselves
 
 # [merge]
 # round_rows = 2000000

@@ -40,7 +40,7 @@ def up(context: typer.Context) -> None:
 def _describe(settings: Settings, dagster: DagsterStack) -> list[str]:
     """Say where the page is, what runs by itself, where things are, how to stop."""
     running = (
-        "sensors keep_replicating and merge_staged_changes launch the runs"
+        "sensors keep_replicating, backfill_queued_tables and merge_staged_changes launch the runs"
         if settings.dagster.autostart
         else "nothing by itself: [dagster] autostart is false; start the sensors on the page"
     )

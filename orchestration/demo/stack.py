@@ -134,6 +134,8 @@ def format_configuration(servers: Servers, port: int) -> str:
             "[spark.conf] # For a few minutes on two cores: the quick compiler, few partitions.",
             '"spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1"',
             '"spark.sql.shuffle.partitions" = 2',
+            "[backfill] # The shop opens with empty tables: all rows come by the stream.",
+            "automatic = false",
             "[dagster]",
             f"port = {port}",
             "",

@@ -6,6 +6,7 @@ every snapshot still shows the old rows.
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from contextlib import closing
@@ -16,10 +17,17 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from cdc_core.backfill.remembering import Remembering, _Kept
 from cdc_core.backfill.results import Progress
+from cdc_core.backfill.steps import Watermark
 from cdc_core.backfill.visibility import Memory, Snapshot
-from cdc_core.settings import load_settings
-from cdc_core.vocabulary import TableName
+from cdc_core.capture.loop import Bound
+from cdc_core.capture.run import run_capture
+from cdc_core.settings import Settings, load_settings
+from cdc_core.source.connection import open_connection
+from cdc_core.spooled import Chunk
+from cdc_core.staging.tail import read_marks
+from cdc_core.vocabulary import Lsn, Position, TableName
 from orchestration.backfill import run_backfills
 from tests.backfill.folded_log import fold, read_source
 from tests.deadline import wait_for
@@ -105,3 +113,96 @@ def test_a_commit_that_no_snapshot_shows_wins_over_the_chunk(
     assert done[T].stale == (2 if is_guarded else 0)
     is_equal = fold(pipeline.root, "public.t") == read_source(waiting, "t")
     assert is_equal == is_guarded
+
+
+def admit_without_memory(self: Remembering, step: Watermark, chunk: Chunk, *, at_us: int) -> Any:
+    """The rule switched off: a memory that another session began counts as empty."""
+    kept = _Kept(str(chunk.relation.table), Memory(), at_us)
+    self._kept.setdefault(step.memory, kept)
+    return _ADMIT(self, step, chunk, at_us=at_us)
+
+
+_ADMIT = Remembering.admit
+
+
+@pytest.mark.parametrize("is_guarded", [True, False], ids=["guarded", "without_the_rule"])
+def test_history_15_a_commit_that_the_capture_before_has_seen_wins_as_well(
+    waiting: Database,
+    make_pipeline: Callable[..., Pipeline],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_guarded: bool,
+) -> None:
+    pipeline = make_pipeline(waiting)
+    settings = load_settings(pipeline.folder / "walgate.toml", {})
+    if not is_guarded:
+        monkeypatch.setattr(Remembering, "admit", admit_without_memory)
+    held = HeldWriter(
+        waiting, "update t set v = 'new' where id = 100", "delete from t where id = 101"
+    )
+    captures = [Capturing(settings), Capturing(settings)]
+
+    def change_captures(_: TableName, progress: Progress) -> None:
+        if progress.chunks == 5:
+            waiting.server.configure(synchronous_standby_names="nobody")
+            held.start()
+            written = pipeline.current_lsn()
+            wait_for(lambda: pipeline.staged() >= written, deadline_s=30, what="the held commit")
+            captures[0].finish()
+            captures[1].start()
+
+    captures[0].start()
+    worker = threading.Thread(
+        target=lambda: run_backfills(
+            settings,
+            [T],
+            chunk_rows=1,
+            parallel=1,
+            stop=threading.Event(),
+            on_progress=change_captures,
+        )
+    )
+    worker.start()
+
+    def has_begun_again() -> bool:
+        return count_begun(pipeline) > 1 if is_guarded else not worker.is_alive()
+
+    wait_for(has_begun_again, deadline_s=60, what="the backfill to begin again, or to end")
+    assert read_source(waiting, "t")["100"] == ("100", "old"), "the commit was seen too early"
+    held.let_go()
+    worker.join()
+    captures[1].finish()
+    is_equal = fold(pipeline.root, "public.t") == read_source(waiting, "t")
+    assert is_equal == is_guarded
+
+
+class Capturing:
+    """A capture of this process, on a thread."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=run_capture, args=(settings, Bound(self._stop)))
+        self._source = settings.source
+
+    def start(self) -> None:
+        """Give back once it has the slot."""
+        self._thread.start()
+        with closing(open_connection(self._source)) as connection:
+            active = "select active from pg_replication_slots where slot_name = %s"
+            wait_for(
+                lambda: connection.execute(active, (self._source.slot,)).fetchone() == (True,),
+                deadline_s=30,
+                what="the slot to be taken",
+            )
+
+    def finish(self) -> None:
+        """Let it drain."""
+        self._stop.set()
+        self._thread.join()
+
+
+def count_begun(pipeline: Pipeline) -> int:
+    """How many memories the log has seen begun."""
+    marks = read_marks(pipeline.root, Position(1, Lsn(0), 0))
+    begun = [json.loads(mark.detail) for mark in marks]
+    return len({said["memory"] for said in begun if said.get("step") == "begin"})

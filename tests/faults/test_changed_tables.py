@@ -258,6 +258,22 @@ def test_f17_f18_f23_a_changed_table_is_right_or_halts_with_its_reason(
     assert read_lake(session, lake, [again])[again.table] == read_rows(database, again.table)
     assert read_states(lake)[again.table].state == "streaming"
 
+    # The other remedy, which is queued by itself: each is read whole, and begins anew by it.
+    cured = [place for place in merged if place.table in halts and place is not again]
+    assert all(halts[place.table].curable for place in cured)
+    answer = run_walgate(
+        "backfill",
+        *(place.table for place in cured),
+        folder=pipeline.folder,
+        environment=pipeline.environment,
+    )
+    assert answer.exit_code == 0, answer
+    merge_until(session, lake, round_rows=1_000_000, tables={place.table for place in cured})
+    found = read_lake(session, lake, cured)
+    for place in cured:
+        assert read_states(lake)[place.table].state == "streaming"
+        assert found[place.table] == read_rows(database, place.table), place.table
+
 
 @pytest.mark.parametrize("server", [pytest.param(15, marks=pytest.mark.soak), 18], indirect=True)
 def test_f23_a_publication_that_is_gone_ends_capture_before_more_is_left_out(

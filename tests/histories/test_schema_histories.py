@@ -1,6 +1,7 @@
 """Histories of columns and keys from a real server to the lake, in one pipeline.
 
-A history that needs rows to be read again halts its table; the log and all other tables go on.
+A history that needs rows to be read again halts its table, while the log and all other tables go
+on; the backfill that is queued for it begins the table anew.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_jobs.backfilled import Lack, read_backfilled
 from spark_jobs.lake import Lake
 from spark_jobs.ledger import read_states
 from spark_jobs.rounds import merge_until
@@ -23,6 +25,7 @@ from tests.fix_postgres import lend_database
 from tests.postgres_server import Database, PostgresServer
 from tests.walgate_command import run_walgate
 
+HALTED = ("h10", "h10_no_default", "h11", "h11_unseen")
 BIG = "md5(i::text) || repeat('big', 2000)"
 
 # Rows that were there before the slot, and are in no log.
@@ -119,6 +122,10 @@ class World:
         state = read_states(self.lake)[f"public.{table}"]
         return state.reason if state.state == "halted" else None
 
+    def lack_of(self, table: str) -> Lack | None:
+        """Why a table may lack rows, if it may."""
+        return read_backfilled(self.lake).find_lack(f"public.{table}")
+
 
 @pytest.fixture(scope="module", params=[pytest.param(15, marks=pytest.mark.soak), 18])
 def world(
@@ -207,11 +214,30 @@ def test_the_log_and_status_go_on_beside_halted_tables(world: World) -> None:
     answer = run_walgate("status", "--json", folder=world.pipeline.folder)
     assert answer.exit_code == 0
     status = json.loads(answer.stdout)
-    halted = {table["table"] for table in status["tables"] if table["state"] == "halted"}
-    assert halted == {f"public.{name}" for name in ("h10", "h10_no_default", "h11", "h11_unseen")}
+    halted = {p["what"].split()[0] for p in status["problems"] if p["code"] == "table_halted"}
+    assert halted == {f"public.{name}" for name in HALTED}
+    queued = {table["table"]: table for table in status["tables"] if table["state"] == "queued"}
+    assert halted <= queued.keys()
+    assert queued["public.h11"]["reason"] == "column d was dropped and added again"
     lossy = {table["table"]: table["lossy"] for table in status["tables"]}
     assert lossy["public.h16"] == sum(
         (d in {"infinity", "-infinity", "0044-03-15 BC"}) + (n == "NaN")
         for d, n in world.truth("h16", "d::text", "n::text")
     )
     assert lossy["public.h21"] == 0
+
+
+def test_histories_10_and_11_end_as_their_sources_once_they_were_read_again(world: World) -> None:
+    names = [f"public.{name}" for name in HALTED]
+    answer = run_walgate("backfill", *names, folder=world.pipeline.folder)
+    assert answer.exit_code == 0, answer
+    world.happen("insert into h10 values (5, 'e', 7); insert into h11 values (4, 'newest')")
+    for table in HALTED:
+        assert world.halt_of(table) is None
+        assert world.lack_of(table) is None
+        columns = ("id", "d") if table.startswith("h11") else ("id", "v", "d")
+        assert world.held(table, *columns) == world.truth(table, *columns)
+    assert world.held("h10", "id", "d") == [(1, 700), (2, 700), (3, 5), (4, 6), (5, 7)]
+    assert world.held("h11", "id", "d")[0] == (1, None)
+    # The value that was never sent comes with another copy.
+    assert world.lack_of("h22") is not None

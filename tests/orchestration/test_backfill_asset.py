@@ -11,12 +11,13 @@ import pytest
 from cdc_core.settings import load_settings
 from cdc_core.vocabulary import TableName
 from orchestration.backfill_asset import BACKFILL_KEY, build_backfill_asset
+from orchestration.known_tables import add_partitions, find_tables, partition_key
 from tests.backfill.folded_log import fold, read_source
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import Database
 
 ODD = TableName("public", 'Odd "name/x')
-TABLES = [TableName("public", "notes"), ODD]
+NOTES = TableName("public", "notes")
 
 
 @pytest.fixture
@@ -31,8 +32,9 @@ def run(
 ) -> dg.ExecuteInProcessResult:
     """Launch the asset for one table."""
     settings = load_settings(pipeline.folder / "walgate.toml", {})
+    add_partitions(instance, settings, [NOTES, *find_tables(settings)])
     return dg.materialize(
-        [build_backfill_asset(settings, TABLES)],
+        [build_backfill_asset(settings)],
         instance=instance,
         partition_key=partition,
         run_config={"ops": {"backfill": {"config": config}}},
@@ -59,10 +61,8 @@ def test_a_bare_click_says_what_it_would_do_and_the_next_does_it(
     database18.execute("insert into notes select n, 'x' from generate_series(1, 5000) n")
     database18.execute(f"create table {ODD} (id int primary key)".replace("%", "%%"))
     database18.execute("analyze notes")
-    settings = load_settings(pipeline.folder / "walgate.toml", {})
-    partitions = build_backfill_asset(settings, TABLES).partitions_def
-    assert partitions is not None
-    notes, odd = sorted(partitions.get_partition_keys(), key=len)
+    notes, odd = partition_key(NOTES), partition_key(ODD)
+    assert notes == "public/notes"
     told = materialize(pipeline, instance, notes)
     assert told["dry_run"] is True
     assert (told["rows_estimated"], told["chunks_estimated"]) == (5000, 1)
@@ -84,7 +84,10 @@ def test_a_bare_click_says_what_it_would_do_and_the_next_does_it(
     assert run(pipeline, instance, notes, action="pause").success
 
 
-def test_a_wrong_number_is_refused(pipeline: Pipeline, instance: dg.DagsterInstance) -> None:
+def test_a_wrong_number_is_refused(
+    pipeline: Pipeline, instance: dg.DagsterInstance, database18: Database
+) -> None:
+    database18.execute("create table notes (id bigint primary key)")
     result = run(pipeline, instance, "public/notes", parallel=0)
     (failure,) = result.get_step_failure_events()
     assert "parallel is 0, expected 1 or more" in str(failure.step_failure_data.error)

@@ -9,10 +9,16 @@ import psutil
 import pytest
 
 from cdc_core.settings import Settings, load_settings
+from cdc_core.staging.backfills import BackfillLedger, BackfillState, Begun
+from cdc_core.vocabulary import Lsn, Position, TableName
 from orchestration.assembly import build_definitions
 from orchestration.hosting import WORKER_TAG, format_worker
+from orchestration.relaunch import PARTITION_TAG
+from spark_jobs.lake import Bound, Lake
+from spark_jobs.ledger import queue_tables
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import Database
+from tests.walgate_command import run_walgate
 
 Status = dg.DagsterRunStatus
 TABLE = "create table notes (id bigint primary key, text text)"
@@ -43,9 +49,12 @@ class Deployment:
         (request,) = result.run_requests
         return request
 
-    def add_run(self, job: str, status: dg.DagsterRunStatus, worker: str) -> dg.DagsterRun:
+    def add_run(
+        self, job: str, status: dg.DagsterRunStatus, worker: str, partition: str | None = None
+    ) -> dg.DagsterRun:
+        tags = {WORKER_TAG: worker} | ({PARTITION_TAG: partition} if partition else {})
         return self.instance.create_run_for_job(
-            self.definitions.resolve_job_def(job), status=status, tags={WORKER_TAG: worker}
+            self.definitions.resolve_job_def(job), status=status, tags=tags
         )
 
 
@@ -169,6 +178,42 @@ def test_a_merge_that_a_person_clicked_is_waited_for(
     deployment.request("merge_staged_changes")
 
 
+def test_tables_that_may_lack_rows_are_read_by_a_run_each(
+    deployment: Deployment, pipeline: Pipeline, database18: Database, alive: str, gone: str
+) -> None:
+    sensor = "backfill_queued_tables"
+    assert deployment.reason(sensor) == "no table waits for a backfill"
+    database18.execute("create table keyless (id bigint)")
+    database18.execute(TABLE)
+    database18.execute("insert into notes values (1, 'one')")
+    assert deployment.reason(sensor) == "1 tables wait; capture does not hold the slot now"
+    capture = pipeline.start_streaming()
+    request = deployment.request(sensor)
+    assert (request.partition_key, request.run_key) == ("public/notes", "public/notes first")
+    assert request.run_config["ops"]["backfill"]["config"] == {"dry_run": False, "anew": False}
+    run = deployment.add_run("backfill", Status.STARTED, alive, partition="public/notes")
+    assert deployment.reason(sensor) == f"run {run.run_id[:8]} reads public/notes"
+    deployment.instance.delete_run(run.run_id)
+    run = deployment.add_run("backfill", Status.STARTED, gone, partition="public/notes")
+    assert "is gone; it is recorded as failed" in deployment.reason(sensor)
+    assert deployment.request(sensor).run_key == f"public/notes after:{run.run_id}"
+    # What a person cancelled is left alone, until more is asked for than that.
+    ledger, lake = BackfillLedger(pipeline.root), Lake(pipeline.root, pipeline.folder)
+    notes = TableName("public", "notes")
+    begun = Begun("0" * 32, notes, Position(1, Lsn(8), 0))
+    ledger.record_begun(begun, 1)
+    assert deployment.request(sensor).partition_key == "public/notes", "its worker was killed"
+    ledger.record_state(begun, BackfillState.CANCELLED)
+    assert deployment.reason(sensor) == "no table waits for a backfill"
+    queue_tables(lake, [notes], reason="the slot was lost", since=Bound(1, Lsn(9)))
+    config = deployment.request(sensor).run_config["ops"]["backfill"]["config"]
+    assert config == {"dry_run": False, "anew": True}
+    done = run_walgate("backfill", "--anew", folder=pipeline.folder)
+    assert done.exit_code == 0, done
+    assert deployment.reason(sensor) == "no table waits for a backfill"
+    pipeline.finish(capture)
+
+
 @pytest.mark.parametrize(
     ("autostart", "status"),
     [("true", dg.DefaultSensorStatus.RUNNING), ("false", dg.DefaultSensorStatus.STOPPED)],
@@ -180,5 +225,5 @@ def test_sensors_run_from_the_start_unless_told_not_to(
         pipeline.folder / "walgate.toml", {"WALGATE_DAGSTER__AUTOSTART": autostart}
     )
     definitions = build_definitions(settings)
-    for name in ("keep_replicating", "merge_staged_changes"):
+    for name in ("keep_replicating", "merge_staged_changes", "backfill_queued_tables"):
         assert definitions.resolve_sensor_def(name).default_status is status

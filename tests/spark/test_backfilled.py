@@ -82,3 +82,25 @@ def test_states_and_requests_are_told_apart(lake: Lake) -> None:
     assert read_states(lake) == {NAME: halted}
     write_states(lake, [TableState(NAME, "streaming")])
     assert read_states(lake)[NAME].state == "streaming"
+
+
+def test_a_halt_that_a_copy_cures_asks_for_one_until_a_merge_has_seen_it(lake: Lake) -> None:
+    finish(lake, begin(lake, 8), 16)
+    halted = TableState(NAME, "halted", "v was dropped", "fix", Bound(1, Lsn(32)), curable=True)
+
+    def need_at(cut: int) -> Lack | None:
+        return read_backfilled(lake).find_need(NAME, halted, Bound(1, Lsn(cut)))
+
+    assert read_backfilled(lake).find_need(NAME, TableState(NAME, "streaming")) is None
+    assert need_at(40) == Lack(QUEUED, "v was dropped")
+    begun = begin(lake, 48)
+    assert need_at(40) == Lack(BACKFILLING, "v was dropped")
+    finish(lake, begun, 64)
+    assert need_at(40) == Lack(BACKFILLING, "v was dropped", is_read=True), "a merge will tell"
+    assert need_at(64) == Lack(QUEUED, "v was dropped"), "it did not cure it: altered meanwhile"
+    told = read_backfilled(lake).tell_state(NAME, halted, Bound(1, Lsn(64)))
+    assert (told.state, told.reason, told.fix) == ("queued", "v was dropped", "fix")
+    # What it does not cure asks for none.
+    keyless = TableState(NAME, "halted", "it has no key", "fix", Bound(1, Lsn(32)))
+    assert read_backfilled(lake).find_need(NAME, keyless) is None
+    assert read_backfilled(lake).tell_state(NAME, keyless) == keyless

@@ -86,6 +86,7 @@ def test_another_membership_of_a_publication_halts_and_an_unknown_one_does_not()
 def test_a_table_without_a_key_is_not_admitted() -> None:
     halt = admit(replace(TABLE, identity=ReplicaIdentity.FULL, columns=(make("a", 1),)))
     assert isinstance(halt, Halt)
+    assert not halt.curable, "a copy would not help"
 
 
 def test_a_shape_is_read_back_from_the_metadata_of_its_columns() -> None:
@@ -95,7 +96,8 @@ def test_a_shape_is_read_back_from_the_metadata_of_its_columns() -> None:
         make("a", 1, key=1),
     )
     shape = Shape.of(replace(TABLE, columns=columns))
-    read = Shape.from_metadata(16384, [shape.describe_column(i) for i in range(3)] + [{}])
+    described = [shape.describe_column(i) for i in range(3)]
+    read = Shape.from_metadata([*described, shape.describe_table(), {}])
     assert read.key == shape.key == (2, 0)
     assert follow(read, replace(TABLE, columns=columns)) == read
     assert METADATA_KEY in shape.describe_column(0)

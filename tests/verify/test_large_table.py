@@ -25,7 +25,7 @@ ROWS = int(os.environ.get("WALGATE_VERIFY_ROWS", "10000000"))
 DAMAGED = [ROWS // 7, ROWS // 2, ROWS - 3]
 SESSIONS = "select pid from pg_stat_activity where application_name = 'walgate verify'"
 FILL = """
-insert into big select n, n % 1000, n / 100.0, '2024-01-01'::timestamptz + n * interval '1 s',
+insert into big select n, n %% 1000, n / 100.0, '2024-01-01'::timestamptz + n * interval '1 s',
     md5(n::text) from generate_series(1, %s) n
 """
 

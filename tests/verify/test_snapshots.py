@@ -90,8 +90,9 @@ def wait_until_waited_for(database: Database, pid: int) -> None:
 
 
 def test_a_commit_at_exactly_the_lsn_of_a_snapshot_is_not_in_it(
-    database: Database, make_pipeline: Callable[..., Pipeline], spark: SparkSession
+    database18: Database, make_pipeline: Callable[..., Pipeline], spark: SparkSession
 ) -> None:
+    database = database18
     database.execute("create table hot (id int primary key)")
     lent = make_verifying(make_pipeline, database, spark)
     source = lent.settings.source
@@ -148,3 +149,27 @@ def test_a_snapshot_names_the_transaction_that_it_waits_for(
     assert f"PID {pid} (forgotten, idle in transaction, open for" in raised.value.message
     assert raised.value.retry is Retry.LATER
     assert not database18.query("select 1 from pg_replication_slots where temporary")
+
+
+def test_no_table_is_rewritten_while_a_snapshot_of_it_is_open(
+    database18: Database, make_pipeline: Callable[..., Pipeline]
+) -> None:
+    database18.execute("create table hot (id int primary key)")
+    database18.execute("insert into hot values (1)")
+    pipeline = make_pipeline(database18)
+    source = load_settings(pipeline.folder / "walgate.toml", {}).source
+    rewrites = ("alter table hot alter id type bigint", "truncate hot")
+    stop = threading.Event()
+    with (
+        open_snapshot(source, [TABLE], patience_s=DEADLINE_S, stop=stop) as snapshot,
+        psycopg.connect(database18.dsn, autocommit=True) as connection,
+    ):
+        connection.execute("set lock_timeout = 50")
+        for rewrite in rewrites:
+            with pytest.raises(psycopg.errors.LockNotAvailable):
+                connection.execute(rewrite.encode())
+        connection.execute("insert into hot values (2)")
+        assert snapshot.connection.execute("select id from hot").fetchall() == [(1,)]
+        assert not database18.query("select 1 from pg_replication_slots where temporary")
+    for rewrite in rewrites:
+        database18.execute(rewrite)

@@ -103,10 +103,9 @@ def test_large_tables_are_verified_in_rotation(verifying: Verifying) -> None:
         assert len(records) == 3
 
         verifying.damage("notes", "delete from {} where id = 99")
-        passed, metadata = run(verifying, instance, whole=True)["notes"]
-        assert (passed, metadata["keys_different"]) == (False, 1)
         passed, metadata = run(verifying, instance, whole=True, heal=True)["notes"]
         assert (passed, metadata["healed"], metadata["source_rows"]) == (True, True, 100)
+        assert metadata["keys_different"] == 1
 
 
 def test_a_verification_is_due_as_long_after_the_last_as_the_settings_say(

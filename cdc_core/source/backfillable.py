@@ -1,0 +1,44 @@
+"""Which published tables can be read whole, and what hinders the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import psycopg
+
+from cdc_core.source.connection import source_errors
+from cdc_core.source.published_tables import PublishedTable, read_published_tables
+from cdc_core.vocabulary import TableName
+
+
+@dataclass(frozen=True, slots=True)
+class Hindrance:
+    """Why a table cannot be read whole, and what to do."""
+
+    reason: str
+    fix: str
+
+
+def find_hindrances(
+    connection: psycopg.Connection, publications: Iterable[str]
+) -> dict[TableName, Hindrance | None]:
+    """Every published table, in order of name; None where nothing hinders. Raises: SourceError."""
+    major = connection.info.server_version // 10000
+    with source_errors("look for tables to be read whole"):
+        published = read_published_tables(connection, publications, major=major)
+    return {table.table: _find_hindrance(table) for table in published}
+
+
+def _find_hindrance(table: PublishedTable) -> Hindrance | None:
+    if not table.key_columns:
+        return Hindrance(
+            "the table has no key: its rows cannot be told apart",
+            "add a primary key, or a unique index as its replica identity",
+        )
+    if not table.is_readable:
+        return Hindrance(
+            "the role may not read the table",
+            f"GRANT USAGE ON SCHEMA, and SELECT ON {table.table}, TO the role",
+        )
+    return None

@@ -1,0 +1,69 @@
+"""A halted table begun anew by a whole backfill; of its rows until then nothing remains.
+
+At the end of a whole backfill each row of the source was read by a chunk since the backfill began,
+or was changed since: both stand in the log above its start. So the fold of the log from that start
+on, over no target at all, is the table, whatever was before. What is above the start must itself be
+followed up to the sweep, or a chunk may have been read before its table was altered: then a
+backfill that begins later is needed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from cdc_core.vocabulary import Lsn, Operation, Position
+from spark_jobs.changes import is_after, survey
+from spark_jobs.lake import Bound
+from spark_jobs.stretch import Stretch
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Swept:
+    """Where a whole backfill began, and where its sweep ends."""
+
+    start: Position
+    end: Bound
+
+
+def renew(
+    stretch: Stretch,
+    read_above: Callable[[Bound], DataFrame],
+    plot: Callable[..., Stretch],
+    *,
+    entries: DataFrame,
+) -> Stretch | None:
+    """The stretch of a halted table from the start of a backfill on; None where none cures it.
+
+    `entries` are those of the range, what cannot be followed among them; `read_above` reads the log
+    above a bound up to the end of the range.
+    """
+    own = F.col("table") == str(stretch.table)
+    for swept in sorted(_find_swept(entries.where(own)), reverse=True):
+        if swept.end <= stretch.upper:
+            continue  # It is followed as it is.
+        log = read_above(Bound(swept.start.epoch, swept.start.commit_lsn))
+        log = log.where(own & is_after(swept.start))
+        renewed = plot(log, spans=survey(log), before=None)
+        if renewed.upper >= swept.end:
+            return renewed
+    return None
+
+
+def _find_swept(entries: DataFrame) -> list[_Swept]:
+    """The whole backfills that ended among some entries."""
+    sweeps = entries.where(F.col("op") == Operation.SWEEP.value)
+    found: list[_Swept] = []
+    for row in sweeps.select("epoch", "end_lsn", "detail").distinct().collect():
+        said = json.loads(row["detail"])
+        epoch, commit_lsn, seq = said["start"]
+        is_whole = said.get("low") is None and said.get("high") is None
+        # Between two slots changes are lost.
+        if is_whole and epoch == row["epoch"]:
+            start = Position(epoch, Lsn(commit_lsn), seq)
+            found.append(_Swept(start, Bound(row["epoch"], Lsn(row["end_lsn"]))))
+    return found
