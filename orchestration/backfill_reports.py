@@ -27,7 +27,7 @@ def _describe(table: str, report: BackfillReport, *, is_running: bool) -> dict[s
         state = "running" if is_running else "interrupted"
     elif report.state is BackfillState.HELD and not is_running:
         state = "interrupted"
-    rate = report.rows_per_second
+    rate = report.rows_per_second if state == "running" else _average(report)
     scope = report.begun.scope
     return {
         "id": report.begun.id,
@@ -44,6 +44,12 @@ def _describe(table: str, report: BackfillReport, *, is_running: bool) -> dict[s
         "remaining_seconds": _estimate_remaining(report, rate) if state == "running" else None,
         "stale_dropped": report.stale,
     }
+
+
+def _average(report: BackfillReport) -> float | None:
+    """Rows a second from the first row of the ledger to the last, pauses included."""
+    seconds = (report.told_at - report.begun_at).total_seconds()
+    return report.rows / seconds if seconds > 0 else None
 
 
 def _estimate_remaining(report: BackfillReport, rate: float | None) -> float | None:

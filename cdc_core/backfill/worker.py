@@ -19,7 +19,7 @@ from cdc_core.backfill.reading import Resolved, Wanted, resolve
 from cdc_core.backfill.results import Progress, read_said, read_staged_chunk
 from cdc_core.backfill.session import EpochOver, Session, Told
 from cdc_core.backfill.sharing import Sharing
-from cdc_core.errors import WalgateError
+from cdc_core.errors import Retry, WalgateError
 from cdc_core.settings import LakeSettings
 from cdc_core.source.steps import StepConnection
 from cdc_core.spooled import Key
@@ -38,6 +38,7 @@ from cdc_core.vocabulary import Lsn
 # One statement names them.
 _KEYS_AT_ONCE = 1000
 _PAUSED_LOOK_S = 0.2
+_AGAIN_S = 2.0
 
 _logger = logging.getLogger("walgate.backfill")
 
@@ -90,7 +91,9 @@ class Backfill:
         Give what became of it: done; cancelled; or stopped or paused, where it was told to stop.
         Raises: WalgateError.
         """
-        resolved = resolve(self._wanted)
+        resolved = self._resolve()
+        if resolved is None:
+            return BackfillState.STOPPED
         self._wanted = replace(self._wanted, scope=resolved.scope)
         unfinished = self._ledger.find_unfinished(self._wanted.table, resolved.scope)
         try:
@@ -126,6 +129,22 @@ class Backfill:
         finally:
             self._steps.close()
         return True
+
+    def _resolve(self) -> Resolved | None:
+        """Look at what is wanted, as soon as the table can be looked at; None where told to stop.
+
+        Raises: WalgateError, where another try does not help.
+        """
+        while not self._stop.is_set():
+            try:
+                return resolve(self._wanted)
+            except WalgateError as error:
+                if error.retry is Retry.AFTER_FIX:
+                    raise
+                fields = {"reason": error.message, "retry_s": _AGAIN_S}
+                _logger.warning("backfill waits", extra={"fields": fields})
+            self._stop.wait(_AGAIN_S)
+        return None
 
     def _run_as(
         self, name: str, resolved: Resolved, unfinished: BackfillReport | None

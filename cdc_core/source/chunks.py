@@ -41,7 +41,7 @@ _LIST = DECODED_SCHEMA.field("values").type
 # An index is scanned; whoever waits behind our lock request waits no longer than this.
 _TIMEOUTS = {"lock_timeout": "5s", "statement_timeout": "10min"}
 _SETTINGS = sql.SQL("; ").join(
-    sql.SQL("set local {} = {}").format(sql.Identifier(name), sql.Literal(value))
+    sql.SQL("set {} = {}").format(sql.Identifier(name), sql.Literal(value))
     for name, value in (_TIMEOUTS | {"row_security": "off"}).items()
 )
 _INTERRUPT_S = 5.0
@@ -165,6 +165,9 @@ class ChunkReader:
         self._scope = scope
         self._connection = open_connection(source, application_name="walgate backfill")
         try:
+            with source_errors(f"read {table}"):
+                # To look at the catalog takes locks too.
+                self._connection.execute(_SETTINGS)
             self._published = _find_published(self._connection, source, table)
         except BaseException:
             self._connection.close()
@@ -179,7 +182,6 @@ class ChunkReader:
         lock = sql.SQL("lock table {} in access share mode").format(table.rows_of)
         with source_errors(f"read {table.table}"), self._connection.transaction():
             with source_errors(f"lock {table.table}"):
-                self._connection.execute(_SETTINGS)
                 self._connection.execute(lock)
             yield
 

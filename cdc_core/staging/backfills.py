@@ -7,6 +7,7 @@ What a chunk brought stands in the log itself, so that a row missing here costs 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -15,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
 
 from cdc_core.layout import BACKFILLS_SCHEMA
 from cdc_core.spooled import WHOLE, Key, Scope
@@ -27,6 +29,7 @@ _REPORTED = [
 ]
 # The rate is that of the last minute with chunks in it.
 _RECENT = timedelta(seconds=60)
+_TRIES = 9
 
 
 class BackfillState(StrEnum):
@@ -199,8 +202,13 @@ class BackfillLedger:
         return set(rows.column("chunk").to_pylist())
 
     def _append(self, rows: list[dict[str, object]]) -> None:
+        added = pa.Table.from_pylist(rows, schema=BACKFILLS_SCHEMA)
         with staging_errors("write ledger/backfills"):
-            added = pa.Table.from_pylist(rows, schema=BACKFILLS_SCHEMA)
+            for _ in range(_TRIES):
+                # Two that write the first rows both make the table, and one of them is refused.
+                with suppress(CommitFailedError):
+                    write_deltalake(self._folder, added, mode="append")
+                    return
             write_deltalake(self._folder, added, mode="append")
 
 

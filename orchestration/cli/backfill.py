@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cdc_core.errors import ConfigurationError
+from orchestration.cli.backfill_bar import showing_progress
 from orchestration.cli.stop_signal import listen_for_stop
 from orchestration.cli.table_names import parse_tables
 
 if TYPE_CHECKING:
-    from cdc_core.backfill.results import Progress
     from cdc_core.settings import Settings
     from cdc_core.spooled import Scope
     from cdc_core.vocabulary import TableName
 
-_SAY_AGAIN_S = 5.0
 _ORDERS = ("pause", "resume", "cancel")
 _NOTHING_UNDER_WAY = 1
 
@@ -97,15 +95,14 @@ def backfill(
             parallel=parallel or settings.backfill.parallel,
         )
         return
-    said = _Said()
-    with listen_for_stop() as stop:
+    with listen_for_stop() as stop, showing_progress() as tell:
         done = run_backfills(
             settings,
             chosen,
             chunk_rows=chunk_rows or settings.backfill.chunk_rows,
             parallel=parallel or settings.backfill.parallel,
             stop=stop,
-            on_progress=said.tell,
+            on_progress=tell,
             scope=scope,
             is_anew=is_anew,
         )
@@ -117,26 +114,6 @@ def backfill(
     if left:
         typer.echo(f"walgate: stopped; not done: {', '.join(left)}", err=True)
         raise typer.Exit(3)
-
-
-class _Said:
-    """Progress as lines, each table's now and then."""
-
-    def __init__(self) -> None:
-        self._at = 0.0
-        self._states: dict[TableName, str] = {}
-
-    def tell(self, table: TableName, progress: Progress) -> None:
-        """Say how far a table has come, and each change of its state."""
-        now = time.monotonic()
-        is_new = self._states.get(table, progress.state) != progress.state
-        self._states[table] = progress.state
-        if is_new or now - self._at >= _SAY_AGAIN_S:
-            self._at = now
-            state = f" {progress.state}," if is_new else ""
-            typer.echo(
-                f"{table}:{state} {progress.rows:,} rows in {progress.chunks} chunks", err=True
-            )
 
 
 def _tell_estimates(

@@ -25,15 +25,18 @@ from tests.postgres_server import Database
 from tests.walgate_command import Answer, run_walgate
 
 T = TableName("public", "t")
-ROWS = 400
+ROWS = 800
 CHUNK = 20
+# What is read is in the log a moment later: an order finds the table half read, not wholly.
+SLOWLY = {"WALGATE_BACKFILL__ROWS_PER_SECOND": "100"}
 
 
 class Worker:
     """A backfill of table t on a thread, which acts at chunks."""
 
     def __init__(self, pipeline: Pipeline, at_chunk: dict[int, Callable[[], object]]) -> None:
-        self.pipeline = pipeline
+        environment = SLOWLY if at_chunk else {}
+        self.settings = load_settings(pipeline.folder / "walgate.toml", environment)
         self.at_chunk = at_chunk
         self.done: dict[TableName, Progress] = {}
         self.stop = threading.Event()
@@ -42,7 +45,7 @@ class Worker:
 
     def _run(self) -> None:
         self.done = run_backfills(
-            load_settings(self.pipeline.folder / "walgate.toml", {}),
+            self.settings,
             [T],
             chunk_rows=CHUNK,
             parallel=2,
@@ -149,8 +152,10 @@ def test_a_paused_backfill_whose_process_ends_stays_paused_until_it_is_run(
 
 
 def test_what_is_asked_wrongly_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # That of this process is the tests' own.
+    monkeypatch.setattr("orchestration.cli.main.start_logging", lambda *_, **__: None)
     file = tmp_path / "walgate.toml"
     file.write_text('[source]\ndsn = "host=/nowhere dbname=x"\n[lake]\nroot = "lake"\n')
     wrong = {

@@ -38,10 +38,6 @@ def folder(
             [CANARY],
         )
         database.execute("""insert into "Odd s"."T~1" values (7, 'x,"y"')""")
-        assert run_walgate("backfill", folder=home).exit_code == 0
-        database.execute("create table late (id int primary key)")
-        database.execute("alter publication walgate add table late")
-        database.execute("insert into late values (1)")
         assert run_walgate("replicate", "--until-current", folder=home).exit_code == 0
         merged = run_walgate("merge", folder=home)
         assert merged.exit_code == 0, merged
@@ -51,18 +47,13 @@ def folder(
         yield home
 
 
-def test_a_table_that_may_lack_rows_is_named_beside_the_answer(folder: Path) -> None:
-    answer = run_walgate("sql", "select id from late", folder=folder)
-    assert answer.stdout.splitlines() == ["id", "1"]
-    (line,) = answer.stderr.splitlines()
-    assert "table partial table=public.late state=queued" in line
-
-
 def test_rows_come_as_copy_would_write_them(folder: Path) -> None:
     query = "select id, note, paid from orders order by id"
     answer = run_walgate("sql", query, folder=folder)
     assert answer.exit_code == 0, answer
-    assert answer.stderr == ""
+    # No backfill was done: that rows may be missing is said beside the answer.
+    (line,) = answer.stderr.splitlines()
+    assert "table partial table=public.orders state=queued" in line
     assert answer.stdout.splitlines() == [
         "id\tnote\tpaid",
         f"1\t{CANARY}\t\\\\x00ff",

@@ -1,0 +1,88 @@
+"""The ledger of backfills keeps what several tables write at once, and orders what it is told."""
+
+from __future__ import annotations
+
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+
+from cdc_core.spooled import WHOLE, Scope
+from cdc_core.staging.backfills import BackfillLedger, BackfillState, Begun
+from cdc_core.staging.orders import Orders
+from cdc_core.vocabulary import Lsn, Position, TableName
+
+START = Position(1, Lsn(100), 0)
+
+
+def make_begun(table: str = "t", scope: Scope = WHOLE) -> Begun:
+    return Begun(uuid.uuid4().hex, TableName("public", table), START, scope)
+
+
+def test_the_first_rows_of_several_tables_at_once_are_all_kept(tmp_path: Path) -> None:
+    tables = [f"t{number}" for number in range(8)]
+    barrier = Barrier(len(tables))
+
+    def begin(table: str) -> None:
+        barrier.wait()
+        BackfillLedger(tmp_path).record_begun(make_begun(table), 5)
+
+    with ThreadPoolExecutor(len(tables)) as pool:
+        list(pool.map(begin, tables))
+    assert set(BackfillLedger(tmp_path).read_newest()) == {f"public.{table}" for table in tables}
+
+
+@pytest.mark.parametrize(
+    ("told", "state"),
+    [
+        ("paused stopped", "paused"),
+        ("paused held running", "paused"),
+        ("paused resumed", "resumed"),
+        ("paused cancelled resumed", "resumed"),
+        ("cancelled paused stopped", "cancelled"),
+        ("cancelled done", "done"),
+        ("done cancelled paused resumed", "done"),
+        ("held running stopped", "stopped"),
+    ],
+)
+def test_a_state_that_lasts_is_ended_only_by_what_ends_it(
+    tmp_path: Path, told: str, state: str
+) -> None:
+    ledger, begun = BackfillLedger(tmp_path), make_begun()
+    ledger.record_begun(begun, 5)
+    for one in told.split():
+        ledger.record_state(begun, BackfillState(one))
+    (report,) = ledger.read_all()
+    assert report.state == state
+
+
+def test_what_is_unfinished_is_found_by_its_part_of_the_table(tmp_path: Path) -> None:
+    ledger = BackfillLedger(tmp_path)
+    whole, part = make_begun(), make_begun(scope=Scope(("1",), None, "a > 2"))
+    for begun in (whole, part):
+        ledger.record_begun(begun, 5)
+    ledger.record_state(whole, BackfillState.DONE)
+    assert ledger.find_unfinished(whole.table, WHOLE) is None
+    found = ledger.find_unfinished(part.table, part.scope)
+    assert found is not None
+    assert found.begun == part
+    assert ledger.find_unfinished(part.table, Scope(("1",))) is None
+
+
+def test_orders_are_those_given_since_the_last_look_to_this_backfill(tmp_path: Path) -> None:
+    ledger, own, other = BackfillLedger(tmp_path), make_begun(), make_begun("u")
+    ledger.record_begun(own, 5)
+    ledger.record_state(own, BackfillState.PAUSED)
+    orders = Orders(tmp_path, own.id)
+    assert orders.read() is None
+    ledger.record_state(other, BackfillState.CANCELLED)
+    assert orders.read() is None
+    ledger.record_state(own, BackfillState.PAUSED)
+    ledger.record_state(own, BackfillState.HELD)
+    assert orders.read() is BackfillState.PAUSED
+    ledger.record_state(own, BackfillState.PAUSED)
+    ledger.record_state(own, BackfillState.RESUMED)
+    assert orders.read() is BackfillState.RESUMED
+    assert orders.read() is None
