@@ -46,5 +46,6 @@ def recover(
     typer.echo("done:")
     for number, step in enumerate(recovery.recover(settings, plan), 1):
         typer.echo(f"  {number}. {step}")
-    typer.echo("next: `walgate up` or `walgate replicate`; the queued backfills then run")
+    typer.echo("next: `walgate up`, which reads the queued tables by itself, or from a shell")
+    typer.echo("`walgate backfill --all`")
     return 0
