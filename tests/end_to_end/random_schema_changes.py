@@ -38,6 +38,8 @@ class Change:
 RENAMED = "renamed to|renamed or dropped|dropped and added again|was dropped"
 MADE_AGAIN = "dropped and made again"
 UNKNOWN_OLDER = "older rows"
+# So it looks, wherever the files and the catalog's row of a column were both written.
+REWRITTEN = "was rewritten"
 
 Draw = Callable[[random.Random, RandomTable], Change]
 
@@ -97,7 +99,7 @@ def _add_computed(_: random.Random, table: RandomTable) -> Change:
     table.has_computed = table.is_rewritten = True
     column = Column(table.name_younger(), "int4")
     written = f"{column.quoted} int4 generated always as (o * 2) stored"
-    return Change([_alter(table, f"add {written}")], Effect.FOLLOWED)
+    return Change([_alter(table, f"add {written}")], Effect.EITHER, REWRITTEN)
 
 
 def _identity(_: random.Random, table: RandomTable) -> Change:
@@ -110,17 +112,17 @@ def _identity(_: random.Random, table: RandomTable) -> Change:
 def _nothing_of_note(rng: random.Random, table: RandomTable) -> Change:
     """What changes no row and no column that is sent."""
     column = rng.choice(table.others())
-    statements = [
-        _alter(table, f"alter {column.quoted} set statistics 7"),
-        f"create index on {table.quoted} (o)",
-        f"comment on table {table.quoted} is 'it''s'",
-        _alter(table, f"alter {column.quoted} set default null"),
+    changes = [
+        (_alter(table, f"alter {column.quoted} set statistics 7"), Effect.EITHER),
+        (f"create index on {table.quoted} (o)", Effect.FOLLOWED),
+        (f"comment on table {table.quoted} is 'it''s'", Effect.FOLLOWED),
+        (_alter(table, f"alter {column.quoted} set default null"), Effect.EITHER),
     ]
     if table.is_plain:
-        statements.append(f"cluster {table.quoted} using {_key_index(table)}")
-    chosen = rng.choice(statements)
+        changes.append((f"cluster {table.quoted} using {_key_index(table)}", Effect.EITHER))
+    chosen, effect = rng.choice(changes)
     table.is_rewritten |= chosen.startswith("cluster")
-    return Change([chosen], Effect.FOLLOWED)
+    return Change([chosen], effect, REWRITTEN)
 
 
 def _add_volatile(rng: random.Random, table: RandomTable) -> Change:
@@ -193,7 +195,7 @@ def _retype(rng: random.Random, table: RandomTable) -> Change:
     is_same = kind == column.kind
     table.change_column(column, kind=kind)
     written = f"alter {column.quoted} type {kind} {using.format(column.quoted)}"
-    reason = "was rewritten" if is_same else f"type of column {column.name} changed"
+    reason = REWRITTEN if is_same else f"type of column {column.name} changed"
     return Change([_alter(table, written)], Effect.HALTED, reason)
 
 
