@@ -24,6 +24,7 @@ from cdc_core.source.problems import Problem, Severity
 from cdc_core.source.retention import Retention, find_retention, measure_growth, read_slot_budget
 from cdc_core.source.slot import Slot, read_slot
 from cdc_core.source.slot_problems import BUDGET_CODE, find_budget_problems
+from cdc_core.staging.epochs import read_newest_epoch
 from cdc_core.staging.tables import staging_errors
 from cdc_core.staging.verifications import DIFFERENT, Standing, VerificationLedger
 from cdc_core.vocabulary import Lsn, TableName
@@ -80,6 +81,7 @@ class _Progress:
     kept: set[str] = field(default_factory=set)
     backfills: list[dict[str, Any]] = field(default_factory=list)
     standings: dict[str, Standing] = field(default_factory=dict)
+    is_recovering: bool = False
     failure: StagingError | None = None
 
 
@@ -139,6 +141,7 @@ def _read_progress(settings: Settings) -> _Progress:
         with staging_errors("read the lake"):
             cut = find_cut(lake)
             versions = {} if cut is None else cut.versions
+            epoch = read_newest_epoch(settings.lake.root)
             return _Progress(
                 staged=lake.read_staged(lake.read_epochs()),
                 cut=cut,
@@ -149,6 +152,7 @@ def _read_progress(settings: Settings) -> _Progress:
                 backfills=describe_backfills(settings.lake),
                 standings=VerificationLedger(settings.lake.root).read_standings(),
                 kept={t for t in versions if lake.locate(TableName.parse(t)).is_dir()},
+                is_recovering=epoch is not None and epoch.is_pending,
             )
     except StagingError as error:
         return _Progress(failure=error)
@@ -291,6 +295,9 @@ def _list_problems(
     if progress.failure is not None:
         what, fix = progress.failure.message, progress.failure.fix
         yield _describe_problem(Severity.ERROR, "lake_down", what, fix)
+    if progress.is_recovering:
+        what = "a recovery was begun and is not finished: until it is, nothing is staged"
+        yield _describe_problem(Severity.ERROR, "recovering", what, "`walgate recover --yes`")
     published = progress.kept if source is None else source.tables.keys()
     for table in sorted(progress.kept - published):
         what = f"{table} is in the lake and not published: taken out, renamed or dropped"

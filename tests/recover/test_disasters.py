@@ -15,6 +15,7 @@ from cdc_core.source.replication import ReplicationStream
 from cdc_core.source.slot_renewal import drop_dead_slot
 from cdc_core.staging.epochs import read_newest_epoch
 from orchestration.recover import plan_recovery, recover
+from orchestration.status import read_status
 from spark_jobs.backfilled import read_backfilled
 from spark_jobs.lake import Lake
 from tests.backfill.test_crashes import start_worker
@@ -135,9 +136,12 @@ def test_a_lost_slot_is_replaced_however_often_it_is_killed_meanwhile(lossy: Pip
             answer = run_walgate("replicate", "--until-current", folder=lossy.folder)
             assert answer.exit_code == 4
             assert "did not come to its slot" in answer.complaints[-1]
+            told = read_status(read_settings(lossy))["problems"]
+            assert "recovering" in {problem["code"] for problem in told}
     assert plan_recovery(read_settings(lossy)).breaks == (), "the last step was the last"
     backfilled = read_backfilled(Lake.of(read_settings(lossy)))
     assert backfilled.find_lack("public.orders") is not None
+    assert "recovering" not in {p["code"] for p in read_status(read_settings(lossy))["problems"]}
     require_whole(lossy)
     assert read_backfilled(Lake.of(read_settings(lossy))).find_lack("public.orders") is None
     epoch = read_newest_epoch(lossy.root)
