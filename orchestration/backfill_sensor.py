@@ -30,7 +30,9 @@ from orchestration.relaunch import (
     read_runs,
 )
 
-JOB_NAME = "backfill"
+JOB_NAME = "backfill_tables"
+# As Dagster names the op of the asset; no job may bear that name.
+_OP_NAME = "backfill"
 _INTERVAL_S = 10
 # Each has connections and a process of its own.
 _MOST_AT_ONCE = 2
@@ -138,7 +140,7 @@ def choose_turn(
 
 
 def _configure(*, is_anew: bool) -> dict[str, Any]:
-    return {"ops": {JOB_NAME: {"config": {"dry_run": False, "anew": is_anew}}}}
+    return {"ops": {_OP_NAME: {"config": {"dry_run": False, "anew": is_anew}}}}
 
 
 def _find_capture_away(look: Look | SourceError) -> str | None:

@@ -138,7 +138,7 @@ def test_dagster_leads_from_data_to_whole_tables_though_its_run_is_killed(
     dagster.wait_until_ready()
 
     def is_reading_big() -> dict[str, Any] | None:
-        for run in dagster.read_runs("backfill"):
+        for run in dagster.read_runs("backfill_tables"):
             tags = {tag["key"]: tag["value"] for tag in run["tags"]}
             if tags.get("dagster/partition") == "public/big" and WORKER_TAG in tags:
                 return tags

@@ -191,10 +191,10 @@ def test_tables_that_may_lack_rows_are_read_by_a_run_each(
     request = deployment.request(sensor)
     assert (request.partition_key, request.run_key) == ("public/notes", "public/notes first")
     assert request.run_config["ops"]["backfill"]["config"] == {"dry_run": False, "anew": False}
-    run = deployment.add_run("backfill", Status.STARTED, alive, partition="public/notes")
+    run = deployment.add_run("backfill_tables", Status.STARTED, alive, partition="public/notes")
     assert deployment.reason(sensor) == f"run {run.run_id[:8]} reads public/notes"
     deployment.instance.delete_run(run.run_id)
-    run = deployment.add_run("backfill", Status.STARTED, gone, partition="public/notes")
+    run = deployment.add_run("backfill_tables", Status.STARTED, gone, partition="public/notes")
     assert "is gone; it is recorded as failed" in deployment.reason(sensor)
     assert deployment.request(sensor).run_key == f"public/notes after:{run.run_id}"
     # What a person cancelled is left alone, until more is asked for than that.
