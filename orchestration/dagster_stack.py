@@ -89,8 +89,9 @@ def run_dagster(
         private = Path(tempfile.mkdtemp(prefix="walgate-"))
         instance = dg.DagsterInstance.from_config(str(settings.dagster.home))
         try:
-            add_partitions(instance, settings, find_tables(settings))
             with _running(settings, config, private, module, stop) as (keeper, page):
+                if not stop.is_set():
+                    add_partitions(instance, settings, find_tables(settings))
                 logs = _log_folder(settings)
                 try:
                     yield DagsterStack(page.url, instance, logs, keeper)

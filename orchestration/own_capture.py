@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterator
@@ -9,41 +10,50 @@ from contextlib import closing, contextmanager
 
 from cdc_core.capture.loop import Bound
 from cdc_core.capture.run import run_capture
-from cdc_core.errors import Retry, SlotInUse, WalgateError
+from cdc_core.errors import SlotInUse, WalgateError
 from cdc_core.settings import Settings
 from cdc_core.source.connection import open_briefly
 from cdc_core.source.slot import read_slot
 
 # A capture that ends has the slot a moment longer; between two runs of Dagster's it is free.
-_ENDING_S = 5.0
+_ENDING_S = 1.0
 _BETWEEN_RUNS_S = 60.0
-_LOOK_S = 0.5
+_LOOK_S = 0.2
 _LOOK_AGAIN_S = 5.0
+
+_logger = logging.getLogger("walgate.capture")
 
 
 @contextmanager
 def capturing(settings: Settings, stop: threading.Event) -> Iterator[None]:
     """Have capture run while a block does: whoever holds the slot, or one of our own.
 
-    Raises: WalgateError, what ended our own; `stop` is set then.
+    Raises: WalgateError, what ended our own where nobody else's was there; `stop` is set then.
     """
     finished = threading.Event()
     failures: list[WalgateError] = []
-    is_free = not _is_held(settings)
+    is_alone = not _is_held(settings)
 
     def capture() -> None:
-        try:
-            if not is_free:
-                _wait_until_free(settings, finished)
-            while not finished.is_set():
-                try:
-                    run_capture(settings, Bound(finished))
-                    finished.wait(_LOOK_S)  # The server shuts down.
-                except SlotInUse:
-                    _wait_until_free(settings, finished)  # Another came first, and serves as well.
-        except WalgateError as error:
-            failures.append(error)
-            stop.set()
+        nonlocal is_alone
+        may_be_ending = True
+        while not finished.is_set():
+            if not is_alone:
+                _wait_until_free(settings, finished, may_be_ending=may_be_ending)
+            try:
+                run_capture(settings, Bound(finished))
+                finished.wait(_LOOK_S)  # The server shuts down.
+            except SlotInUse:
+                is_alone = False  # Another came first, and serves as well.
+            except WalgateError as error:
+                if is_alone:
+                    failures.append(error)
+                    stop.set()
+                    return
+                # The other may come back, or wait for a person itself.
+                may_be_ending = False
+                fields = {"reason": error.message}
+                _logger.warning("no capture runs", extra={"fields": fields})
 
     thread = threading.Thread(target=capture, name="walgate-capture", daemon=True)
     thread.start()
@@ -56,22 +66,20 @@ def capturing(settings: Settings, stop: threading.Event) -> Iterator[None]:
             raise failures[0]
 
 
-def _wait_until_free(settings: Settings, finished: threading.Event) -> None:
-    """Wait until nobody has had the slot for long enough. Raises: what needs a person."""
+def _wait_until_free(settings: Settings, finished: threading.Event, *, may_be_ending: bool) -> None:
+    """Wait until nobody has had the slot for long enough."""
     began = time.monotonic()
     free_since: float | None = None
     while True:
         now = time.monotonic()
-        is_young = now - began < _ENDING_S
+        is_ending = may_be_ending and now - began < _ENDING_S
         try:
             free_since = None if _is_held(settings) else free_since or now
-        except WalgateError as error:
-            if error.retry is Retry.AFTER_FIX:
-                raise
+        except WalgateError:
             free_since = None
-        if free_since is not None and (is_young or now - free_since >= _BETWEEN_RUNS_S):
+        if free_since is not None and (is_ending or now - free_since >= _BETWEEN_RUNS_S):
             return
-        if finished.wait(_LOOK_S if is_young else _LOOK_AGAIN_S):
+        if finished.wait(_LOOK_S if is_ending else _LOOK_AGAIN_S):
             return
 
 

@@ -29,8 +29,8 @@ def test_a_database_with_data_leads_to_whole_tables(
     answer = run_walgate("backfill", *TABLES, "--chunk-rows", "20000", folder=pipeline.folder)
     assert answer.exit_code == 0, answer.stderr
     said = [line.split("\t") for line in answer.stdout.splitlines()]
-    assert [line[0] for line in said] == TABLES
     assert load.wait() == 0
+    assert {line[0] for line in said} == set(TABLES)
     merge_and_compare(pipeline, spark, lake, database18)
 
     # What was changed in the lake by hand is repaired by another backfill.

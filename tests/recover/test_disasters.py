@@ -167,10 +167,11 @@ def test_a_backfill_that_runs_meanwhile_begins_again_in_the_new_epoch(
     change(filled)
     settings = read_settings(filled)
     list(recover(settings, plan_recovery(settings)))
-    capture = filled.start_streaming()
+    # It ends at once where the worker has come to run one of its own.
+    capture = filled.start()
     held.unlink()
     assert worker.wait(DEADLINE_S) == 0, worker.output()
-    filled.finish(capture)
+    capture.stop()
     backfilled = read_backfilled(Lake.of(settings))
     assert backfilled.find_lack(str(ORDERS)) is None, "one that began before is not enough"
     require_equal(filled)
