@@ -125,7 +125,11 @@ def admit_without_memory(self: Remembering, step: Watermark, chunk: Chunk, *, at
 _ADMIT = Remembering.admit
 
 
-@pytest.mark.parametrize("is_guarded", [True, False], ids=["guarded", "without_the_rule"])
+@pytest.mark.parametrize(
+    "is_guarded",
+    [True, pytest.param(False, marks=pytest.mark.soak)],
+    ids=["guarded", "without_the_rule"],
+)
 def test_history_15_a_commit_that_the_capture_before_has_seen_wins_as_well(
     waiting: Database,
     make_pipeline: Callable[..., Pipeline],

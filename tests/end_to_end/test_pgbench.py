@@ -106,12 +106,12 @@ def _count_balanced(session: SparkSession, lake: Lake, at: str) -> int:
 
 @pytest.mark.timeout(600)
 def test_pgbench_tables_equal_the_source_and_balance_at_every_cut(
-    database: Database,
+    database18: Database,
     walgate: Callable[..., ChildProcess],
     spark: SparkSession,
     tmp_path: Path,
 ) -> None:
-    _check_pgbench(database, walgate, spark, tmp_path, scale=1, seconds=5)
+    _check_pgbench(database18, walgate, spark, tmp_path, scale=1, seconds=5)
 
 
 @pytest.mark.soak

@@ -65,6 +65,7 @@ def reader(
     return Reader(pipeline, spark)
 
 
+@pytest.mark.soak
 def test_tables_keep_their_rows_until_they_equal_the_source_again(reader: Reader) -> None:
     pipeline = reader.pipeline
     first = reader.merge()
