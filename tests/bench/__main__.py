@@ -23,12 +23,23 @@ from typing import Any
 import psutil
 from pyspark.sql import SparkSession
 
+from cdc_core.settings import Settings
 from orchestration.spark import open_spark
 from spark_jobs.lake import Lake
 from spark_jobs.rounds import merge_until
+from tests.bench.backfills import Backfills
 from tests.bench.backlog import Shape, fill, lay_base
-from tests.bench.drains import Drains, capture_base
-from tests.bench.results import BOTH, CURRENT, SYSTEMS, Drained, Round, compare, sum_up
+from tests.bench.drains import Drains, capture_base, write_configuration
+from tests.bench.results import (
+    BACKFILL,
+    BOTH,
+    CURRENT,
+    SYSTEMS,
+    Drained,
+    Round,
+    compare,
+    sum_up,
+)
 from tests.bench.table import RESULTS, format_table, refresh_readme
 from tests.postgres_server import PostgresServer, find_binaries, program_version
 from tests.walgate_command import REPOSITORY
@@ -51,6 +62,7 @@ class Plan:
     systems: tuple[str, ...] = SYSTEMS
     rows: int = 500_000
     rounds: int = 3
+    backfill_rows: int = 2_000_000
 
 
 def run(plan: Plan) -> dict[str, Any]:
@@ -60,6 +72,7 @@ def run(plan: Plan) -> dict[str, Any]:
     assert binaries is not None, "no PostgreSQL: run `make setup`"
     server = PostgresServer(VERSION, binaries, **SETTINGS)
     shapes: dict[str, Any] = {}
+    ages: dict[str, Any] = {}
     try:
         server.start()
         with tempfile.TemporaryDirectory(prefix="walgate-bench-") as folder:
@@ -67,6 +80,8 @@ def run(plan: Plan) -> dict[str, Any]:
             for per_transaction in plan.shapes:
                 shape = Shape(plan.rows, per_transaction)
                 shapes[shape.name] = sum_up(bench.run_shape(shape))
+            if plan.backfill_rows:
+                shapes[BACKFILL], ages = bench.run_backfills()
             bench.close()
     finally:
         server.remove()
@@ -75,6 +90,7 @@ def run(plan: Plan) -> dict[str, Any]:
         "commit": _read_commit(),
         "hardware": _describe_hardware(program_version(binaries)),
         "shapes": shapes,
+        "ages": ages,
     }
 
 
@@ -102,10 +118,8 @@ class _Bench:
         settings = capture_base(database, folder / "base")
         lake = Lake.of(settings)
         if {CURRENT, BOTH}.intersection(self._plan.systems):
-            if self._session is None:
-                self._say(shape, "starting Spark")
-                self._session = open_spark(settings)
-            merge_until(self._session, lake, round_rows=settings.merge.round_rows)
+            session = self._require_session(settings)
+            merge_until(session, lake, round_rows=settings.merge.round_rows)
         self._say(shape, f"filling {shape.rows:,} changes")
         backlog = fill(database, shape)
         drains = Drains(backlog, lake.root, folder, self._session)
@@ -122,9 +136,35 @@ class _Bench:
         shutil.rmtree(folder)
         return rounds[1:] or rounds
 
-    def _say(self, shape: Shape, what: str) -> None:
+    def run_backfills(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Bring a table in; give the figures, and the ages of changes beside it."""
+        folder = self._folder / BACKFILL
+        folder.mkdir()
+        database = self._server.create_database("bench_backfill")
+        rows = self._plan.backfill_rows
+        self._say(BACKFILL, f"filling {rows:,} rows")
+        session = self._require_session(write_configuration(database, folder))
+        backfills = Backfills(database, rows, folder, session)
+        rounds: list[Round] = []
+        for number in range(self._plan.rounds + 1):
+            done = backfills.run()
+            title = f"round {number} of {self._plan.rounds}" if number else "warm-up"
+            for system in done:
+                self._say(BACKFILL, f"{title}: {_describe(system, done)}")
+            rounds.append(done)
+        self._server.drop_database(database.name)
+        return sum_up(rounds[1:] or rounds), backfills.ages
+
+    def _require_session(self, settings: Settings) -> SparkSession:
+        if self._session is None:
+            self._say("", "starting Spark")
+            self._session = open_spark(settings)
+        return self._session
+
+    def _say(self, shape: Shape | str, what: str) -> None:
         took = time.monotonic() - self._began
-        print(f"{took:6.1f} s  {shape.per_transaction:>6} rows/tx  {what}", flush=True)
+        name = shape if isinstance(shape, str) else f"{shape.per_transaction:>6} rows/tx"
+        print(f"{took:6.1f} s  {name:14}  {what}", flush=True)
 
 
 def _describe(system: str, done: Round) -> str:
@@ -166,15 +206,24 @@ def _describe_hardware(postgres: str) -> str:
 def _parse_arguments(arguments: Sequence[str] | None = None) -> tuple[Plan, Path | None]:
     standard = Plan()
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shapes", type=int, nargs="+", default=standard.shapes)
+    parser.add_argument("--shapes", type=int, nargs="*", default=standard.shapes)
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=standard.systems)
     parser.add_argument("--rows", type=int, default=standard.rows)
     parser.add_argument(
         "--rounds", type=int, default=standard.rounds, help="after the warm-up; 0 counts that one"
     )
     parser.add_argument("--output", type=Path, help="where results go, of a smaller run too")
+    parser.add_argument(
+        "--backfill-rows", type=int, default=standard.backfill_rows, help="0 leaves backfills out"
+    )
     chosen = parser.parse_args(arguments)
-    plan = Plan(tuple(chosen.shapes), tuple(chosen.systems), chosen.rows, chosen.rounds)
+    plan = Plan(
+        tuple(chosen.shapes),
+        tuple(chosen.systems),
+        chosen.rows,
+        chosen.rounds,
+        chosen.backfill_rows,
+    )
     return plan, chosen.output or (RESULTS if plan == standard else None)
 
 

@@ -132,6 +132,14 @@ def lay_base(database: Database, shape: Shape) -> None:
     database.execute("analyze bench")
 
 
+def lay_rows(database: Database, rows: int) -> None:
+    """Make the table with so many rows, and its publication; no slot is there yet."""
+    database.execute(_TABLE)
+    database.execute("create publication walgate for all tables")
+    database.execute(f"insert into bench {_ROW} from generate_series(1, {rows}) n")
+    database.execute("vacuum analyze bench")
+
+
 def fill(database: Database, shape: Shape) -> Backlog:
     """Write the changes behind the slot, which becomes the one that runs copy."""
     database.query("select pg_copy_logical_replication_slot(%s, %s)", [SLOT, _ORIGIN])
@@ -148,8 +156,13 @@ def fill(database: Database, shape: Shape) -> Backlog:
         assert first is not None
         assert end is not None
         connection.execute("checkpoint")
+    return Backlog(database, shape, int(first[0]), int(end[0]), *sum_up_rows(database))
+
+
+def sum_up_rows(database: Database) -> tuple[int, int]:
+    """The table's rows and their checksum."""
     ((count, checksum),) = database.query(_CHECKSUM)
-    return Backlog(database, shape, int(first[0]), int(end[0]), count, int(checksum))
+    return int(count), int(checksum)
 
 
 def drop_slot(database: Database, name: str) -> None:

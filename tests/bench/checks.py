@@ -39,10 +39,10 @@ def require_log(lake: Lake, backlog: Backlog) -> int:
     return int(changes.num_rows)
 
 
-def require_table(session: SparkSession, lake: Lake, backlog: Backlog) -> int:
+def require_table(session: SparkSession, lake: Lake, rows: int, checksum: int) -> int:
     """Fail unless the table holds the source's rows; give how many."""
     path = lake.locate(TableName("public", "bench"))
     found = tuple(session.sql(_TABLE.format(path)).collect()[0])
-    expected = (backlog.rows, backlog.checksum)
+    expected = (rows, checksum)
     assert found == expected, f"the table holds {found}, the source {expected}"
-    return backlog.rows
+    return rows

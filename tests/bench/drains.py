@@ -141,7 +141,7 @@ class Drains:
             started = time.monotonic()
             rounds = merge_until(self._session, lake, round_rows=settings.merge.round_rows)
             seconds = time.monotonic() - started
-        checked = require_table(self._session, lake, self._backlog)
+        checked = self._check(lake)
         self.forget()
         return Drained(
             self._rows,
@@ -184,7 +184,7 @@ class Drains:
 
         folder = settings.state_folder.parent
         seconds, meter, answer = self._capture(folder, "staging", merge)
-        checked = require_table(self._session, lake, self._backlog)
+        checked = self._check(lake)
         shutil.rmtree(folder)
         return Drained(
             self._rows,
@@ -195,6 +195,10 @@ class Drains:
             rounds_ms=tuple(1000 * done.seconds for done in rounds),
             rows_checked=checked,
         )
+
+    def _check(self, lake: Lake) -> int:
+        assert self._session is not None
+        return require_table(self._session, lake, self._backlog.rows, self._backlog.checksum)
 
     @property
     def _rows(self) -> int:

@@ -10,6 +10,10 @@ from typing import Any
 REFERENCE = "pg_recvlogical"
 NULL, STAGED, CURRENT, BOTH = "null", "staged", "current", "both"
 SYSTEMS = (REFERENCE, NULL, STAGED, CURRENT, BOTH)
+# Those that bring in what is there already.
+COPY, READ, TABLE = "copy", "backfill", "backfill_merged"
+BACKFILL = "backfill"
+_ORDER = (*SYSTEMS, COPY, READ, TABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +45,12 @@ Round = Mapping[str, Drained]
 
 def sum_up(rounds: Sequence[Round]) -> dict[str, Any]:
     """Give the figures of each system of a shape, all rounds having the same systems."""
-    return {system: _sum_up_system(system, rounds) for system in SYSTEMS if system in rounds[0]}
+    return {system: _sum_up_system(system, rounds) for system in _ORDER if system in rounds[0]}
 
 
 def compare(drained: Drained, in_round: Round) -> float | None:
     """How many times as fast as the reference of the same round."""
-    reference = in_round.get(REFERENCE)
+    reference = in_round.get(REFERENCE) or in_round.get(COPY)
     return None if reference is None else drained.rows_s / reference.rows_s
 
 

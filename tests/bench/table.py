@@ -17,6 +17,9 @@ _NAMES = {
     "staged": "receive, stage",
     "current": "merge what is staged",
     "both": "receive, stage, merge",
+    "copy": "`COPY … TO STDOUT` to /dev/null",
+    "backfill": "backfill: read, stage",
+    "backfill_merged": "backfill: read, stage, merge",
 }
 _HEADINGS = (
     "rows/tx",
@@ -42,7 +45,14 @@ def format_table(results: Mapping[str, Any]) -> str:
         _join(["--:", "---", *["--:"] * (len(_HEADINGS) - 2)]),
     ]
     for shape, systems in results["shapes"].items():
-        lines += [_join([f"{int(shape):,}", *_cells(name, f)]) for name, f in systems.items()]
+        size = f"{int(shape):,}" if shape.isdigit() else ""
+        lines += [_join([size, *_cells(name, figures)]) for name, figures in systems.items()]
+    ages = [
+        f"{name} p50 {age['p50_s']:.1f} s and p95 {age['p95_s']:.1f} s"
+        for name, age in results["ages"].items()
+    ]
+    if ages:
+        lines += ["", f"A change at `live`, from its commit: {', '.join(ages)}."]
     return "\n".join(lines)
 
 

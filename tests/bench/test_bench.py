@@ -16,6 +16,7 @@ from tests.walgate_command import REPOSITORY, walgate_environment
 DEADLINE_S = 580.0
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_every_system_drains_a_small_backlog(tmp_path: Path) -> None:
     if find_binaries(18) is None or find_java() is None or not (STATE_FOLDER / "jars").is_dir():
@@ -23,7 +24,11 @@ def test_every_system_drains_a_small_backlog(tmp_path: Path) -> None:
     output = tmp_path / "folder" / "results.json"
     command = [sys.executable, "-m", "tests.bench", "--output", str(output)]
     finished = subprocess.run(
-        [*command, "--shapes", "10", "--rows", "3000", "--rounds", "0"],
+        [
+            *command,
+            *("--shapes", "10", "--rows", "3000", "--rounds", "0"),
+            *("--backfill-rows", "5000"),
+        ],
         cwd=REPOSITORY,
         env=walgate_environment(),
         capture_output=True,
@@ -32,7 +37,8 @@ def test_every_system_drains_a_small_backlog(tmp_path: Path) -> None:
         check=False,
     )
     assert finished.returncode == 0, finished.stdout + finished.stderr
-    figures = json.loads(output.read_text())["shapes"]["10"]
+    results = json.loads(output.read_text())
+    figures = results["shapes"]["10"]
     assert tuple(figures) == SYSTEMS
     checked = [figures[system]["rows_checked"] for system in SYSTEMS]
     # 600 rows were there before; 2,100 came and 300 went.
@@ -41,3 +47,7 @@ def test_every_system_drains_a_small_backlog(tmp_path: Path) -> None:
     assert figures["both"]["commit_ms"]
     assert figures["both"]["round_ms"]
     assert all(figures[system]["rows_s"][0] > 0 for system in SYSTEMS)
+    brought = results["shapes"]["backfill"]
+    assert [figures["rows_checked"] for figures in brought.values()] == [None, 5000, 5000]
+    assert set(results["ages"]) == {"alone", "beside a backfill"}
+    assert all(age["transactions"] > 0 for age in results["ages"].values())

@@ -48,11 +48,13 @@ def test_the_table_replaces_what_stands_between_the_markers() -> None:
         "commit": "abc",
         "hardware": "one core",
         "shapes": {"100": sum_up(ROUNDS)},
+        "ages": {"alone": {"p50_s": 0.51, "p95_s": 1.0}},
     }
     readme = f"before\n{OPENING}\nold\n{CLOSING}\nafter\n"
     replaced = replace_table(readme, results)
     assert replaced == f"before\n{OPENING}\n{format_table(results)}\n{CLOSING}\nafter\n"
     assert "| 100 | receive, stage | 250 (200, 500) | 0.50 | 4.00 |" in replaced
+    assert "from its commit: alone p50 0.5 s and p95 1.0 s." in replaced
     with pytest.raises(AssertionError, match="the README has no"):
         replace_table("before", results)
 
@@ -76,7 +78,7 @@ def test_the_readme_shows_the_newest_results() -> None:
     if not RESULTS.exists():
         report_missing("bench/results.json", "run `make bench`")
     results = json.loads(RESULTS.read_text())
-    assert set(results) == {"date", "commit", "hardware", "shapes"}
+    assert set(results) == {"date", "commit", "hardware", "shapes", "ages"}
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", results["date"])
     readme = README.read_text()
     assert replace_table(readme, results) == readme, "run `python -m tests.bench.table`"

@@ -51,6 +51,7 @@ def test_f09_redis_may_lose_everything_in_mid_run(
     assert pipeline.require_truth() > 100
 
 
+@pytest.mark.soak
 def test_f10_trimming_redis_too_far_changes_nothing(
     pipeline: Pipeline, redis_server: RedisServer
 ) -> None:

@@ -1,0 +1,168 @@
+"""How fast a table that is there already is brought in, beside COPY of it to /dev/null.
+
+Capture runs before the clock starts. The clock of `backfill` ends when the log has every row and
+its sweep, that of `backfill, merge` when the cut of the merge that follows is written.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from pyspark.sql import SparkSession
+
+from cdc_core.settings import Settings
+from cdc_core.vocabulary import Lsn
+from orchestration.freshness import measure_freshness
+from spark_jobs.lake import Bound, Lake
+from spark_jobs.rounds import merge_until
+from tests.bench.backlog import lay_rows, sum_up_rows
+from tests.bench.checks import require_table
+from tests.bench.drains import DEADLINE_S, write_configuration
+from tests.bench.measuring import Meter
+from tests.bench.results import COPY, READ, TABLE, Drained, Round
+from tests.child_process import ChildProcess
+from tests.deadline import wait_for
+from tests.postgres_server import Database
+from tests.walgate_command import REPOSITORY, walgate_command, walgate_environment
+
+# Changes of another table, whose age tells what a backfill beside them costs.
+_PULSE_S = 0.02
+_ALONE_S = 15.0
+
+
+class Backfills:
+    """Backfills of one table, each into a lake of its own."""
+
+    def __init__(self, database: Database, rows: int, folder: Path, session: SparkSession) -> None:
+        """Make the table and its rows."""
+        self._database = database
+        self._rows = rows
+        self._folder = folder
+        self._session = session
+        self._ages: dict[str, list[dict[str, Any]]] = {"alone": [], "beside a backfill": []}
+        lay_rows(database, rows)
+        database.execute("create table pulse (id bigint generated always as identity primary key)")
+
+    @property
+    def ages(self) -> dict[str, dict[str, Any]]:
+        """The newest ages of changes at `live`."""
+        return {name: ages[-1] for name, ages in self._ages.items()}
+
+    def run(self) -> Round:
+        """Copy the table, then bring it in."""
+        return {COPY: self._copy(), **self._bring_in()}
+
+    def _copy(self) -> Drained:
+        server = self._database.server
+        place = ["-X", "-d", server.tcp_dsn(self._database.name)]
+        command = [str(server.bin("psql")), *place, "-c", "copy bench to stdout"]
+        started = time.monotonic()
+        subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+        return Drained(self._rows, time.monotonic() - started, {}, 0)
+
+    def _bring_in(self) -> Round:
+        folder = self._folder / "backfill"
+        folder.mkdir()
+        self._database.query("select pg_create_logical_replication_slot('walgate', 'pgoutput')")
+        settings = write_configuration(self._database, folder)
+        lake = Lake.of(settings)
+        with self._capturing(folder) as capture:
+            with self._changing("alone", settings):
+                time.sleep(_ALONE_S)
+            worker, answer = self._start_worker(folder)
+            with (
+                self._changing("beside a backfill", settings),
+                Meter({"client": worker.pid, "capture": capture.pid}) as meter,
+            ):
+                worker.communicate(b"go\n", timeout=DEADLINE_S)
+                assert worker.returncode == 0
+            read = json.loads(answer.read_text())
+            cpu_s = {"client": sum(meter.cpu_s().values())}
+            peak = meter.peak_bytes("client", "capture")
+            started = time.monotonic()
+            rounds = merge_until(self._session, lake, round_rows=settings.merge.round_rows)
+            merging = time.monotonic() - started
+        self._database.query("select pg_drop_replication_slot('walgate')")
+        checked = require_table(self._session, lake, *sum_up_rows(self._database))
+        shutil.rmtree(folder)
+        return {
+            READ: Drained(self._rows, read["seconds"], cpu_s, peak, rows_checked=read["rows"]),
+            TABLE: Drained(
+                self._rows,
+                read["seconds"] + merging,
+                {},
+                0,
+                rounds_ms=tuple(1000 * done.seconds for done in rounds),
+                rows_checked=checked,
+            ),
+        }
+
+    @contextmanager
+    def _capturing(self, folder: Path) -> Iterator[ChildProcess]:
+        child = ChildProcess(
+            walgate_command("replicate", "--config", folder / "walgate.toml"),
+            log=folder / "capture.log",
+            environment=walgate_environment(),
+        )
+        try:
+            wait_for(
+                lambda: "capture started" in child.output(), DEADLINE_S, "the capture to start"
+            )
+            yield child
+        finally:
+            child.stop()
+
+    def _start_worker(self, folder: Path) -> tuple[subprocess.Popen[bytes], Path]:
+        answer = folder / "answer.json"
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "tests.bench.backfill_worker", folder / "walgate.toml", answer],
+            stdin=subprocess.PIPE,
+            env=walgate_environment({"PYTHONPATH": str(REPOSITORY)}),
+        )
+        ready = answer.with_suffix(".ready").exists
+        wait_for(ready, DEADLINE_S, "the worker to be ready")
+        return worker, answer
+
+    @contextmanager
+    def _changing(self, name: str, settings: Settings) -> Iterator[None]:
+        """Change another table while a block runs; keep how old its changes were at `live`."""
+        over = threading.Event()
+        since = Bound(1, Lsn(self._current_lsn()))
+
+        def change() -> None:
+            with psycopg.connect(self._database.dsn, autocommit=True) as connection:
+                while not over.wait(_PULSE_S):
+                    connection.execute("insert into pulse default values")
+
+        thread = threading.Thread(target=change, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+        end = self._current_lsn()
+        lake = Lake.of(settings)
+        wait_for(
+            lambda: (staged := lake.read_staged(lake.read_epochs())) and staged.lsn >= end,
+            DEADLINE_S,
+            "the changes to be staged",
+        )
+        live = measure_freshness(lake, since).live
+        assert live is not None
+        self._ages[name].append(asdict(live))
+
+    def _current_lsn(self) -> int:
+        ((lsn,),) = self._database.query("select pg_current_wal_lsn() - '0/0'")
+        return int(lsn)
