@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,7 @@ from cdc_core.vocabulary import Lsn, Position
 
 _VALUES = pa.schema([DECODED_SCHEMA.field("values")])
 _ABOUT = b"walgate.chunk"
+_MOMENT_S = 5.0
 
 
 class ChunkFolder:
@@ -106,6 +108,11 @@ class ChunkFolder:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = self._path(f"backfill-{backfill}.lock")
             descriptor = _lock(lock)
+            # Whoever begins another backfill holds it for a moment, to see whether it is abandoned.
+            until = time.monotonic() + _MOMENT_S
+            while descriptor is None and time.monotonic() < until:
+                time.sleep(_MOMENT_S / 100)
+                descriptor = _lock(lock)
             if descriptor is None:
                 raise StagingError(
                     f"backfill {backfill} is being run by another process",
@@ -158,10 +165,13 @@ def _lock(path: Path) -> int | None:
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return descriptor
+        # It may have been removed meanwhile, by whoever found it abandoned.
+        if path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino:
+            return descriptor
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    os.close(descriptor)
+    return None
 
 
 @contextmanager

@@ -79,7 +79,7 @@ class Backfills:
         lake = Lake.of(settings)
         with self._capturing(folder) as capture:
             with self._changing("alone", settings):
-                time.sleep(_ALONE_S)
+                threading.Event().wait(_ALONE_S)
             worker, answer = self._start_worker(folder)
             with (
                 self._changing("beside a backfill", settings),
