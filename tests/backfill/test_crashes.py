@@ -72,18 +72,20 @@ def backfill_with_crashes(
 
     wait_for(is_done, DEADLINE_S, "the backfill to end")
     assert worker.wait() == 0, worker.output()
+    pipeline.wait_until_staged(pipeline.current_lsn())
     pipeline.finish(capture)
 
 
 def crash_at(points: list[str]) -> dict[str, str]:
-    return {"WALGATE_CRASH_AT": points.pop(0)} if points else {}
+    return {"WALGATE_CRASH_AT": points[0]} if points else {}
 
 
 def keep_alive(pipeline: Pipeline, capture: ChildProcess, to_kill: list[str]) -> ChildProcess:
-    """Start the next capture where one was killed."""
+    """Start the next capture where one was killed at its point, the first of those left."""
     if capture.is_running:
         return capture
     assert capture.wait() == -9, capture.output()
+    to_kill.pop(0)
     return pipeline.start(**crash_at(to_kill))
 
 

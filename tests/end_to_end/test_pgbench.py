@@ -31,21 +31,16 @@ select (select sum(abalance) from pgbench_accounts),
 
 
 @pytest.fixture
-def walgate(
-    database: Database, tmp_path: Path, redis_server: RedisServer
-) -> Iterator[Callable[..., ChildProcess]]:
-    """Start `walgate` commands for a pgbench database whose tables are empty yet."""
-    run_pgbench(database, "-i", "-I", "dtp", "-q")
-    database.execute(f"create publication walgate for table {', '.join(KEYS)}")
-    database.execute("select pg_create_logical_replication_slot('walgate', 'pgoutput')")
+def walgate(tmp_path: Path, redis_server: RedisServer) -> Iterator[Callable[..., ChildProcess]]:
+    """Start `walgate` commands for a database."""
     configuration = tmp_path / "walgate.toml"
-    configuration.write_text(
-        f'[source]\ndsn = "{database.dsn}"\n[lake]\nroot = "lake"\n'
-        f'[redis]\nurl = "{redis_server.url}"\n[capture]\nbatch_seconds = 0.3\n'
-    )
     started: list[ChildProcess] = []
 
-    def start(*arguments: str) -> ChildProcess:
+    def start(database: Database, *arguments: str) -> ChildProcess:
+        configuration.write_text(
+            f'[source]\ndsn = "{database.dsn}"\n[lake]\nroot = "lake"\n'
+            f'[redis]\nurl = "{redis_server.url}"\n[capture]\nbatch_seconds = 0.3\n'
+        )
         command = [sys.executable, "-m", "orchestration.cli.main", "--config", str(configuration)]
         child = ChildProcess([*command, *arguments], log=tmp_path / f"{len(started)}.log")
         started.append(child)
@@ -68,7 +63,10 @@ def _check_pgbench(
 ) -> None:
     lake = Lake(tmp_path / "lake", tmp_path / ".walgate")
     session = spark.newSession()
-    capture = walgate("replicate")
+    run_pgbench(database, "-i", "-I", "dtp", "-q")
+    database.execute(f"create publication walgate for table {', '.join(KEYS)}")
+    database.execute("select pg_create_logical_replication_slot('walgate', 'pgoutput')")
+    capture = walgate(database, "replicate")
     run_pgbench(database, "-i", "-I", "g", "-q", "-s", str(scale))
     first = tmp_path / "lake/staging/changes/_delta_log" / f"{1:020}.json"
     wait_for(lambda: first.exists() or not capture.is_running, 60, "the first commit")
@@ -81,7 +79,7 @@ def _check_pgbench(
                 looks[at] += _count_balanced(session, lake, at)
         assert load.returncode == 0
     assert capture.stop() == 0, capture.output()
-    last = walgate("replicate", "--until-current")
+    last = walgate(database, "replicate", "--until-current")
     assert last.wait() == 0, last.output()
     rounds = merge_until(session, lake, round_rows=2_000_000)
     assert not rounds[-1].halted
