@@ -39,7 +39,9 @@ def capturing(settings: Settings, stop: threading.Event) -> Iterator[None]:
         may_be_ending = True
         while not finished.is_set():
             if not is_alone:
-                _wait_until_free(settings, finished, may_be_ending=may_be_ending)
+                patience_s = 0.0 if may_be_ending else _BETWEEN_RUNS_S
+                if not _wait_until_free(settings, finished, patience_s=patience_s):
+                    return
             try:
                 run_capture(settings, Bound(finished))
                 finished.wait(_LOOK_S)  # The server shuts down.
@@ -66,21 +68,25 @@ def capturing(settings: Settings, stop: threading.Event) -> Iterator[None]:
             raise failures[0]
 
 
-def _wait_until_free(settings: Settings, finished: threading.Event, *, may_be_ending: bool) -> None:
-    """Wait until nobody has had the slot for long enough."""
+def _wait_until_free(settings: Settings, finished: threading.Event, *, patience_s: float) -> bool:
+    """Wait until nobody has had the slot for so long; whether that came before the end.
+
+    After a first moment it must have been free for as long as it is between two runs.
+    """
     began = time.monotonic()
     free_since: float | None = None
     while True:
         now = time.monotonic()
-        is_ending = may_be_ending and now - began < _ENDING_S
+        is_ending = now - began < _ENDING_S
+        wanted_s = patience_s if is_ending else _BETWEEN_RUNS_S
         try:
             free_since = None if _is_held(settings) else free_since or now
         except WalgateError:
             free_since = None
-        if free_since is not None and (is_ending or now - free_since >= _BETWEEN_RUNS_S):
-            return
+        if free_since is not None and now - free_since >= wanted_s:
+            return True
         if finished.wait(_LOOK_S if is_ending else _LOOK_AGAIN_S):
-            return
+            return False
 
 
 def _is_held(settings: Settings) -> bool:

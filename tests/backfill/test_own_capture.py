@@ -7,14 +7,29 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import psycopg
+import pytest
 
-from cdc_core.settings import load_settings
+from cdc_core.settings import Settings, load_settings
 from cdc_core.vocabulary import TableName
+from orchestration import own_capture
 from orchestration.backfill import run_backfills
 from tests.backfill.folded_log import fold, read_source
 from tests.deadline import wait_for
 from tests.fix_pipeline import DEADLINE_S, Pipeline
 from tests.postgres_server import Database
+
+
+def test_a_slot_that_another_holds_to_the_end_is_not_asked_for(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Settings] = []
+    monkeypatch.setattr(own_capture, "run_capture", lambda settings, _: asked.append(settings))
+    capture = pipeline.start_streaming()
+    settings = load_settings(pipeline.folder / "walgate.toml", {})
+    with own_capture.capturing(settings, threading.Event()):
+        pass
+    assert not asked
+    pipeline.finish(capture)
 
 
 def test_a_slot_that_another_leaves_meanwhile_is_taken(
