@@ -11,8 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
-import psycopg
-
 from cdc_core.settings import Settings
 from cdc_core.source.backfillable import find_hindrances
 from cdc_core.source.chunks import estimate_size
@@ -28,6 +26,7 @@ from spark_jobs.ledger import find_cut, read_states
 _BY_A_PERSON = (BackfillState.PAUSED, BackfillState.CANCELLED)
 # For who asks all the time: how old what the source said may be.
 _SELDOM_S = 60.0
+_NAME = "walgate queue"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,18 +86,16 @@ class QueueReader:
         return sorted(waiting, key=lambda one: (one.size, one.table))
 
     def _ask(self, announced: int) -> None:
-        with closing(self._connect()) as connection:
-            hindrances = find_hindrances(connection, self._settings.source.publication)
+        source = self._settings.source
+        with closing(open_briefly(source, application_name=_NAME)) as connection:
+            hindrances = find_hindrances(connection, source.publication)
         self._readable = [table for table, hindrance in hindrances.items() if hindrance is None]
         self._sizes = {}
         self._asked_at, self._announced = read_clock(), announced
 
     def _measure(self, tables: Iterable[TableName]) -> None:
-        with closing(self._connect()) as connection:
+        with closing(open_briefly(self._settings.source, application_name=_NAME)) as connection:
             self._sizes |= {table: estimate_size(connection, table)[1] for table in tables}
-
-    def _connect(self) -> psycopg.Connection:
-        return open_briefly(self._settings.source, application_name="walgate queue")
 
 
 def read_clock() -> float:
