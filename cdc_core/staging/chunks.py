@@ -23,9 +23,8 @@ from cdc_core.errors import Retry, StagingError
 from cdc_core.layout import DECODED_SCHEMA
 from cdc_core.spooled import Chunk, Key, Scope, Sweeping
 from cdc_core.staging.parts import sync_folder
-from cdc_core.staging.relations import describe_relation, read_relation
 from cdc_core.staging.tables import staging_errors
-from cdc_core.vocabulary import Lsn, Position
+from cdc_core.vocabulary import Lsn, Position, Relation
 
 _VALUES = pa.schema([DECODED_SCHEMA.field("values")])
 _ABOUT = b"walgate.chunk"
@@ -42,7 +41,7 @@ class ChunkFolder:
     def store(self, chunk: Chunk, *, backfill: str, memory: str, number: int, attempt: int) -> int:
         """Write one attempt at a chunk; the bytes it takes. Raises: StagingError."""
         about = {
-            "relation": describe_relation(chunk.relation),
+            "relation": chunk.relation.describe(),
             "low": chunk.low,
             "high": chunk.high,
             "asked": chunk.asked,
@@ -66,7 +65,8 @@ class ChunkFolder:
         about = json.loads(rows.schema.metadata[_ABOUT])
         values = rows.column("values").combine_chunks()
         asked = None if about["asked"] is None else tuple(tuple(key) for key in about["asked"])
-        return Chunk(read_relation(about["relation"]), values, *_read_bounds(about), asked)
+        relation = Relation.from_description(about["relation"])
+        return Chunk(relation, values, *_read_bounds(about), asked)
 
     def discard(self, *, backfill: str, memory: str, number: int, attempt: int) -> None:
         """Remove an attempt at a chunk, which the log has, or never will."""
@@ -76,7 +76,7 @@ class ChunkFolder:
     def store_sweep(self, sweeping: Sweeping, *, backfill: str) -> None:
         """Write what is to be swept. Raises: StagingError."""
         about = {
-            "relation": describe_relation(sweeping.relation),
+            "relation": sweeping.relation.describe(),
             "start": [sweeping.start.epoch, int(sweeping.start.commit_lsn), sweeping.start.seq],
             "low": sweeping.scope.low,
             "high": sweeping.scope.high,
@@ -96,7 +96,7 @@ class ChunkFolder:
         epoch, commit_lsn, seq = about["start"]
         start = Position(epoch, Lsn(commit_lsn), seq)
         scope = Scope(*_read_bounds(about))
-        return Sweeping(read_relation(about["relation"]), start, scope)
+        return Sweeping(Relation.from_description(about["relation"]), start, scope)
 
     @contextmanager
     def claim(self, backfill: str) -> Iterator[None]:
