@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
+from typing import Any
 
 # The prefix of logical messages that are ours; others' are ignored.
 MARK_PREFIX = "walgate"
@@ -196,6 +198,32 @@ class Relation:
         )
         digest = hashlib.sha256(content.encode("ascii")).digest()
         return int.from_bytes(digest[:8], "big") >> 1
+
+    def describe(self) -> dict[str, Any]:
+        """Itself as plain values, by the names of the columns of `staging/relations`."""
+        return {
+            "oid": self.oid,
+            "schema": self.table.schema,
+            "name": self.table.name,
+            "identity": str(self.identity),
+            "columns": [asdict(column) for column in self.columns],
+            "published": self.published,
+            "storage": self.storage,
+            "rewritten": self.rewritten,
+        }
+
+    @classmethod
+    def from_description(cls, described: Mapping[str, Any]) -> Relation:
+        """The relation that was described so; what else stands beside it is passed over."""
+        return cls(
+            oid=described["oid"],
+            table=TableName(described["schema"], described["name"]),
+            identity=ReplicaIdentity(described["identity"]),
+            columns=tuple(Column(**column) for column in described["columns"]),
+            published=described["published"],
+            storage=described["storage"],
+            rewritten=described["rewritten"],
+        )
 
     def after(self, previous: Relation | None) -> Relation:
         """The same, with whether values may have changed since an earlier announcement.

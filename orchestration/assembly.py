@@ -6,7 +6,8 @@ import dagster as dg
 
 from cdc_core.settings import Settings
 from orchestration import backfill_sensor, tables, verified_through
-from orchestration.backfill_asset import BACKFILL_KEY, build_backfill_asset
+from orchestration.backfill_asset import build_backfill_asset
+from orchestration.backfill_events import BACKFILL_KEY
 from orchestration.backfill_sensor import build_backfill_queued_tables
 from orchestration.checks import build_staging_checks
 from orchestration.hosting import RUN_TAGS
@@ -31,7 +32,7 @@ def build_definitions(settings: Settings) -> dg.Definitions:
     backfill = dg.define_asset_job(
         backfill_sensor.JOB_NAME,
         selection=dg.AssetSelection.assets(BACKFILL_KEY),
-        description="Reads one table whole into the log, while the stream goes on.",
+        description="Reads tables whole into the log, while the stream goes on.",
         executor_def=dg.in_process_executor,
         tags=RUN_TAGS,
     )

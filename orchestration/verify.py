@@ -46,7 +46,7 @@ from cdc_core.table_patterns import choose_rule
 from cdc_core.vocabulary import Lsn, TableName
 from orchestration.sides import Keys, Sides
 from spark_jobs import verify
-from spark_jobs.backfilled import Lacking, read_backfilled
+from spark_jobs.backfilled import Backfilled, Lacking, read_backfilled
 from spark_jobs.cuts import list_tables, table_at
 from spark_jobs.lake import Bound, Lake, count_rows, open_table
 from spark_jobs.shapes import Shape
@@ -112,6 +112,7 @@ def verify_tables(
                 snapshot=snapshot,
                 bound=bound,
                 pool=pool,
+                backfilled=read_backfilled(lake),
                 standings=standings,
                 parts=parts or {},
                 is_rotating=is_rotating,
@@ -174,6 +175,7 @@ class _Sight:
     snapshot: SourceSnapshot
     bound: Bound
     pool: ThreadPoolExecutor
+    backfilled: Backfilled
     standings: dict[str, Standing]
     parts: dict[TableName, Part]
     is_rotating: bool
@@ -194,7 +196,7 @@ class _Sight:
 
     def _compare(self, table: TableName, empty: Verified) -> tuple[Verified, Keys | None]:
         published = self._find_published(table)
-        lack = read_backfilled(self.lake).find_lack(str(table), self.bound)
+        lack = self.backfilled.find_lack(str(table), self.bound)
         if lack is not None and lack.state is Lacking.BACKFILLING:
             raise _Skip(f"its backfill is not done: {lack.reason}")
         reading = table_at(self.session, self.lake, table, self.bound, is_newest=True)

@@ -23,7 +23,7 @@ from deltalake.exceptions import TableNotFoundError
 from cdc_core.errors import LakeError, MergeError, Retry
 from cdc_core.settings import Settings, TableSettings
 from cdc_core.table_patterns import choose_rule
-from cdc_core.vocabulary import Column, Lsn, Relation, ReplicaIdentity, TableName, encode_name
+from cdc_core.vocabulary import Lsn, Relation, TableName, encode_name
 
 Losses = dict[str, int]
 
@@ -116,17 +116,7 @@ class Lake:
         if relations is None:
             return {}
         rows = relations.to_pyarrow_table().to_pylist()
-        return {
-            row["relation_version"]: Relation(
-                oid=row["oid"],
-                table=TableName(row["schema"], row["name"]),
-                identity=ReplicaIdentity(row["identity"]),
-                columns=tuple(Column(**column) for column in row["columns"]),
-                published=row.get("published"),
-                rewritten=row["rewritten"],
-            )
-            for row in rows
-        }
+        return {row["relation_version"]: Relation.from_description(row) for row in rows}
 
     def read_staged(self, epochs: list[Epoch]) -> Bound | None:
         """How far the log reaches; None before anything was staged.

@@ -22,9 +22,8 @@ from cdc_core.errors import Retry, StagingError
 from cdc_core.layout import DECODED_SCHEMA
 from cdc_core.spooled import Chunk, Key, Scope, Sweeping
 from cdc_core.staging.parts import sync_folder
-from cdc_core.staging.relations import describe_relation, read_relation
 from cdc_core.staging.tables import staging_errors
-from cdc_core.vocabulary import Lsn, Position
+from cdc_core.vocabulary import Lsn, Position, Relation
 
 _VALUES = pa.schema([DECODED_SCHEMA.field("values")])
 _ABOUT = b"walgate.chunk"
@@ -41,7 +40,7 @@ class ChunkFolder:
     def store(self, chunk: Chunk, *, backfill: str, memory: str, number: int, attempt: int) -> int:
         """Write one attempt at a chunk; the bytes it takes. Raises: StagingError."""
         about = {
-            "relation": describe_relation(chunk.relation),
+            "relation": chunk.relation.describe(),
             "low": chunk.low,
             "high": chunk.high,
             "asked": chunk.asked,
@@ -63,7 +62,7 @@ class ChunkFolder:
             rows = _read_rows(self._chunk_path(backfill, memory, number, attempt))
             about = json.loads(rows.schema.metadata[_ABOUT])
             asked = None if about["asked"] is None else tuple(tuple(key) for key in about["asked"])
-            relation = read_relation(about["relation"])
+            relation = Relation.from_description(about["relation"])
             return Chunk(relation, rows.column("values"), *_read_bounds(about), asked)
         except (OSError, pa.ArrowException, ValueError, KeyError, TypeError):
             return None
@@ -75,7 +74,7 @@ class ChunkFolder:
     def store_sweep(self, sweeping: Sweeping, *, backfill: str) -> None:
         """Write what is to be swept. Raises: StagingError."""
         about = {
-            "relation": describe_relation(sweeping.relation),
+            "relation": sweeping.relation.describe(),
             "start": [sweeping.start.epoch, int(sweeping.start.commit_lsn), sweeping.start.seq],
             "low": sweeping.scope.low,
             "high": sweeping.scope.high,
@@ -95,7 +94,7 @@ class ChunkFolder:
         epoch, commit_lsn, seq = about["start"]
         start = Position(epoch, Lsn(commit_lsn), seq)
         scope = Scope(*_read_bounds(about))
-        return Sweeping(read_relation(about["relation"]), start, scope)
+        return Sweeping(Relation.from_description(about["relation"]), start, scope)
 
     @contextmanager
     def claim(self, backfill: str) -> Iterator[None]:

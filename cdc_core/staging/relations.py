@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
 from cdc_core.errors import StagingError
 from cdc_core.layout import RELATIONS_SCHEMA
 from cdc_core.staging.tables import append_rows, open_table, read_rows, reopen_table
-from cdc_core.vocabulary import Column, Lsn, Relation, ReplicaIdentity, TableName
+from cdc_core.vocabulary import Lsn, Relation
 
 
 class RelationStore:
@@ -41,7 +40,7 @@ class RelationStore:
         self._versions = {(row["epoch"], row["relation_version"]) for row in rows}
         epoch = staged[0] if staged else max((row["epoch"] for row in rows), default=0)
         self._latest = {
-            row["oid"]: read_relation(row)
+            row["oid"]: Relation.from_description(row)
             for row in rows
             if row["epoch"] == epoch and (staged is None or row["first_lsn"] < staged[1])
         }
@@ -64,7 +63,7 @@ class RelationStore:
             return
         rows = [
             {"relation_version": version, "epoch": epoch, "first_lsn": int(lsn)}
-            | describe_relation(relation)
+            | relation.describe()
             for version, (relation, lsn) in new.items()
         ]
         try:
@@ -76,33 +75,3 @@ class RelationStore:
             raise
         self._versions.update((epoch, version) for version in new)
         self._latest.update({relation.oid: relation for relation, _ in new.values()})
-
-
-def describe_relation(relation: Relation) -> dict[str, Any]:
-    """A relation as plain values, by the names of the table's columns."""
-    return {
-        "oid": relation.oid,
-        "schema": relation.table.schema,
-        "name": relation.table.name,
-        "identity": str(relation.identity),
-        "columns": [
-            {field: getattr(column, field) for field in Column.__slots__}
-            for column in relation.columns
-        ],
-        "published": relation.published,
-        "storage": relation.storage,
-        "rewritten": relation.rewritten,
-    }
-
-
-def read_relation(row: Mapping[str, Any]) -> Relation:
-    """The relation that was described so."""
-    return Relation(
-        oid=row["oid"],
-        table=TableName(row["schema"], row["name"]),
-        identity=ReplicaIdentity(row["identity"]),
-        columns=tuple(Column(**column) for column in row["columns"]),
-        published=row.get("published"),
-        storage=row.get("storage"),
-        rewritten=row["rewritten"],
-    )

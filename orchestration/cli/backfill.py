@@ -170,13 +170,13 @@ def _choose_tables(settings: Settings, named: list[str] | None, *, is_all: bool)
     from cdc_core.source.connection import open_connection
     from cdc_core.source.creation import list_keyed_tables
     from cdc_core.source.identity import list_published_tables
-    from orchestration.backfill_queue import read_queue
+    from orchestration.backfill_queue import QueueReader
 
     if named:
         _require_either(named, is_all=is_all)
         return parse_tables(named)
     if not is_all:
-        return [waiting.table for waiting in read_queue(settings)]
+        return [waiting.table for waiting in QueueReader(settings).read()]
     source = settings.source
     with closing(open_connection(source, application_name="walgate backfill")) as connection:
         published = list_published_tables(connection, source.publication)

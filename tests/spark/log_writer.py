@@ -12,7 +12,6 @@ import pyarrow as pa
 from deltalake import CommitProperties, Transaction, write_deltalake
 
 from cdc_core.layout import CHANGES_SCHEMA, EPOCHS_SCHEMA, RELATIONS_SCHEMA
-from cdc_core.staging.relations import describe_relation
 from cdc_core.vocabulary import Relation
 from spark_jobs.lake import Lake
 
@@ -53,7 +52,7 @@ class LogWriter:
                 "relation_version": relation.version,
                 "epoch": self.epoch,
                 "first_lsn": self.lsn,
-            } | describe_relation(relation)
+            } | relation.describe()
             self._append("staging/relations", [row], RELATIONS_SCHEMA)
         return relation.version
 
