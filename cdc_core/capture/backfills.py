@@ -34,7 +34,7 @@ class Taken:
     operation: Operation
     detail: str
     relation: Relation | None = None
-    rows: pa.RecordBatch | None = None
+    rows: pa.Table | None = None
 
 
 class Backfills:

@@ -260,14 +260,15 @@ class Collector:
         self._add_entry(taken.operation, taken.detail, taken.relation if is_sweep else None)
         if taken.rows is None or not taken.rows.num_rows:
             return
-        runs = Runs()
-        runs.add(transaction.index, transaction.seq, taken.rows.num_rows)
-        self._blocks.append(Block(taken.rows, runs))
-        self._rows += taken.rows.num_rows
         self._size += taken.rows.nbytes
         transaction.size += taken.rows.nbytes
-        transaction.seq += taken.rows.num_rows
-        transaction.entries += taken.rows.num_rows
+        for rows in taken.rows.to_batches():
+            runs = Runs()
+            runs.add(transaction.index, transaction.seq, rows.num_rows)
+            self._blocks.append(Block(rows, runs))
+            self._rows += rows.num_rows
+            transaction.seq += rows.num_rows
+            transaction.entries += rows.num_rows
 
     def _add_entry(
         self, operation: Operation, detail: str | None, relation: Relation | None = None
