@@ -54,7 +54,8 @@ def build_fill_holes_job(settings: Settings) -> dg.JobDefinition:
     """The job that reads again what has holes."""
 
     @dg.op(
-        name=JOB_NAME,
+        # No op bears the name of a job.
+        name="read_rows_again",
         description="Reads the rows again that lack a TOAST value which the stream never sent.",
     )
     def fill_holes(context: dg.OpExecutionContext) -> None:
