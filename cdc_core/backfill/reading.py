@@ -219,7 +219,7 @@ class Reading:
         if not is_whole:
             last = values[-1].as_py()
             with self._lock:
-                chosen = self._plan.split(chosen, tuple(last[names.index(n)] for n in opened.key))
+                chosen = self._plan.split(chosen, tuple(last[names.index(n)] for n in opened.order))
         if concealment is not None:
             values = _hash(concealment, values, [treatments[name] for name in names])
             relation = concealment.conceal_relation(relation)
