@@ -114,12 +114,9 @@ class Remembering:
         keys = _take_key(chunk.values, chunk.relation.key)
         absent = _list_absent(chunk, keys)
         absent_keys = _take_key(absent, chunk.relation.key)
-        current = kept.memory.find_current(step.snapshot, pa.concat_arrays([keys, absent_keys]))
+        values = _keep(chunk.values, kept.memory.find_current(step.snapshot, keys))
+        absent = _keep(absent, kept.memory.find_current(step.snapshot, absent_keys))
         kept.memory.forget(step.oldest)
-        values, absent = (
-            _keep(chunk.values, current[: len(keys)]),
-            _keep(absent, current[len(keys) :]),
-        )
         rows = _make_entries(chunk.relation, values, absent)
         return Admitted(rows, len(values), len(keys) - len(values))
 
@@ -149,9 +146,11 @@ def _keep(rows: pa.ListArray, is_kept: npt.NDArray[np.bool_]) -> pa.ListArray:
 
 def _list_absent(chunk: Chunk, found: pa.StringArray) -> pa.ListArray:
     """The keys that a chunk was asked for and has no row of, each as a row without other values."""
+    if not chunk.asked:
+        return chunk.values.slice(0, 0)
     width, key = len(chunk.relation.columns), chunk.relation.key
-    rows: list[list[str | None]] = [[None] * width for _ in chunk.asked or ()]
-    for row, texts in zip(rows, chunk.asked or (), strict=True):
+    rows: list[list[str | None]] = [[None] * width for _ in chunk.asked]
+    for row, texts in zip(rows, chunk.asked, strict=True):
         for index, text in zip(key, texts, strict=True):
             row[index] = text
     asked = pa.array(rows, chunk.values.type)
@@ -161,14 +160,15 @@ def _list_absent(chunk: Chunk, found: pa.StringArray) -> pa.ListArray:
 def _make_entries(relation: Relation, values: pa.ListArray, absent: pa.ListArray) -> pa.RecordBatch:
     """Rows of the log that say: this was read, and of these keys there is no row."""
     count = len(values) + len(absent)
-    operations = [Operation.READ.value] * len(values) + [Operation.DELETE.value] * len(absent)
     columns = {
         "table": pa.repeat(pa.scalar(str(relation.table)), count),
         "relation_version": pa.repeat(pa.scalar(relation.version, pa.int64()), count),
-        "op": pa.array(operations, pa.string()),
+        "op": pa.repeat(pa.scalar(Operation.READ.value), count),
         "values": values,
     }
     if len(absent):
+        operations = [Operation.READ.value] * len(values) + [Operation.DELETE.value] * len(absent)
+        columns["op"] = pa.array(operations, pa.string())
         columns["values"] = pa.concat_arrays([values, pa.nulls(len(absent), values.type)])
         columns["old_values"] = pa.concat_arrays([pa.nulls(len(values), absent.type), absent])
     return pa.RecordBatch.from_arrays(

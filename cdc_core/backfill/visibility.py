@@ -101,6 +101,8 @@ class Memory:
         if not snapshot.sees(_to_xids(self._emptied)).all():
             return np.zeros(len(keys), np.bool_)
         unseen = [changed.filter(pa.array(~snapshot.sees(xids))) for xids, changed in self._changed]
+        if not any(map(len, unseen)):
+            return np.ones(len(keys), np.bool_)
         is_stale = pc.is_in(keys, value_set=pa.chunked_array(unseen, pa.string()))
         current: npt.NDArray[np.bool_] = ~is_stale.to_numpy(zero_copy_only=False)
         return current

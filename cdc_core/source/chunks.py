@@ -311,7 +311,7 @@ def _announce(
     )
 
 
-def _parse_rows(data: bytes, width: int, table: TableName) -> pa.ListArray:
+def _parse_rows(data: bytearray, width: int, table: TableName) -> pa.ListArray:
     try:
         texts = parse_copied(data)
     except pa.ArrowInvalid as exc:

@@ -6,6 +6,7 @@ The driver's own reading of rows takes several times as long as all that is done
 from __future__ import annotations
 
 import select
+import sys
 from contextlib import suppress
 
 import psycopg
@@ -18,14 +19,16 @@ class _Enough(Exception):
 
 def copy_out(
     connection: psycopg.Connection, query: sql.Composed, *, most_bytes: int | None = None
-) -> tuple[bytes, bool]:
+) -> tuple[bytearray, bool]:
     """What a COPY inside an open transaction sends, and whether that is all of it.
 
     Where it is more than so many bytes, the row at which that was passed is the last. What is cut
     off leaves lock and snapshot as they are. Raises: psycopg.Error.
     """
-    rows: list[bytes] = []
+    # Grows in place: kept row by row, a chunk would stand in memory twice when it is joined.
+    rows = bytearray()
     is_whole = False
+    most = sys.maxsize if most_bytes is None else most_bytes
     # A savepoint: the statement that is cut off fails.
     with (
         suppress(_Enough),
@@ -33,20 +36,22 @@ def copy_out(
         connection.cursor() as cursor,
         cursor.copy(query),
     ):
-        size = 0
         pgconn = connection.pgconn
-        while (row := pgconn.get_copy_data(1))[0] >= 0:
-            if row[0] == 0:
+        get = pgconn.get_copy_data
+        while True:
+            size, row = get(1)
+            if size > 0:
+                rows += row
+                if len(rows) >= most:
+                    raise _Enough
+            elif size == 0:
                 select.select([pgconn.socket], [], [])
                 pgconn.consume_input()
-                continue
-            rows.append(bytes(row[1]))
-            size += row[0]
-            if most_bytes is not None and size >= most_bytes:
-                raise _Enough
+            else:
+                break
         _finish(pgconn)
         is_whole = True
-    return b"".join(rows), is_whole
+    return rows, is_whole
 
 
 def _finish(pgconn: pq.abc.PGconn) -> None:

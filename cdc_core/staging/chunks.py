@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from cdc_core.errors import Retry, StagingError
 from cdc_core.layout import DECODED_SCHEMA
@@ -47,31 +46,30 @@ class ChunkFolder:
             "asked": chunk.asked,
         }
         schema = _VALUES.with_metadata({_ABOUT: json.dumps(about).encode()})
-        rows = pa.Table.from_arrays([chunk.values], schema=schema)
-        path = self._path(f"chunk-{backfill}-{memory}-{number}-{attempt}.parquet")
+        rows = pa.RecordBatch.from_arrays([chunk.values], schema=schema)
+        path = self._chunk_path(backfill, memory, number, attempt)
         with _writing(path) as descriptor, os.fdopen(descriptor, "wb") as file:
-            pq.write_table(rows, file, use_dictionary=False, write_statistics=False)
+            # As it stands in memory: it is read once, by this host, a moment later.
+            with pa.ipc.new_file(file, schema) as writer:
+                writer.write_batch(rows)
             file.flush()
             os.fsync(file.fileno())
             return file.tell()
 
     def load(self, *, backfill: str, memory: str, number: int, attempt: int) -> Chunk | None:
         """An attempt at a chunk; None where there is none that can be read."""
-        path = self._path(f"chunk-{backfill}-{memory}-{number}-{attempt}.parquet")
         try:
-            rows = pq.read_table(path)
-        except (OSError, pa.ArrowInvalid):
+            rows = _read_rows(self._chunk_path(backfill, memory, number, attempt))
+            about = json.loads(rows.schema.metadata[_ABOUT])
+            asked = None if about["asked"] is None else tuple(tuple(key) for key in about["asked"])
+            relation = Relation.from_description(about["relation"])
+            return Chunk(relation, rows.column("values"), *_read_bounds(about), asked)
+        except (OSError, pa.ArrowException, ValueError, KeyError, TypeError):
             return None
-        about = json.loads(rows.schema.metadata[_ABOUT])
-        values = rows.column("values").combine_chunks()
-        asked = None if about["asked"] is None else tuple(tuple(key) for key in about["asked"])
-        relation = Relation.from_description(about["relation"])
-        return Chunk(relation, values, *_read_bounds(about), asked)
 
     def discard(self, *, backfill: str, memory: str, number: int, attempt: int) -> None:
         """Remove an attempt at a chunk, which the log has, or never will."""
-        path = self._path(f"chunk-{backfill}-{memory}-{number}-{attempt}.parquet")
-        path.unlink(missing_ok=True)
+        self._chunk_path(backfill, memory, number, attempt).unlink(missing_ok=True)
 
     def store_sweep(self, sweeping: Sweeping, *, backfill: str) -> None:
         """Write what is to be swept. Raises: StagingError."""
@@ -151,8 +149,23 @@ class ChunkFolder:
                 if left != but:
                     left.unlink(missing_ok=True)
 
+    def _chunk_path(self, backfill: str, memory: str, number: int, attempt: int) -> Path:
+        return self._path(f"chunk-{backfill}-{memory}-{number}-{attempt}.arrow")
+
     def _path(self, name: str) -> Path:
         return self._folder / name
+
+
+def _read_rows(path: Path) -> pa.RecordBatch:
+    """The rows of a chunk, checked. Raises: OSError, ArrowException."""
+    with pa.OSFile(str(path)) as file:
+        reader = pa.ipc.open_file(file)
+        if reader.num_record_batches != 1 or not reader.schema.equals(_VALUES):
+            raise pa.ArrowInvalid("not the rows of one chunk")
+        rows = reader.get_batch(0)
+    # Arrow takes the offsets of what it reads for good.
+    rows.validate(full=True)
+    return rows
 
 
 def _read_bounds(about: dict[str, Any]) -> tuple[Key | None, Key | None]:
