@@ -23,7 +23,7 @@ class Chunk:
     """
 
     relation: Relation
-    values: pa.ListArray
+    values: pa.ChunkedArray
     low: Key | None
     high: Key | None
     asked: tuple[Key, ...] | None = None

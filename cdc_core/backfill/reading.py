@@ -320,11 +320,19 @@ def _find_treatments(concealment: Concealment, relation: Relation) -> dict[str, 
 
 
 def _hash(
-    concealment: Concealment, rows: pa.ListArray, treatments: Sequence[Treatment]
-) -> pa.ListArray:
+    concealment: Concealment, rows: pa.ChunkedArray, treatments: Sequence[Treatment]
+) -> pa.ChunkedArray:
     """Rows with hashes in the place of the texts that are to be hashed."""
     if Treatment.HASH not in treatments:
         return rows
+    return pa.chunked_array(
+        [_hash_piece(concealment, piece, treatments) for piece in rows.chunks], rows.type
+    )
+
+
+def _hash_piece(
+    concealment: Concealment, rows: pa.ListArray, treatments: Sequence[Treatment]
+) -> pa.ListArray:
     columns = [pc.list_element(rows, index) for index in range(len(treatments))]
     for index, treatment in enumerate(treatments):
         if treatment is Treatment.HASH:

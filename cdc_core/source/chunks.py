@@ -96,7 +96,7 @@ class OpenRead:
         low: Key | None,
         high: Key | None,
         most_bytes: int | None = None,
-    ) -> tuple[pa.ListArray, bool]:
+    ) -> tuple[pa.ChunkedArray, bool]:
         """The rows above `low`, up to `high`, in order, each the texts of its columns.
 
         Where they are more than so many bytes, those at which that was passed are the last; give
@@ -104,7 +104,7 @@ class OpenRead:
         """
         return self._copy(columns, self._bound(low, high), most_bytes=most_bytes)
 
-    def read_keys(self, columns: Sequence[str], *, keys: Sequence[Key]) -> pa.ListArray:
+    def read_keys(self, columns: Sequence[str], *, keys: Sequence[Key]) -> pa.ChunkedArray:
         """The rows that have one of some keys, in any order, each the texts of its columns.
 
         Raises: SourceError.
@@ -129,7 +129,7 @@ class OpenRead:
         offset: int = 0,
         most_bytes: int | None = None,
         is_ordered: bool = True,
-    ) -> tuple[pa.ListArray, bool]:
+    ) -> tuple[pa.ChunkedArray, bool]:
         row_filter = self._published.row_filter
         conditions: list[sql.Composable] = [] if row_filter is None else [row_filter]
         conditions += [*write_conditions(self.relation, self._scope), *bounds]
@@ -142,9 +142,14 @@ class OpenRead:
             sql.SQL("" if limit is None else " LIMIT {}").format(sql.Literal(limit)),
             sql.SQL(" OFFSET {}").format(sql.Literal(offset)),
         )
+        pieces: list[pa.ListArray] = []
+
+        def take(data: bytearray) -> None:
+            pieces.append(_parse_rows(data, len(columns), self.relation.table))
+
         with source_errors(f"read {self.relation.table}"):
-            data, is_whole = copy_out(self._connection, query, most_bytes=most_bytes)
-        return _parse_rows(data, len(columns), self.relation.table), is_whole
+            is_whole = copy_out(self._connection, query, take, most_bytes=most_bytes)
+        return pa.chunked_array(pieces, _LIST), is_whole
 
     def _bound(self, low: Key | None, high: Key | None) -> list[sql.Composable]:
         return [

@@ -46,12 +46,12 @@ class ChunkFolder:
             "asked": chunk.asked,
         }
         schema = _VALUES.with_metadata({_ABOUT: json.dumps(about).encode()})
-        rows = pa.RecordBatch.from_arrays([chunk.values], schema=schema)
+        rows = pa.Table.from_arrays([chunk.values], schema=schema)
         path = self._chunk_path(backfill, memory, number, attempt)
         with _writing(path) as descriptor, os.fdopen(descriptor, "wb") as file:
             # As it stands in memory: it is read once, by this host, a moment later.
             with pa.ipc.new_file(file, schema) as writer:
-                writer.write_batch(rows)
+                writer.write_table(rows)
             file.flush()
             os.fsync(file.fileno())
             return file.tell()
@@ -156,13 +156,13 @@ class ChunkFolder:
         return self._folder / name
 
 
-def _read_rows(path: Path) -> pa.RecordBatch:
-    """The rows of a chunk, checked. Raises: OSError, ArrowException."""
-    with pa.OSFile(str(path)) as file:
+def _read_rows(path: Path) -> pa.Table:
+    """The rows of a chunk, checked, where they lie. Raises: OSError, ArrowException."""
+    with pa.memory_map(str(path)) as file:
         reader = pa.ipc.open_file(file)
-        if reader.num_record_batches != 1 or not reader.schema.equals(_VALUES):
-            raise pa.ArrowInvalid("not the rows of one chunk")
-        rows = reader.get_batch(0)
+        if not reader.schema.equals(_VALUES):
+            raise pa.ArrowInvalid("not the rows of a chunk")
+        rows = reader.read_all()
     # Arrow takes the offsets of what it reads for good.
     rows.validate(full=True)
     return rows

@@ -27,7 +27,8 @@ RELATION = Relation(
     ),
 )
 ROWS = [["1", None], ["2", ""], ["3", "é\n"], ["4", "x" * 5000]]
-CHUNK = Chunk(RELATION, pa.array(ROWS, DECODED_SCHEMA.field("values").type), None, ("4",))
+TEXTS = DECODED_SCHEMA.field("values").type
+CHUNK = Chunk(RELATION, pa.chunked_array([ROWS[:1], ROWS[1:]], TEXTS), None, ("4",))
 
 
 def store(folder: Path, chunk: Chunk = CHUNK) -> Path:
@@ -79,7 +80,7 @@ def test_a_file_that_was_cut_off_is_none(tmp_path: Path) -> None:
 def test_bytes_that_were_changed_are_none_or_texts(tmp_path: Path) -> None:
     chance = random.Random(6)
     rows = [[str(n), f"value {n}"] for n in range(40)]
-    chunk = Chunk(RELATION, pa.array(rows, CHUNK.values.type), None, ("4",))
+    chunk = Chunk(RELATION, pa.chunked_array([rows], TEXTS), None, ("4",))
     path = store(tmp_path, chunk)
     whole = path.read_bytes()
     refused = 0
@@ -105,9 +106,8 @@ def test_what_is_no_chunk_at_all_is_none(tmp_path: Path) -> None:
     plain = pa.schema([DECODED_SCHEMA.field("values")])
     for rows in (
         others,
-        pa.Table.from_arrays([pa.chunked_array([CHUNK.values])], schema=plain),
-        pa.Table.from_arrays([pa.chunked_array([CHUNK.values])], schema=described),
-        pa.Table.from_arrays([pa.chunked_array([CHUNK.values] * 2)], schema=described),
+        pa.Table.from_arrays([CHUNK.values], schema=plain),
+        pa.Table.from_arrays([CHUNK.values], schema=described),
     ):
         with pa.ipc.new_file(path, rows.schema) as writer:
             writer.write_table(rows)
