@@ -10,6 +10,7 @@ from orchestration.backfill_asset import build_backfill_asset
 from orchestration.backfill_events import BACKFILL_KEY
 from orchestration.backfill_sensor import build_backfill_queued_tables
 from orchestration.checks import build_staging_checks
+from orchestration.hole_filling import build_fill_holes_job, build_fill_holes_sensor
 from orchestration.hosting import RUN_TAGS
 from orchestration.known_tables import find_tables
 from orchestration.replicate import build_replicate_job
@@ -50,13 +51,20 @@ def build_definitions(settings: Settings) -> dg.Definitions:
     ]
     return dg.Definitions(
         assets=[build_staging_asset(settings), merged, build_backfill_asset(settings)],
-        jobs=[build_replicate_job(settings), merge, backfill, *verify],
+        jobs=[
+            build_replicate_job(settings),
+            merge,
+            backfill,
+            build_fill_holes_job(settings),
+            *verify,
+        ],
         asset_checks=[build_staging_checks(settings), *verifying],
         schedules=[verified_through.build_verify_schedule(settings)] if verifying else [],
         sensors=[
             build_keep_replicating(settings),
             build_merge_staged_changes(settings),
             build_backfill_queued_tables(settings),
+            build_fill_holes_sensor(settings),
         ],
         resources={"spark": make_spark_resource(settings)},
         # A process for each step would mean a JVM for each.

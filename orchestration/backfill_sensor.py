@@ -71,7 +71,7 @@ def build_backfill_queued_tables(settings: Settings) -> dg.SensorDefinition:
         turn = choose_turn(queue, runs, now=now)
         if not turn.groups:
             return dg.SensorResult(skip_reason=turn.reason)
-        if (away := _find_capture_away(settings)) is not None:
+        if (away := find_capture_away(settings)) is not None:
             waiting = f"{len(queue)} table{'s wait' if len(queue) > 1 else ' waits'}"
             return dg.SensorResult(skip_reason=f"{waiting}; {away}")
         return dg.SensorResult(run_requests=[_request(group) for group in turn.groups])
@@ -97,7 +97,7 @@ def _request(group: Group) -> dg.RunRequest:
     )
 
 
-def _find_capture_away(settings: Settings) -> str | None:
+def find_capture_away(settings: Settings) -> str | None:
     """Why nothing would take what a backfill reads; None where capture runs."""
     source = settings.source
     try:
