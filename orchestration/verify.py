@@ -29,7 +29,7 @@ from cdc_core.errors import LakeError, Retry, SourceError, StagingError, Walgate
 from cdc_core.settings import Settings, TableSettings
 from cdc_core.source import checksums
 from cdc_core.source.chunks import estimate_size
-from cdc_core.source.connection import open_connection
+from cdc_core.source.connection import LOCK_S, open_connection
 from cdc_core.source.identity import list_published_tables
 from cdc_core.source.marks import emit_mark
 from cdc_core.source.published_tables import PublishedTable
@@ -96,7 +96,9 @@ def verify_tables(
     ledger = VerificationLedger(settings.lake.root)
     standings = ledger.read_standings() if is_rotating else {}
     source = settings.source
-    with closing(open_connection(source, application_name="walgate verify")) as connection:
+    with closing(
+        open_connection(source, application_name="walgate verify", lock_s=LOCK_S)
+    ) as connection:
         published = list_published_tables(connection, source.publication)
     tables = list(named) if named is not None else sorted({*published, *list_tables(lake)})
     tell("opening a snapshot of the source")
