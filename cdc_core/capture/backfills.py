@@ -102,6 +102,7 @@ class Backfills:
             table=str(chunk.relation.table),
             rows=admitted.read,
             stale=admitted.stale,
+            by=chunk.by,
             low=chunk.low,
             high=chunk.high,
         )

@@ -89,6 +89,12 @@ class OpenRead:
         is_same = index is not None and {*index.columns} == {*self.key}
         return index.columns if index is not None and is_same else self.key
 
+    @property
+    def by(self) -> tuple[str, ...]:
+        """The same columns with their types: what bounds of ranges are values of."""
+        types = {column.name: column.type_name for column in self.relation.columns}
+        return tuple(f"{name} {types[name]}" for name in self.order)
+
     def read_rows(
         self,
         columns: Sequence[str],

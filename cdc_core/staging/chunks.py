@@ -41,6 +41,7 @@ class ChunkFolder:
         """Write one attempt at a chunk; the bytes it takes. Raises: StagingError."""
         about = {
             "relation": chunk.relation.describe(),
+            "by": chunk.by,
             "low": chunk.low,
             "high": chunk.high,
             "asked": chunk.asked,
@@ -63,7 +64,8 @@ class ChunkFolder:
             about = json.loads(rows.schema.metadata[_ABOUT])
             asked = None if about["asked"] is None else tuple(tuple(key) for key in about["asked"])
             relation = Relation.from_description(about["relation"])
-            return Chunk(relation, rows.column("values"), *_read_bounds(about), asked)
+            by = tuple(about["by"])
+            return Chunk(relation, rows.column("values"), *_read_bounds(about), asked, by)
         except (OSError, pa.ArrowException, ValueError, KeyError, TypeError):
             return None
 
