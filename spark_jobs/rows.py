@@ -61,12 +61,13 @@ def match_keys(shape: Shape) -> list[Expression]:
 
 
 def type_rows(folded: DataFrame, shape: Shape) -> DataFrame:
-    """Give folded rows the columns of the table.
+    """Give folded rows the columns of the table; rows that need no fold may lack what it says.
 
     Shape: the ids, `_present`, the table's columns, `_carried` (names of columns whose value is
     that of the target's row), `_unclear`, and `_root` where `folded` has a `root`.
     """
     names, types = shape.names, map_columns(shape)
+    is_folded = "unclear" in folded.columns
     typed = folded.withColumns(
         {f"_v{i}": mapping.parse(F.col("values")[i]) for i, mapping in enumerate(types)}
     )
@@ -75,15 +76,14 @@ def type_rows(folded: DataFrame, shape: Shape) -> DataFrame:
         for i, mapping in enumerate(types)
         if not mapping.is_total
     ]
-    raw = F.map_from_entries(F.array_compact(F.array(*misfits))) if misfits else _no_raw()
     key = {} if has_exact_key(shape) else {"_key": F.col(id_names(shape)[0])}
     meta = {
         _EPOCH: F.col("epoch"),
         "_commit_lsn": F.col("commit_lsn"),
         "_seq": F.col("seq"),
         "_committed_at": F.col("committed_at"),
-        "_raw": null_if_empty(raw),
-        "_holes": null_if_empty(_name(F.col("lost"), names)),
+        "_raw": null_if_empty(_gather_raw(misfits)),
+        "_holes": null_if_empty(_name(F.col("lost"), names) if is_folded else _no_names()),
     }
     columns = {name: F.col(f"_v{i}") for i, name in enumerate(names)}
     return typed.select(
@@ -91,8 +91,8 @@ def type_rows(folded: DataFrame, shape: Shape) -> DataFrame:
         F.col("present").alias("_present"),
         # With their metadata: a MERGE takes a new column as it is here.
         *_select(columns | key | meta, shape),
-        _name(F.col("carried"), names).alias("_carried"),
-        F.col("unclear").alias("_unclear"),
+        (_name(F.col("carried"), names) if is_folded else _no_names()).alias("_carried"),
+        (F.col("unclear") if is_folded else F.lit(False)).alias("_unclear"),
         *(F.col(name).alias(f"_{name}") for name in folded.columns if name == "root"),
     )
 
@@ -188,8 +188,7 @@ def widen(target: DataFrame, shape: Shape) -> DataFrame:
     widened = target.withColumns(younger) if younger else target
     if not raws:
         return widened
-    misfits = F.map_from_entries(F.array_compact(F.array(*raws)))
-    raw = F.map_concat(F.coalesce(F.col("_raw"), _no_raw()), misfits)
+    raw = F.map_concat(F.coalesce(F.col("_raw"), _no_raw()), _gather_raw(raws))
     return widened.withColumn("_raw", null_if_empty(raw))
 
 
@@ -219,9 +218,15 @@ def _select(values: dict[str, Expression], shape: Shape) -> list[Expression]:
 
 
 def _keep_raw(name: str, mapping: TypeMapping, text: Expression, value: Expression) -> Expression:
-    """The entry of `_raw` for a text, or null where its value is enough."""
-    entry = F.struct(F.lit(name).alias("key"), text.alias("value"))
-    return F.when(mapping.is_raw(text, value), entry)
+    """The entry of `_raw` for a text, in an array that is empty where its value is enough."""
+    entry = F.array(F.struct(F.lit(name).alias("key"), text.alias("value")))
+    none = F.array().cast("array<struct<key:string,value:string>>")
+    return F.when(mapping.is_raw(text, value), entry).otherwise(none)
+
+
+def _gather_raw(entries: Sequence[Expression]) -> Expression:
+    """`_raw` of its entries, if any; in functions that Spark compiles with the casts around it."""
+    return F.map_from_entries(F.flatten(F.array(*entries))) if entries else _no_raw()
 
 
 def _qualify(alias: str) -> Callable[[str], Expression]:
