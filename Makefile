@@ -16,7 +16,7 @@ demo: setup
 up: setup
 	@.venv/bin/walgate demo --keep
 
-# One process has Spark and Dagster, the other the tests that need neither: both cores are used.
+# Both cores are used; tests of one Spark session, and those of Dagster, stay in one process each.
 test: setup
 	@$(python) -m pytest -n 2 --dist loadgroup
 

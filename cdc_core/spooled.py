@@ -19,14 +19,16 @@ class Chunk:
 
     `low` and `high` are the texts of the keys between which they lie, the first outside, the last
     inside; None where there is no bound. `asked` are the keys that were asked for one by one: those
-    without a row are in the source no more.
+    without a row are in the source no more. `by` are the columns that the bounds are of, with their
+    types.
     """
 
     relation: Relation
-    values: pa.ListArray
+    values: pa.ChunkedArray
     low: Key | None
     high: Key | None
     asked: tuple[Key, ...] | None = None
+    by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,11 @@ import dagster as dg
 
 from cdc_core.settings import Settings
 from orchestration import backfill_sensor, tables, verified_through
-from orchestration.backfill_asset import BACKFILL_KEY, build_backfill_asset
+from orchestration.backfill_asset import build_backfill_asset
+from orchestration.backfill_events import BACKFILL_KEY
 from orchestration.backfill_sensor import build_backfill_queued_tables
 from orchestration.checks import build_staging_checks
+from orchestration.hole_filling import build_fill_holes_job, build_fill_holes_sensor
 from orchestration.hosting import RUN_TAGS
 from orchestration.known_tables import find_tables
 from orchestration.replicate import build_replicate_job
@@ -31,7 +33,7 @@ def build_definitions(settings: Settings) -> dg.Definitions:
     backfill = dg.define_asset_job(
         backfill_sensor.JOB_NAME,
         selection=dg.AssetSelection.assets(BACKFILL_KEY),
-        description="Reads one table whole into the log, while the stream goes on.",
+        description="Reads tables whole into the log, while the stream goes on.",
         executor_def=dg.in_process_executor,
         tags=RUN_TAGS,
     )
@@ -49,13 +51,20 @@ def build_definitions(settings: Settings) -> dg.Definitions:
     ]
     return dg.Definitions(
         assets=[build_staging_asset(settings), merged, build_backfill_asset(settings)],
-        jobs=[build_replicate_job(settings), merge, backfill, *verify],
+        jobs=[
+            build_replicate_job(settings),
+            merge,
+            backfill,
+            build_fill_holes_job(settings),
+            *verify,
+        ],
         asset_checks=[build_staging_checks(settings), *verifying],
         schedules=[verified_through.build_verify_schedule(settings)] if verifying else [],
         sensors=[
             build_keep_replicating(settings),
             build_merge_staged_changes(settings),
             build_backfill_queued_tables(settings),
+            build_fill_holes_sensor(settings),
         ],
         resources={"spark": make_spark_resource(settings)},
         # A process for each step would mean a JVM for each.

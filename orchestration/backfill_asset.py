@@ -1,27 +1,23 @@
 """Asset `backfill`: whole tables or parts of them on demand, one partition for each table."""
 
 import threading
-import time
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
 
 from cdc_core.backfill.estimates import estimate
-from cdc_core.backfill.results import Progress
 from cdc_core.errors import WalgateError
 from cdc_core.settings import Settings
 from cdc_core.spooled import Scope
 from cdc_core.vocabulary import TableName
 from orchestration.backfill import make_wanted, run_backfills
+from orchestration.backfill_events import BACKFILL_KEY, BackfillReports, observe
 from orchestration.backfill_orders import Order, give_order
 from orchestration.failures import explain_failure
 from orchestration.hosting import host_loop
 from orchestration.known_tables import find_partitions, partition_tables
 
-BACKFILL_KEY = dg.AssetKey(["backfill"])
-_OBSERVE_S = 15.0
 _READ = "read"
 
 
@@ -47,20 +43,31 @@ def build_backfill_asset(settings: Settings) -> dg.AssetsDefinition:
         # Of several partitions each is told of by itself, and only those that were read whole.
         yield from ()
         config = context.op_execution_context.op_config
-        chosen = find_partitions(settings, context.partition_keys)
+        chosen = find_partitions(settings, _list_partitions(context, config["tables"]))
         scope = _read_scope(config, chosen)
         if config["action"] != _READ:
             for given in give_order(settings.lake, Order(config["action"]), list(chosen)):
                 told = {"table": str(given.table), "state": str(given.state), "note": given.note}
-                context.log_event(_observe(chosen[given.table], told))
+                context.log_event(observe(chosen[given.table], told))
             return
         if config["dry_run"]:
             for table, key in chosen.items():
-                context.log_event(_observe(key, _estimate(settings, table, config, scope)))
+                context.log_event(observe(key, _estimate(settings, table, config, scope)))
             return
         _run(context, settings, chosen, scope)
 
     return backfill
+
+
+def _list_partitions(context: dg.AssetExecutionContext, named: Sequence[str]) -> list[str]:
+    """The run's own partitions and those it names beside. Raises: Failure if there are none."""
+    is_partitioned = context.has_partition_key or context.has_partition_key_range
+    listed = [*(context.partition_keys if is_partitioned else ()), *named]
+    if not listed:
+        raise dg.Failure(
+            "no table is chosen: expected a partition, or names in `tables`", allow_retries=False
+        )
+    return list(dict.fromkeys(listed))
 
 
 def _describe_fields(settings: Settings) -> dict[str, dg.Field]:
@@ -69,6 +76,14 @@ def _describe_fields(settings: Settings) -> dict[str, dg.Field]:
             bool,
             default_value=True,
             description="Only estimate rows, bytes, chunks and minutes. Off reads them.",
+        ),
+        "tables": dg.Field(
+            [str],
+            default_value=[],
+            description=(
+                "Tables beside the chosen partition, as partitions are named: public/orders. Small"
+                " ones are read much sooner by one run than by one for each."
+            ),
         ),
         "action": dg.Field(
             dg.Enum("BackfillAction", [dg.EnumValue(str(one)) for one in (_READ, *Order)]),
@@ -144,48 +159,21 @@ def _run(
 ) -> None:
     """Read tables; each that is done fills its partition."""
     config = context.op_execution_context.op_config
-    began = time.monotonic()
-    observed_at = dict.fromkeys(chosen, began)
-    states: dict[TableName, str] = {}
-
-    def tell(table: TableName, progress: Progress) -> None:
-        now = time.monotonic()
-        is_new = states.get(table, progress.state) != progress.state
-        states[table] = progress.state
-        if is_new or now - observed_at[table] >= _OBSERVE_S:
-            observed_at[table] = now
-            context.log_event(_observe(chosen[table], _describe(progress, now - began)))
-
-    done: dict[TableName, Progress] = {}
+    reports = BackfillReports(context.log_event, chosen, is_whole=scope.is_whole)
 
     def work(stop: threading.Event) -> None:
-        done.update(
-            run_backfills(
-                settings,
-                list(chosen),
-                chunk_rows=config["chunk_rows"],
-                parallel=config["parallel"],
-                stop=stop,
-                on_progress=tell,
-                scope=scope,
-                is_anew=config["anew"],
-            )
+        run_backfills(
+            settings,
+            list(chosen),
+            chunk_rows=config["chunk_rows"],
+            parallel=config["parallel"],
+            stop=stop,
+            on_progress=reports.tell,
+            scope=scope,
+            is_anew=config["anew"],
         )
 
     host_loop(context.op_execution_context, work, most_s=None)
-    for table, progress in done.items():
-        metadata = {"table": str(table)} | _describe(progress, time.monotonic() - began)
-        if scope.is_whole:
-            filled = partial(dg.AssetMaterialization, BACKFILL_KEY, partition=chosen[table])
-            context.log_event(filled(metadata=metadata))
-        else:
-            # A part does not fill the partition of its table.
-            context.log_event(_observe(chosen[table], metadata))
-
-
-def _observe(partition: str, metadata: dict[str, Any]) -> dg.AssetObservation:
-    told = {name: value for name, value in metadata.items() if value is not None}
-    return dg.AssetObservation(BACKFILL_KEY, partition=partition, metadata=told)
 
 
 def _estimate(
@@ -206,16 +194,4 @@ def _estimate(
         "chunks_estimated": found.chunks,
         "minutes_estimated": round(found.seconds / 60, 2),
         "not_removed": found.unswept,
-    }
-
-
-def _describe(progress: Progress, seconds: float) -> dict[str, Any]:
-    return {
-        "state": str(progress.state),
-        "rows": progress.rows,
-        "chunks": progress.chunks,
-        "stale_dropped": progress.stale,
-        "not_removed": progress.unswept,
-        "seconds": round(seconds, 1),
-        "rows_per_second": round(progress.rows / max(seconds, 0.001), 1),
     }

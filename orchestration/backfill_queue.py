@@ -6,7 +6,8 @@ so that no crash loses its turn.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -19,10 +20,13 @@ from cdc_core.staging.chunks import ChunkFolder
 from cdc_core.staging.tables import staging_errors
 from cdc_core.vocabulary import TableName
 from spark_jobs.backfilled import Lack, read_backfilled
-from spark_jobs.lake import Bound, Lake
+from spark_jobs.lake import Bound, Lake, open_table
 from spark_jobs.ledger import find_cut, read_states
 
 _BY_A_PERSON = (BackfillState.PAUSED, BackfillState.CANCELLED)
+# For who asks all the time: how old what the source said may be.
+_SELDOM_S = 60.0
+_NAME = "walgate queue"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,24 +42,65 @@ class Waiting:
     is_anew: bool = False
 
 
-def read_queue(settings: Settings) -> list[Waiting]:
-    """The tables that wait, smallest first; none that is being read now, or that a person keeps.
+class QueueReader:
+    """Reads the queue again and again; the ledgers each time, the source once a minute.
 
-    Raises: SourceError, StagingError.
+    It is asked at once when the log has announced a table, or one waits that it was not asked of.
     """
-    lake, source = Lake.of(settings), settings.source
-    with staging_errors("read the ledgers"):
-        backfilled, states, cut = read_backfilled(lake), read_states(lake), find_cut(lake)
-    merged = None if cut is None else cut.bound
-    needs: list[tuple[Waiting, Lack]] = []
-    with closing(open_briefly(source, application_name="walgate queue")) as connection:
-        for table, hindrance in find_hindrances(connection, source.publication).items():
+
+    def __init__(self, settings: Settings) -> None:
+        """Nothing was asked yet."""
+        self._settings = settings
+        self._lake = Lake.of(settings)
+        # What the source said last: the tables that can be read, and how large some of them are.
+        self._readable: list[TableName] = []
+        self._sizes: dict[TableName, int] = {}
+        self._asked_at: float | None = None
+        self._announced = -1
+
+    def read(self) -> list[Waiting]:
+        """The tables that wait, smallest first; none that is being read, or that a person keeps.
+
+        Raises: SourceError, StagingError.
+        """
+        with staging_errors("read the ledgers"):
+            relations = open_table(self._lake.root / "staging" / "relations")
+            announced = -1 if relations is None else relations.version()
+            backfilled, states = read_backfilled(self._lake), read_states(self._lake)
+            cut = find_cut(self._lake)
+        is_old = self._asked_at is None or read_clock() - self._asked_at >= _SELDOM_S
+        if is_old or announced != self._announced:
+            self._ask(announced)
+        merged = None if cut is None else cut.bound
+        needs: dict[TableName, Lack] = {}
+        for table in self._readable:
             need = backfilled.find_need(str(table), states.get(str(table)), merged)
-            if hindrance is None and need is not None and not need.is_read:
-                _, size = estimate_size(connection, table)
-                needs.append((Waiting(table, need.reason, size), need))
-    waiting = list(_look_at_unfinished(settings, needs)) if needs else []
-    return sorted(waiting, key=lambda one: (one.size, one.table))
+            if need is not None and not need.is_read:
+                needs[table] = need
+        if not needs.keys() <= self._sizes.keys():
+            self._measure(needs)
+        all_waiting = [
+            (Waiting(table, need.reason, self._sizes[table]), need) for table, need in needs.items()
+        ]
+        waiting = _look_at_unfinished(self._settings, all_waiting) if needs else ()
+        return sorted(waiting, key=lambda one: (one.size, one.table))
+
+    def _ask(self, announced: int) -> None:
+        source = self._settings.source
+        with closing(open_briefly(source, application_name=_NAME)) as connection:
+            hindrances = find_hindrances(connection, source.publication)
+        self._readable = [table for table, hindrance in hindrances.items() if hindrance is None]
+        self._sizes = {}
+        self._asked_at, self._announced = read_clock(), announced
+
+    def _measure(self, tables: Iterable[TableName]) -> None:
+        with closing(open_briefly(self._settings.source, application_name=_NAME)) as connection:
+            self._sizes |= {table: estimate_size(connection, table)[1] for table in tables}
+
+
+def read_clock() -> float:
+    """Seconds that only grow."""
+    return time.monotonic()
 
 
 def _look_at_unfinished(

@@ -8,8 +8,10 @@ asked, and, for capture, the slot. Whatever is decided here, slot and locks admi
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
 
 import dagster as dg
 
@@ -45,6 +47,7 @@ class Seen:
     started_at: float | None
     ended_at: float | None
     partition: str | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_active(self) -> bool:
@@ -83,18 +86,21 @@ Decision = Skip | Reap | Launch
 
 
 def read_runs(
-    instance: dg.DagsterInstance, *job_names: str, partition: str | None = None
+    instance: dg.DagsterInstance, *job_names: str, since: float | None = None
 ) -> list[Seen]:
     """The newest runs of some jobs, newest first, every active one among them.
 
-    `partition` leaves out those of others, and of none.
+    With `since`, in Unix seconds, also all that were made after it.
     """
     records: list[dg.RunRecord] = []
-    tags = {} if partition is None else {PARTITION_TAG: partition}
     for name in job_names:
-        active = dg.RunsFilter(job_name=name, statuses=list(ACTIVE), tags=tags)
+        active = dg.RunsFilter(job_name=name, statuses=list(ACTIVE))
         records += instance.get_run_records(active)
-        records += instance.get_run_records(dg.RunsFilter(job_name=name, tags=tags), limit=_RECENT)
+        records += instance.get_run_records(dg.RunsFilter(job_name=name), limit=_RECENT)
+        if since is not None:
+            moment = datetime.fromtimestamp(since, UTC)
+            recent = dg.RunsFilter(job_name=name, created_after=moment)
+            records += instance.get_run_records(recent)
     newest = sorted(records, key=lambda record: record.storage_id, reverse=True)
     seen: dict[str, Seen] = {}
     for record in newest:
@@ -109,6 +115,7 @@ def read_runs(
                 record.start_time,
                 record.end_time,
                 run.tags.get(PARTITION_TAG),
+                run.run_config,
             ),
         )
     return list(seen.values())

@@ -17,7 +17,7 @@ from cdc_core.coordination.live import Figures
 from cdc_core.errors import SourceError, StagingError
 from cdc_core.settings import Settings
 from cdc_core.source.backfillable import Hindrance, find_hindrances
-from cdc_core.source.connection import open_connection
+from cdc_core.source.connection import LOCK_S, open_connection
 from cdc_core.source.identity import Identity, read_identity
 from cdc_core.source.preflight import find_problems
 from cdc_core.source.problems import Problem, Severity
@@ -30,6 +30,7 @@ from cdc_core.staging.verifications import DIFFERENT, Standing, VerificationLedg
 from cdc_core.vocabulary import Lsn, TableName
 from orchestration.backfill_reports import describe_backfills
 from spark_jobs.backfilled import Backfilled, Lacking, read_backfilled
+from spark_jobs.holes import find_holes
 from spark_jobs.lake import Bound, Lake, open_table, read_losses
 from spark_jobs.ledger import HALTED, STREAMING, Cut, TableState, find_cut, read_states
 
@@ -78,6 +79,7 @@ class _Progress:
     backfilled: Backfilled = field(default_factory=Backfilled)
     tables: set[str] = field(default_factory=set)
     lossy: dict[str, int] = field(default_factory=dict)
+    holes: dict[str, int] = field(default_factory=dict)
     kept: set[str] = field(default_factory=set)
     backfills: list[dict[str, Any]] = field(default_factory=list)
     standings: dict[str, Standing] = field(default_factory=dict)
@@ -119,7 +121,12 @@ def read_status(settings: Settings) -> dict[str, Any]:
 def _read_source(settings: Settings, figures: Figures | None) -> _Source:
     source = settings.source
     with closing(
-        open_connection(source, application_name="walgate status", answer_s=source.silence_timeout)
+        open_connection(
+            source,
+            application_name="walgate status",
+            answer_s=source.silence_timeout,
+            lock_s=LOCK_S,
+        )
     ) as connection:
         slot = read_slot(connection, source.slot)
         growth = None if figures is None else figures.retained_growth
@@ -146,6 +153,7 @@ def _read_progress(settings: Settings) -> _Progress:
                 staged=lake.read_staged(lake.read_epochs()),
                 cut=cut,
                 lossy={} if cut is None else dict(_read_lossy(lake, cut)),
+                holes={} if cut is None else dict(_count_holes(lake, cut)),
                 states=read_states(lake),
                 backfilled=read_backfilled(lake),
                 tables={str(relation.table) for relation in lake.read_relations().values()},
@@ -165,6 +173,15 @@ def _read_lossy(lake: Lake, cut: Cut) -> Iterator[tuple[str, int]]:
         losses = None if delta is None else read_losses(delta)
         if losses is not None:
             yield table, sum(losses.values())
+
+
+def _count_holes(lake: Lake, cut: Cut) -> Iterator[tuple[str, int]]:
+    """How many rows of each table lack a value that was never sent."""
+    for table in cut.versions:
+        folder = lake.locate(TableName.parse(table))
+        delta = open_table(folder)
+        if delta is not None:
+            yield table, len(find_holes(folder, delta))
 
 
 def _describe_source(identity: Identity) -> dict[str, Any]:
@@ -247,7 +264,7 @@ def _describe_tables(source: _Source | None, progress: _Progress) -> list[dict[s
                 "verified_lsn": _format_lsn(None if standing is None else standing.lsn),
                 "rows": None,
                 "lossy": progress.lossy.get(table),
-                "holes": None,
+                "holes": progress.holes.get(table),
                 "quarantined": 0,
             }
         )

@@ -29,7 +29,7 @@ from cdc_core.errors import LakeError, Retry, SourceError, StagingError, Walgate
 from cdc_core.settings import Settings, TableSettings
 from cdc_core.source import checksums
 from cdc_core.source.chunks import estimate_size
-from cdc_core.source.connection import open_connection
+from cdc_core.source.connection import LOCK_S, open_connection
 from cdc_core.source.identity import list_published_tables
 from cdc_core.source.marks import emit_mark
 from cdc_core.source.published_tables import PublishedTable
@@ -46,7 +46,7 @@ from cdc_core.table_patterns import choose_rule
 from cdc_core.vocabulary import Lsn, TableName
 from orchestration.sides import Keys, Sides
 from spark_jobs import verify
-from spark_jobs.backfilled import Lacking, read_backfilled
+from spark_jobs.backfilled import Backfilled, Lacking, read_backfilled
 from spark_jobs.cuts import list_tables, table_at
 from spark_jobs.lake import Bound, Lake, count_rows, open_table
 from spark_jobs.shapes import Shape
@@ -96,7 +96,9 @@ def verify_tables(
     ledger = VerificationLedger(settings.lake.root)
     standings = ledger.read_standings() if is_rotating else {}
     source = settings.source
-    with closing(open_connection(source, application_name="walgate verify")) as connection:
+    with closing(
+        open_connection(source, application_name="walgate verify", lock_s=LOCK_S)
+    ) as connection:
         published = list_published_tables(connection, source.publication)
     tables = list(named) if named is not None else sorted({*published, *list_tables(lake)})
     tell("opening a snapshot of the source")
@@ -112,6 +114,7 @@ def verify_tables(
                 snapshot=snapshot,
                 bound=bound,
                 pool=pool,
+                backfilled=read_backfilled(lake),
                 standings=standings,
                 parts=parts or {},
                 is_rotating=is_rotating,
@@ -174,6 +177,7 @@ class _Sight:
     snapshot: SourceSnapshot
     bound: Bound
     pool: ThreadPoolExecutor
+    backfilled: Backfilled
     standings: dict[str, Standing]
     parts: dict[TableName, Part]
     is_rotating: bool
@@ -194,7 +198,7 @@ class _Sight:
 
     def _compare(self, table: TableName, empty: Verified) -> tuple[Verified, Keys | None]:
         published = self._find_published(table)
-        lack = read_backfilled(self.lake).find_lack(str(table), self.bound)
+        lack = self.backfilled.find_lack(str(table), self.bound)
         if lack is not None and lack.state is Lacking.BACKFILLING:
             raise _Skip(f"its backfill is not done: {lack.reason}")
         reading = table_at(self.session, self.lake, table, self.bound, is_newest=True)

@@ -45,6 +45,8 @@ from spark_jobs.sweeps import is_swept
 _TXN_APP = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+# What Delta turns on by itself only while it makes a table.
+_LOCAL_TIME = "timestampNtz"
 # Delta skips files by literal ranges only; more of them cost planning.
 _KEY_RANGES = 32
 # A MERGE takes 3 s however little it changes; writing 100,000 rows of 40 bytes takes 1 s. What
@@ -80,8 +82,10 @@ def merge_stretch(session: SparkSession, lake: Lake, epoch: Epoch, stretch: Stre
     assert stretch.shape is not None
     began = time.monotonic()
     path = lake.locate(stretch.table)
-    if open_table(path) is None:
+    if (there := open_table(path)) is None:
         _create(session, lake, stretch.table, stretch.shape)
+    else:
+        _allow_types(session, path, there, stretch.shape)
     target = session.read.format("delta").load(str(path))
     counts_for_nothing = stretch.before is None or stretch.truncated_at is not None
     base = None if counts_for_nothing else widen(target, stretch.shape)
@@ -170,6 +174,17 @@ def _create(session: SparkSession, lake: Lake, table: TableName, shape: Shape) -
         .property("delta.enableDeletionVectors", "true")
         .execute()
     )
+
+
+def _allow_types(session: SparkSession, path: Path, table: LogReader, shape: Shape) -> None:
+    """Let a table have a column of a type that it was not made with, in a commit before it.
+
+    Source: Delta protocol, section Timestamp without timezone (TimestampNtz).
+    """
+    allowed = table.protocol().writer_features or []
+    fields = T.StructType(table_fields(shape)).json()
+    if _LOCAL_TIME not in allowed and f'"{T.TimestampNTZType().typeName()}"' in fields:
+        DeltaTable.forPath(session, str(path)).addFeatureSupport(_LOCAL_TIME)
 
 
 def _merge(table: DeltaTable, outcome: Outcome, stretch: Stretch) -> None:

@@ -23,6 +23,7 @@ from cdc_core.vocabulary import Lsn, Operation, Position, Relation, TableName
 from spark_jobs.backfilled import read_backfilled
 from spark_jobs.backlog import choose_cut, is_scattered
 from spark_jobs.changes import Span, is_after, read_log, survey
+from spark_jobs.failures import Failures
 from spark_jobs.lake import Bound, Epoch, Lake, find_bound, open_table, require_epochs
 from spark_jobs.ledger import (
     HALTED,
@@ -77,8 +78,10 @@ def merge_until(
     """Merge in rounds up to the staged LSN at the start; `tables` (quoted names) limits it.
 
     Once `stop` is set or the deadline (of the monotonic clock) has passed, no round begins. Halted
-    tables are tried again in the first round, but for those `passed_over`.
-    Raises: LakeError if nothing was ever staged; MergeError if another process merges.
+    tables are tried again in the first round, but for those `passed_over`. A table that Spark fails
+    at stays where it was: the others' round is ended, and none begins.
+    Raises: LakeError if nothing was ever staged; MergeError if another process merges, or if Spark
+    failed at a table.
     """
     epochs = require_epochs(lake)
     staged = lake.read_staged(epochs)
@@ -86,14 +89,22 @@ def merge_until(
     with noticing_death(session), lake.lock_table("rounds", jvm=find_jvm(session)):
         while staged is not None and not _is_over(stop, deadline):
             starting = _Start(session, lake, epochs, lake.read_relations(), find_cut(lake))
+            failures = Failures()
             done = _merge_round(
-                starting, staged, round_rows, chosen=tables, passed_over=passed_over
+                starting,
+                staged,
+                round_rows,
+                chosen=tables,
+                passed_over=passed_over,
+                failures=failures,
             )
+            if done is not None:
+                rounds.append(done)
+                passed_over = done.halted
+                on_round(done)
+            failures.require_none()
             if done is None:
                 break
-            rounds.append(done)
-            passed_over = done.halted
-            on_round(done)
     return rounds
 
 
@@ -199,6 +210,7 @@ def _merge_round(
     *,
     chosen: Collection[str] | None,
     passed_over: Collection[str],
+    failures: Failures,
 ) -> Round | None:
     """Merge every table up to a cut and write it; None if nothing is left to do."""
     began = time.monotonic()
@@ -210,11 +222,12 @@ def _merge_round(
         own = {table: [s for s in spans if s.table == table] for table in touched}
         # The end of a backfill is worth another look at a halted table.
         passed = {table for table in passed_over if not _has_sweep(own.get(table, []))}
-        results = {
-            table: _merge_table(start, table, log, own.get(table, []), cut)
-            for table in sorted(touched | start.find_behind())
-            if (chosen is None or table in chosen) and table not in passed
-        }
+        results: dict[str, _Result] = {}
+        for table in sorted(touched | start.find_behind()):
+            if (chosen is not None and table not in chosen) or table in passed:
+                continue
+            with failures.apart(table):
+                results[table] = _merge_table(start, table, log, own.get(table, []), cut)
     if cut == start.low and not any(start.is_news(table, r) for table, r in results.items()):
         return None
     halted = _write_states(start.lake, results)

@@ -10,6 +10,8 @@ AIM_BYTES = 16 << 20
 # A table without statistics may have rows of any size.
 _FIRST_ROWS = 1000
 _MOST_GROWTH = 4.0
+# A chunk of twice the aim, in time or bytes, is too large.
+_TOO_LARGE = 0.5
 
 
 class ChunkSize:
@@ -27,6 +29,6 @@ class ChunkSize:
             return
         room = min(AIM_S / max(seconds, 1e-3), AIM_BYTES / max(size, 1))
         # A table's last rows say little; what varies a little stays as it is.
-        if room <= 0.5 or (room > 1 and rows >= self.rows):  # noqa: PLR2004 - Twice the aim.
+        if room <= _TOO_LARGE or (room > 1 and rows >= self.rows):
             wanted = int(min(rows * room, self.rows * _MOST_GROWTH))
             self.rows = max(1, min(self._most, wanted))

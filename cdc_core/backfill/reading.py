@@ -43,19 +43,22 @@ class Wanted:
     chunk_rows: int
     conceal: Conceal
     scope: Scope = WHOLE
+    by: tuple[str, ...] | None = None  # The columns that ranges were cut by so far, if known.
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
     """A part of a table, checked, about how many rows it has, and bytes on disk each of them.
 
-    `unswept` is why rows that the source has no more cannot be removed; None where they can.
+    `by` are the columns by which it is cut, with their types; `unswept` is why rows that the source
+    has no more cannot be removed; None where they can.
     """
 
     scope: Scope
     rows_estimated: int
     row_bytes: float | None
     unswept: str | None
+    by: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,10 @@ class Left:
 
     size: int
     seconds: float
+
+
+class AnotherKey(Exception):
+    """The table's key is another than the ranges were cut by: bounds of it say nothing now."""
 
 
 class Reading:
@@ -186,6 +193,8 @@ class Reading:
         return reader
 
     def _choose_range(self, opened: OpenRead) -> Range | None:
+        if self._wanted.by not in {None, opened.by}:
+            raise AnotherKey
         with self._lock:
             if (again := self._plan.take_again()) is not None:
                 return again
@@ -219,13 +228,13 @@ class Reading:
         if not is_whole:
             last = values[-1].as_py()
             with self._lock:
-                chosen = self._plan.split(chosen, tuple(last[names.index(n)] for n in opened.key))
+                chosen = self._plan.split(chosen, tuple(last[names.index(n)] for n in opened.order))
         if concealment is not None:
             values = _hash(concealment, values, [treatments[name] for name in names])
             relation = concealment.conceal_relation(relation)
         reach("after_chunk_read")
         size = self._folder.store(
-            Chunk(relation, values, chosen.low, chosen.high, chosen.asked),
+            Chunk(relation, values, chosen.low, chosen.high, chosen.asked, opened.by),
             backfill=self._backfill,
             memory=memory,
             number=chosen.number,
@@ -264,7 +273,7 @@ def resolve(wanted: Wanted) -> Resolved:
             unswept = "a condition may leave out any row" if scope.where is not None else None
             unswept = unswept or _find_hashed(wanted, opened) or reader.find_unordered(opened)
             rows, row_bytes = reader.estimate(opened)
-            return Resolved(scope, rows, row_bytes, unswept)
+            return Resolved(scope, rows, row_bytes, unswept, opened.by)
     finally:
         reader.close()
 
@@ -320,11 +329,19 @@ def _find_treatments(concealment: Concealment, relation: Relation) -> dict[str, 
 
 
 def _hash(
-    concealment: Concealment, rows: pa.ListArray, treatments: Sequence[Treatment]
-) -> pa.ListArray:
+    concealment: Concealment, rows: pa.ChunkedArray, treatments: Sequence[Treatment]
+) -> pa.ChunkedArray:
     """Rows with hashes in the place of the texts that are to be hashed."""
     if Treatment.HASH not in treatments:
         return rows
+    return pa.chunked_array(
+        [_hash_piece(concealment, piece, treatments) for piece in rows.chunks], rows.type
+    )
+
+
+def _hash_piece(
+    concealment: Concealment, rows: pa.ListArray, treatments: Sequence[Treatment]
+) -> pa.ListArray:
     columns = [pc.list_element(rows, index) for index in range(len(treatments))]
     for index, treatment in enumerate(treatments):
         if treatment is Treatment.HASH:

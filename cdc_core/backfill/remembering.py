@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdc_core.backfill.steps import Begin, End, Watermark
-from cdc_core.backfill.visibility import Memory, Xids, join_key
+from cdc_core.backfill.visibility import Memory, Texts, Xids, join_key
 from cdc_core.layout import DECODED_SCHEMA
 from cdc_core.spooled import Chunk
 from cdc_core.vocabulary import Operation, Relation
@@ -34,7 +34,7 @@ class Admitted:
     `stale` is how many of its rows were changed since, and are none of them.
     """
 
-    rows: pa.RecordBatch
+    rows: pa.Table
     read: int
     stale: int
 
@@ -114,12 +114,9 @@ class Remembering:
         keys = _take_key(chunk.values, chunk.relation.key)
         absent = _list_absent(chunk, keys)
         absent_keys = _take_key(absent, chunk.relation.key)
-        current = kept.memory.find_current(step.snapshot, pa.concat_arrays([keys, absent_keys]))
+        values = _keep(chunk.values, kept.memory.find_current(step.snapshot, keys))
+        absent = _keep(absent, kept.memory.find_current(step.snapshot, absent_keys))
         kept.memory.forget(step.oldest)
-        values, absent = (
-            _keep(chunk.values, current[: len(keys)]),
-            _keep(absent, current[len(keys) :]),
-        )
         rows = _make_entries(chunk.relation, values, absent)
         return Admitted(rows, len(values), len(keys) - len(values))
 
@@ -138,40 +135,44 @@ def _remember(memory: Memory, rows: pa.RecordBatch, xids: Xids, key: tuple[int, 
         memory.remember(xids[_to_flags(is_told)], keys.filter(is_told))
 
 
-def _take_key(values: pa.ListArray, key: tuple[int, ...]) -> pa.StringArray:
+def _take_key(values: pa.ListArray | pa.ChunkedArray, key: tuple[int, ...]) -> Texts:
     """The key text of each row; null where a row has none of that side."""
     return join_key([pc.list_element(values, index) for index in key])
 
 
-def _keep(rows: pa.ListArray, is_kept: npt.NDArray[np.bool_]) -> pa.ListArray:
+def _keep(rows: pa.ChunkedArray, is_kept: npt.NDArray[np.bool_]) -> pa.ChunkedArray:
     return rows if is_kept.all() else rows.filter(pa.array(is_kept))
 
 
-def _list_absent(chunk: Chunk, found: pa.StringArray) -> pa.ListArray:
+def _list_absent(chunk: Chunk, found: Texts) -> pa.ChunkedArray:
     """The keys that a chunk was asked for and has no row of, each as a row without other values."""
+    if not chunk.asked:
+        return chunk.values.slice(0, 0)
     width, key = len(chunk.relation.columns), chunk.relation.key
-    rows: list[list[str | None]] = [[None] * width for _ in chunk.asked or ()]
-    for row, texts in zip(rows, chunk.asked or (), strict=True):
+    rows: list[list[str | None]] = [[None] * width for _ in chunk.asked]
+    for row, texts in zip(rows, chunk.asked, strict=True):
         for index, text in zip(key, texts, strict=True):
             row[index] = text
-    asked = pa.array(rows, chunk.values.type)
+    asked = pa.chunked_array([rows], chunk.values.type)
     return asked.filter(pc.invert(pc.is_in(_take_key(asked, key), value_set=found)))
 
 
-def _make_entries(relation: Relation, values: pa.ListArray, absent: pa.ListArray) -> pa.RecordBatch:
+def _make_entries(relation: Relation, values: pa.ChunkedArray, absent: pa.ChunkedArray) -> pa.Table:
     """Rows of the log that say: this was read, and of these keys there is no row."""
     count = len(values) + len(absent)
-    operations = [Operation.READ.value] * len(values) + [Operation.DELETE.value] * len(absent)
     columns = {
         "table": pa.repeat(pa.scalar(str(relation.table)), count),
         "relation_version": pa.repeat(pa.scalar(relation.version, pa.int64()), count),
-        "op": pa.array(operations, pa.string()),
+        "op": pa.repeat(pa.scalar(Operation.READ.value), count),
         "values": values,
     }
     if len(absent):
-        columns["values"] = pa.concat_arrays([values, pa.nulls(len(absent), values.type)])
-        columns["old_values"] = pa.concat_arrays([pa.nulls(len(values), absent.type), absent])
-    return pa.RecordBatch.from_arrays(
+        operations = [Operation.READ.value] * len(values) + [Operation.DELETE.value] * len(absent)
+        columns["op"] = pa.array(operations, pa.string())
+        gone, come = pa.nulls(len(absent), values.type), pa.nulls(len(values), values.type)
+        columns["values"] = pa.chunked_array([*values.chunks, gone])
+        columns["old_values"] = pa.chunked_array([come, *absent.chunks])
+    return pa.Table.from_arrays(
         [
             columns[field.name] if field.name in columns else pa.nulls(count, field.type)
             for field in DECODED_SCHEMA

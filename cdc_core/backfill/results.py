@@ -52,6 +52,7 @@ def read_staged_chunk(
     """The chunk that a watermark brought in; bytes and seconds are known to its worker alone."""
     return StagedChunk(
         number=said["chunk"],
+        by=tuple(said["by"]),
         low=_read_key(said["low"]),
         high=_read_key(said["high"]),
         rows=said["rows"],

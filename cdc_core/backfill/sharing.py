@@ -51,9 +51,15 @@ class Sharing:
         """Why nothing may be read now, by a look that is not older than seconds."""
         with self._lock:
             now = self._clock()
-            if self._looked_at is None or now - self._looked_at >= _LOOK_S:
-                self._reason, self._looked_at = self._look(), now
-            return self._reason
+            if self._looked_at is not None:
+                if now - self._looked_at < _LOOK_S:
+                    return self._reason
+                self._looked_at = now  # Meanwhile others go by what was seen last.
+        # The source may take its time, and reads go on.
+        reason = self._look()
+        with self._lock:
+            self._reason, self._looked_at = reason, now
+        return reason
 
     def try_begin(self) -> bool:
         """Take one of the connections for a read, if there is one, and room for what it brings."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,8 @@ _TEXT = re.compile(r"(\d+):(\d+):((?:\d+(?:,\d+)*)?)\Z")
 _CYCLE = 1 << 32
 
 Xids = npt.NDArray[np.int64]
+# Of a batch, or of a chunk in the pieces that it was read in.
+Texts: TypeAlias = pa.StringArray | pa.ChunkedArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +98,14 @@ class Memory:
         self._changed.clear()
         self.is_void = True
 
-    def find_current(self, snapshot: Snapshot, keys: pa.StringArray) -> npt.NDArray[np.bool_]:
+    def find_current(self, snapshot: Snapshot, keys: Texts) -> npt.NDArray[np.bool_]:
         """Which rows of a chunk that was read by a snapshot are not stale, by their keys."""
         assert not self.is_void
         if not snapshot.sees(_to_xids(self._emptied)).all():
             return np.zeros(len(keys), np.bool_)
         unseen = [changed.filter(pa.array(~snapshot.sees(xids))) for xids, changed in self._changed]
+        if not any(map(len, unseen)):
+            return np.ones(len(keys), np.bool_)
         is_stale = pc.is_in(keys, value_set=pa.chunked_array(unseen, pa.string()))
         current: npt.NDArray[np.bool_] = ~is_stale.to_numpy(zero_copy_only=False)
         return current
@@ -127,11 +132,11 @@ def _to_xids(xids: Iterable[int]) -> Xids:
     return np.array(sorted(xids), np.int64)
 
 
-def join_key(columns: list[pa.StringArray]) -> pa.StringArray:
+def join_key(columns: list[Texts]) -> Texts:
     """The text of each row's key from those of its columns; equal only where all of them are."""
     if len(columns) == 1:
         return columns[0]
-    parts: list[pa.StringArray] = []
+    parts: list[Texts] = []
     for column in columns:
         parts += (pc.binary_length(column).cast(pa.string()), column)
     return pc.binary_join_element_wise(*parts, ":", null_handling="emit_null")

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from cdc_core.backfill.chunk_size import ChunkSize
 from cdc_core.backfill.plan import Plan, Range
-from cdc_core.backfill.reading import Resolved, Wanted, resolve
+from cdc_core.backfill.reading import AnotherKey, Resolved, Wanted, resolve
 from cdc_core.backfill.results import Progress, read_said, read_staged_chunk
 from cdc_core.backfill.session import EpochOver, Session, Told
 from cdc_core.backfill.sharing import Sharing
@@ -94,16 +94,19 @@ class Backfill:
         resolved = self._resolve()
         if resolved is None:
             return BackfillState.STOPPED
-        self._wanted = replace(self._wanted, scope=resolved.scope)
+        self._wanted = replace(self._wanted, scope=resolved.scope, by=resolved.by)
         unfinished = self._ledger.find_unfinished(self._wanted.table, resolved.scope)
         try:
             if unfinished is not None and not self._is_anew:
                 state = self._run_as(unfinished.begun.id, resolved, unfinished)
                 if state is not None:
                     return state
-            # What was unfinished is of an epoch that is over, and this one may end too.
+            # What was unfinished is of an epoch that is over or of another key, as this one may be.
             while (state := self._run_as(uuid.uuid4().hex, resolved, None)) is None:
-                pass
+                resolved = self._resolve()
+                if resolved is None:
+                    return BackfillState.STOPPED
+                self._wanted = replace(self._wanted, by=resolved.by)
             return state
         finally:
             self._steps.close()
@@ -196,6 +199,10 @@ class Backfill:
                 _logger.warning("what is gone is not removed", extra={"fields": fields})
         except EpochOver:
             return None
+        except AnotherKey:
+            fields = {"table": str(self._wanted.table), "reason": "its key is another than before"}
+            _logger.warning("backfill begins anew", extra={"fields": fields})
+            return None
         finally:
             session.end()
         whole = swept if resolved.scope.is_whole else None
@@ -276,6 +283,8 @@ class Backfill:
             for mark in read_marks(self._lake.root, begun.start)
             if (said := read_said(mark, begun.id)) and said.get("state") == "staged"
         ]
+        if any(chunk.by != self._wanted.by for chunk in chunks):
+            raise AnotherKey
         for chunk in chunks:
             self.progress = self.progress.add(chunk)
         # Of a run that was killed, the log may have more than is on record.

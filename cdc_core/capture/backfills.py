@@ -15,6 +15,11 @@ from cdc_core.capture.batches import Runs, Transactions
 from cdc_core.spooled import Chunk, Sweeping
 from cdc_core.vocabulary import Operation, Relation
 
+# Nothing is read before a backfill has begun, and it is not done before it is swept.
+_AWAITED = 0.0
+# After a chunk more may come soon; after a table's last, somebody waits for it.
+_MAY_BE_LAST = 0.25
+
 
 @dataclass(frozen=True, slots=True)
 class Spooled:
@@ -29,12 +34,16 @@ NOTHING_SPOOLED = Spooled(lambda _: None, lambda _: None)
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The entry that a step becomes, and the rows that follow it; all of one relation."""
+    """The entry that a step becomes, and the rows that follow it; all of one relation.
+
+    `patience` is the share of a batch's time for which they may wait before they are staged.
+    """
 
     operation: Operation
     detail: str
     relation: Relation | None = None
-    rows: pa.RecordBatch | None = None
+    rows: pa.Table | None = None
+    patience: float = 1.0
 
 
 class Backfills:
@@ -55,6 +64,7 @@ class Backfills:
         match step:
             case Begin():
                 self._remembering.begin(step, at_us=at_us)
+                return Taken(Operation.MARK, detail, patience=_AWAITED)
             case End():
                 self._remembering.end(step)
             case Sweep():
@@ -85,28 +95,32 @@ class Backfills:
         chunk = self._spooled.load_chunk(step)
         admitted = None if chunk is None else self._remembering.admit(step, chunk, at_us=at_us)
         if chunk is None or admitted is None:
-            return Taken(Operation.MARK, _add(detail, state="void"))
+            return Taken(Operation.MARK, _add(detail, state="void"), patience=_AWAITED)
         said = _add(
             detail,
             state="staged",
             table=str(chunk.relation.table),
             rows=admitted.read,
             stale=admitted.stale,
+            by=chunk.by,
             low=chunk.low,
             high=chunk.high,
         )
-        return Taken(Operation.MARK, said, relation=chunk.relation, rows=admitted.rows)
+        return Taken(
+            Operation.MARK, said, relation=chunk.relation, rows=admitted.rows, patience=_MAY_BE_LAST
+        )
 
     def _take_sweep(self, step: Sweep, detail: str) -> Taken:
         sweeping = self._spooled.load_sweep(step)
         if sweeping is None:
-            return Taken(Operation.MARK, _add(detail, state="void"))
+            return Taken(Operation.MARK, _add(detail, state="void"), patience=_AWAITED)
         scope = sweeping.scope
         start = [sweeping.start.epoch, int(sweeping.start.commit_lsn), sweeping.start.seq]
         return Taken(
             Operation.SWEEP,
             _add(detail, state="staged", start=start, low=scope.low, high=scope.high),
             relation=sweeping.relation,
+            patience=_AWAITED,
         )
 
 

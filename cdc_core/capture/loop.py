@@ -174,7 +174,8 @@ class CaptureLoop:
             return
         full = collector.rows >= settings.batch_rows or collector.size >= settings.batch_bytes
         age = time.monotonic() - (self._oldest_at or time.monotonic())
-        if full or (self._writer.is_idle and age >= settings.batch_seconds):
+        patience_s = settings.batch_seconds * collector.patience
+        if full or (self._writer.is_idle and age >= patience_s):
             self._stage()
 
     def _stage(self) -> None:

@@ -13,7 +13,7 @@ class OpenTransaction:
 
     `seq` is the next entry's where the current run began, at row `run_row` of the frames that wait;
     `block` and `row` say where its first row is, `entry` its first entry; `size` is its bytes so
-    far.
+    far. `patience` is the share of a batch's time that it may wait before it is staged.
     """
 
     begin: Begin
@@ -27,3 +27,4 @@ class OpenTransaction:
     entries: int = 0
     size: int = 0
     spooled: bool = False
+    patience: float = 1.0

@@ -85,6 +85,8 @@ class Collector:
         self._size = 0
         self._waiting_size = 0
         self._rows = 0
+        # The share of a batch's time for which whole transactions may go on waiting.
+        self.patience = 1.0
         self.spool_ended: Lsn | None = None
 
     @property
@@ -211,6 +213,7 @@ class Collector:
                 self.spool_ended = commit.end_lsn
             else:
                 self._transactions.end_lsn[-1] = commit.end_lsn
+                self.patience = min(self.patience, transaction.patience)
         else:
             self._transactions.drop_last()
 
@@ -254,20 +257,22 @@ class Collector:
         """Add what a step of a backfill brings, after all that came before it is decoded."""
         self._cut_block()
         taken = self._backfills.take(step, detail, at_us=transaction.begin.committed_at_us)
+        transaction.patience = min(transaction.patience, taken.patience)
         if taken.relation is not None:
             self._relations.append((taken.relation, transaction.begin.commit_lsn))
         is_sweep = taken.operation is Operation.SWEEP
         self._add_entry(taken.operation, taken.detail, taken.relation if is_sweep else None)
         if taken.rows is None or not taken.rows.num_rows:
             return
-        runs = Runs()
-        runs.add(transaction.index, transaction.seq, taken.rows.num_rows)
-        self._blocks.append(Block(taken.rows, runs))
-        self._rows += taken.rows.num_rows
         self._size += taken.rows.nbytes
         transaction.size += taken.rows.nbytes
-        transaction.seq += taken.rows.num_rows
-        transaction.entries += taken.rows.num_rows
+        for rows in taken.rows.to_batches():
+            runs = Runs()
+            runs.add(transaction.index, transaction.seq, rows.num_rows)
+            self._blocks.append(Block(rows, runs))
+            self._rows += rows.num_rows
+            transaction.seq += rows.num_rows
+            transaction.entries += rows.num_rows
 
     def _add_entry(
         self, operation: Operation, detail: str | None, relation: Relation | None = None
@@ -354,6 +359,7 @@ class Collector:
         batch = Batch(tuple(blocks), tuple(entries), transactions, self._take_relations(), size)
         self._blocks, self._entries, self._transactions = kept_blocks, kept_entries, kept
         self._size = kept_size
+        self.patience = 1.0
         self._rows = sum(block.decoded.num_rows for block in kept_blocks)
         return batch
 

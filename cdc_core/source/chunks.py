@@ -39,12 +39,21 @@ from cdc_core.spooled import WHOLE, Key, Scope
 from cdc_core.vocabulary import Relation, ReplicaIdentity, TableName
 
 _LIST = DECODED_SCHEMA.field("values").type
-# An index is scanned; whoever waits behind our lock request waits no longer than this.
-_TIMEOUTS = {"lock_timeout": "5s", "statement_timeout": "10min"}
+# An index is scanned, by one process; whoever waits behind our lock request waits no longer than
+# this.
 _SETTINGS = sql.SQL("; ").join(
     sql.SQL("set {} = {}").format(sql.Identifier(name), sql.Literal(value))
-    for name, value in (_TIMEOUTS | {"row_security": "off"}).items()
+    for name, value in {
+        "lock_timeout": "5s",
+        "statement_timeout": "10min",
+        "max_parallel_workers_per_gather": "0",
+        "jit": "off",
+        "row_security": "off",
+    }.items()
 )
+# The planner takes a range of a key to hold what its first column says, and may read and sort the
+# whole table for each chunk. With a condition, an index of that may be the better way.
+_IN_ORDER = "set enable_sort = off; set enable_incremental_sort = off"
 _INTERRUPT_S = 5.0
 # An index for TOAST alone takes a page; of a table without statistics the planner guesses by size.
 _EMPTY_BYTES = 3 * 8192
@@ -73,6 +82,19 @@ class OpenRead:
         """The names of the columns that identify a row, in key order."""
         return tuple(self.relation.columns[index].name for index in self.relation.key)
 
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The same in the order of their index: ranges are cut, and rows come, by it."""
+        index = self._published.key_index
+        is_same = index is not None and {*index.columns} == {*self.key}
+        return index.columns if index is not None and is_same else self.key
+
+    @property
+    def by(self) -> tuple[str, ...]:
+        """The same columns with their types: what bounds of ranges are values of."""
+        types = {column.name: column.type_name for column in self.relation.columns}
+        return tuple(f"{name} {types[name]}" for name in self.order)
+
     def read_rows(
         self,
         columns: Sequence[str],
@@ -80,16 +102,16 @@ class OpenRead:
         low: Key | None,
         high: Key | None,
         most_bytes: int | None = None,
-    ) -> tuple[pa.ListArray, bool]:
-        """The rows above `low`, up to `high`, in key order, each the texts of its columns.
+    ) -> tuple[pa.ChunkedArray, bool]:
+        """The rows above `low`, up to `high`, in order, each the texts of its columns.
 
         Where they are more than so many bytes, those at which that was passed are the last; give
         whether these are all. Raises: SourceError.
         """
         return self._copy(columns, self._bound(low, high), most_bytes=most_bytes)
 
-    def read_keys(self, columns: Sequence[str], *, keys: Sequence[Key]) -> pa.ListArray:
-        """The rows that have one of some keys, in key order, each the texts of its columns.
+    def read_keys(self, columns: Sequence[str], *, keys: Sequence[Key]) -> pa.ChunkedArray:
+        """The rows that have one of some keys, in any order, each the texts of its columns.
 
         Raises: SourceError.
         """
@@ -97,11 +119,11 @@ class OpenRead:
         chosen = sql.SQL("({}) IN (VALUES {})").format(
             list_names(self.key), sql.SQL(", ").join(values)
         )
-        return self._copy(columns, [chosen])[0]
+        return self._copy(columns, [chosen], is_ordered=False)[0]
 
     def find_boundary(self, low: Key | None, high: Key | None, rows: int) -> Key | None:
         """The key of the row that is so many above `low`; None where fewer are up to `high`."""
-        found, _ = self._copy(self.key, self._bound(low, high), limit=1, offset=rows - 1)
+        found, _ = self._copy(self.order, self._bound(low, high), limit=1, offset=rows - 1)
         return tuple(found[0].as_py()) if len(found) else None
 
     def _copy(
@@ -112,25 +134,32 @@ class OpenRead:
         limit: int | None = None,
         offset: int = 0,
         most_bytes: int | None = None,
-    ) -> tuple[pa.ListArray, bool]:
+        is_ordered: bool = True,
+    ) -> tuple[pa.ChunkedArray, bool]:
         row_filter = self._published.row_filter
         conditions: list[sql.Composable] = [] if row_filter is None else [row_filter]
         conditions += [*write_conditions(self.relation, self._scope), *bounds]
-        query = sql.SQL("COPY (SELECT {} FROM {} WHERE {} ORDER BY {}{}{}) TO STDOUT").format(
+        order = sql.SQL(" ORDER BY {}").format(list_names(self.order))
+        query = sql.SQL("COPY (SELECT {} FROM {} WHERE {}{}{}{}) TO STDOUT").format(
             list_names(columns),
             self._published.rows_of,
             sql.SQL(" AND ").join(conditions or [sql.SQL("true")]),
-            list_names(self.key),
+            order if is_ordered else sql.SQL(""),
             sql.SQL("" if limit is None else " LIMIT {}").format(sql.Literal(limit)),
             sql.SQL(" OFFSET {}").format(sql.Literal(offset)),
         )
+        pieces: list[pa.ListArray] = []
+
+        def take(data: bytearray) -> None:
+            pieces.append(_parse_rows(data, len(columns), self.relation.table))
+
         with source_errors(f"read {self.relation.table}"):
-            data, is_whole = copy_out(self._connection, query, most_bytes=most_bytes)
-        return _parse_rows(data, len(columns), self.relation.table), is_whole
+            is_whole = copy_out(self._connection, query, take, most_bytes=most_bytes)
+        return pa.chunked_array(pieces, _LIST), is_whole
 
     def _bound(self, low: Key | None, high: Key | None) -> list[sql.Composable]:
         return [
-            bound_key(self.relation, comparison, key)
+            bound_key(self.relation, comparison, key, names=self.order)
             for comparison, key in ((">", low), ("<=", high))
             if key is not None
         ]
@@ -149,6 +178,8 @@ class ChunkReader:
                 # To look at the catalog takes locks too.
                 self._connection.execute(_SETTINGS)
             self._published = _find_published(self._connection, source, table)
+            if scope.where is None and self._published.row_filter is None:
+                self._connection.execute(_IN_ORDER)
         except BaseException:
             self._connection.close()
             raise
@@ -291,7 +322,7 @@ def _announce(
     )
 
 
-def _parse_rows(data: bytes, width: int, table: TableName) -> pa.ListArray:
+def _parse_rows(data: bytearray, width: int, table: TableName) -> pa.ListArray:
     try:
         texts = parse_copied(data)
     except pa.ArrowInvalid as exc:

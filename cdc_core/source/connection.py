@@ -36,6 +36,9 @@ _KEEPALIVE_PROBES = 3
 # Long enough for a server that is there.
 _BRIEF_S = 3.0
 
+# Who only looks gives way to an ALTER TABLE, and is told of one that waits itself.
+LOCK_S = 5.0
+
 # Classes of SQLSTATE that another try does not cure: wrong role or password, no such database, no
 # privilege, wrong statement.
 _NEEDS_A_PERSON = ("28", "3D", "42")
@@ -72,16 +75,19 @@ def open_connection(
     application_name: str = "walgate",
     replication: bool = False,
     answer_s: float | None = None,
+    lock_s: float | None = None,
 ) -> psycopg.Connection:
     """Connect in autocommit with the output settings; `replication` makes it a walsender.
 
-    Each answer is waited for as long as it takes, or for `answer_s`.
+    Each answer is waited for as long as it takes, or for `answer_s`, and so is each lock.
     Raises: SourceStopping, SourceError.
     """
     options: dict[str, Any] = {
         key: str(value) for key, value in conninfo_to_dict(source.dsn).items() if value is not None
     }
     chosen = " ".join(f"-c {name}={value}" for name, value in OUTPUT_SETTINGS.items())
+    if lock_s is not None:
+        chosen += f" -c lock_timeout={round(1000 * lock_s)}"
     options["options"] = f"{options.get('options', '')} {chosen}".strip()
     options["client_encoding"] = "UTF8"
     options["application_name"] = application_name
@@ -136,7 +142,7 @@ def open_briefly(source: SourceSettings, *, application_name: str) -> psycopg.Co
     patience = min(source.connect_timeout, _BRIEF_S)
     brief = source.model_copy(update={"connect_timeout": patience})
     return open_connection(
-        brief, application_name=application_name, answer_s=source.silence_timeout
+        brief, application_name=application_name, answer_s=source.silence_timeout, lock_s=LOCK_S
     )
 
 
@@ -149,6 +155,13 @@ def source_errors(doing: str) -> Iterator[None]:
         raise SlotInUse(
             f"cannot {doing}: {first_line(exc)}",
             fix="stop the other consumer, or wait until the server has noticed that it is gone",
+            retry=Retry.LATER,
+        ) from exc
+    except psycopg.errors.LockNotAvailable as exc:
+        raise SourceError(
+            f"cannot {doing}: {first_line(exc)}: another session alters one of the tables, or waits"
+            " to",
+            fix="try again later; pg_stat_activity and pg_blocking_pids() name who waits for whom",
             retry=Retry.LATER,
         ) from exc
     except psycopg.Error as exc:

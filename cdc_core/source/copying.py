@@ -6,10 +6,16 @@ The driver's own reading of rows takes several times as long as all that is done
 from __future__ import annotations
 
 import select
+import sys
+from collections.abc import Callable
 from contextlib import suppress
 
 import psycopg
 from psycopg import pq, sql
+
+# What is done with a piece finds it in the processor's cache, and the memory of the one before it:
+# a chunk as a whole costs more in pages that the system hands out and takes back than in reading.
+_PIECE_BYTES = 256 << 10
 
 
 class _Enough(Exception):
@@ -17,15 +23,20 @@ class _Enough(Exception):
 
 
 def copy_out(
-    connection: psycopg.Connection, query: sql.Composed, *, most_bytes: int | None = None
-) -> tuple[bytes, bool]:
-    """What a COPY inside an open transaction sends, and whether that is all of it.
+    connection: psycopg.Connection,
+    query: sql.Composed,
+    take: Callable[[bytearray], None],
+    *,
+    most_bytes: int | None = None,
+) -> bool:
+    """Give what a COPY inside an open transaction sends, some whole rows at a time.
 
-    Where it is more than so many bytes, the row at which that was passed is the last. What is cut
-    off leaves lock and snapshot as they are. Raises: psycopg.Error.
+    Say whether that was all of it. Where it is more than so many bytes, the row at which that was
+    passed is the last. What is cut off leaves lock and snapshot as they are. Raises: psycopg.Error.
     """
-    rows: list[bytes] = []
+    rows, taken = bytearray(), 0
     is_whole = False
+    most = sys.maxsize if most_bytes is None else most_bytes
     # A savepoint: the statement that is cut off fails.
     with (
         suppress(_Enough),
@@ -33,20 +44,28 @@ def copy_out(
         connection.cursor() as cursor,
         cursor.copy(query),
     ):
-        size = 0
         pgconn = connection.pgconn
-        while (row := pgconn.get_copy_data(1))[0] >= 0:
-            if row[0] == 0:
+        get = pgconn.get_copy_data
+        enough = min(_PIECE_BYTES, most)
+        while True:
+            size, row = get(1)
+            if size > 0:
+                rows += row
+                if len(rows) >= enough:
+                    taken += len(rows)
+                    take(rows)
+                    if taken >= most:
+                        raise _Enough
+                    rows, enough = bytearray(), min(_PIECE_BYTES, most - taken)
+            elif size == 0:
                 select.select([pgconn.socket], [], [])
                 pgconn.consume_input()
-                continue
-            rows.append(bytes(row[1]))
-            size += row[0]
-            if most_bytes is not None and size >= most_bytes:
-                raise _Enough
+            else:
+                break
         _finish(pgconn)
+        take(rows)
         is_whole = True
-    return b"".join(rows), is_whole
+    return is_whole
 
 
 def _finish(pgconn: pq.abc.PGconn) -> None:

@@ -44,9 +44,10 @@ select p.schemaname::text, p.tablename::text, p.carriages, c.relkind::text, c.re
         from pg_attribute a where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped),
        (select jsonb_agg(jsonb_build_array(x.relname, i.indisprimary, i.indisreplident,
                  i.indimmediate, i.indpred is null and i.indexprs is null,
-                 (select jsonb_agg(a.attname order by a.attnum) from pg_attribute a
-                  where a.attrelid = c.oid
-                    and a.attnum = any((i.indkey::int2[])[0:i.indnkeyatts - 1])))
+                 (select jsonb_agg(a.attname order by u.place)
+                  from unnest((i.indkey::int2[])[0:i.indnkeyatts - 1])
+                       with ordinality u(attnum, place)
+                  join pg_attribute a on a.attrelid = c.oid and a.attnum = u.attnum))
                  order by x.relname)
         from pg_index i join pg_class x on x.oid = i.indexrelid
         where i.indrelid = c.oid and i.indisunique and i.indisvalid),
@@ -87,7 +88,7 @@ class TableColumn:
 
 @dataclass(frozen=True, slots=True)
 class UniqueIndex:
-    """A valid unique index; `is_plain` without predicate and expressions."""
+    """A valid unique index, its columns in its order; `is_plain` without predicate, expressions."""
 
     name: str
     is_primary: bool
@@ -190,10 +191,15 @@ class PublishedTable:
         return frozenset(self.identity_index.columns if self.identity_index else ())
 
     @property
+    def key_index(self) -> UniqueIndex | None:
+        """The index of the columns that rows are merged by."""
+        is_full = self.identity is ReplicaIdentity.FULL
+        return self.primary_key if is_full else self.identity_index
+
+    @property
     def key_columns(self) -> frozenset[str]:
         """The columns that rows are merged by."""
-        index = self.primary_key if self.identity is ReplicaIdentity.FULL else self.identity_index
-        return frozenset(index.columns if index else ())
+        return frozenset(self.key_index.columns if self.key_index else ())
 
     @property
     def sent_columns(self) -> tuple[str, ...]:

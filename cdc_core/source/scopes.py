@@ -62,20 +62,27 @@ def write_conditions(relation: Relation, scope: Scope) -> list[sql.Composable]:
     return conditions
 
 
-def bound_key(relation: Relation, comparison: str, key: Key) -> sql.Composable:
-    """That a row's key, or its beginning, compares so with another."""
-    names = [relation.columns[index].name for index in relation.key[: len(key)]]
+def bound_key(
+    relation: Relation, comparison: str, key: Key, *, names: Sequence[str] | None = None
+) -> sql.Composable:
+    """That a row's key, or its beginning, compares so with another; `names` in another order."""
+    names = names or [relation.columns[index].name for index in relation.key]
     return sql.SQL("({}) {} ({})").format(
-        list_names(names), sql.SQL(comparison), write_values(relation, key)
+        list_names(names[: len(key)]),
+        sql.SQL(comparison),
+        write_values(relation, key, names=names),
     )
 
 
-def write_values(relation: Relation, key: Key) -> sql.Composable:
-    """The texts of a key, or of its beginning, as values of its columns."""
-    types = [relation.columns[index].type_name for index in relation.key[: len(key)]]
+def write_values(
+    relation: Relation, key: Key, *, names: Sequence[str] | None = None
+) -> sql.Composable:
+    """The texts of a key, or of its beginning, as values of its columns; `names` as above."""
+    types = {column.name: column.type_name for column in relation.columns}
+    names = names or [relation.columns[index].name for index in relation.key]
     return sql.SQL(", ").join(
-        sql.SQL("{}::{}").format(sql.Literal(text), sql.SQL(type_name))
-        for text, type_name in zip(key, types, strict=True)
+        sql.SQL("{}::{}").format(sql.Literal(text), sql.SQL(types[name]))
+        for name, text in zip(names, key, strict=False)
     )
 
 

@@ -74,9 +74,13 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class StagedChunk:
-    """A chunk that the log has taken, between two keys; None where there is no bound."""
+    """A chunk that the log has taken, between two keys; None where there is no bound.
+
+    `by` are the columns of the bounds, with their types.
+    """
 
     number: int
+    by: tuple[str, ...]
     low: Key | None
     high: Key | None
     rows: int

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from cdc_core.errors import Retry, StagingError
 from cdc_core.layout import DECODED_SCHEMA
@@ -42,36 +41,37 @@ class ChunkFolder:
         """Write one attempt at a chunk; the bytes it takes. Raises: StagingError."""
         about = {
             "relation": chunk.relation.describe(),
+            "by": chunk.by,
             "low": chunk.low,
             "high": chunk.high,
             "asked": chunk.asked,
         }
         schema = _VALUES.with_metadata({_ABOUT: json.dumps(about).encode()})
         rows = pa.Table.from_arrays([chunk.values], schema=schema)
-        path = self._path(f"chunk-{backfill}-{memory}-{number}-{attempt}.parquet")
+        path = self._chunk_path(backfill, memory, number, attempt)
         with _writing(path) as descriptor, os.fdopen(descriptor, "wb") as file:
-            pq.write_table(rows, file, use_dictionary=False, write_statistics=False)
+            # As it stands in memory: it is read once, by this host, a moment later.
+            with pa.ipc.new_file(file, schema) as writer:
+                writer.write_table(rows)
             file.flush()
             os.fsync(file.fileno())
             return file.tell()
 
     def load(self, *, backfill: str, memory: str, number: int, attempt: int) -> Chunk | None:
         """An attempt at a chunk; None where there is none that can be read."""
-        path = self._path(f"chunk-{backfill}-{memory}-{number}-{attempt}.parquet")
         try:
-            rows = pq.read_table(path)
-        except (OSError, pa.ArrowInvalid):
+            rows = _read_rows(self._chunk_path(backfill, memory, number, attempt))
+            about = json.loads(rows.schema.metadata[_ABOUT])
+            asked = None if about["asked"] is None else tuple(tuple(key) for key in about["asked"])
+            relation = Relation.from_description(about["relation"])
+            by = tuple(about["by"])
+            return Chunk(relation, rows.column("values"), *_read_bounds(about), asked, by)
+        except (OSError, pa.ArrowException, ValueError, KeyError, TypeError):
             return None
-        about = json.loads(rows.schema.metadata[_ABOUT])
-        values = rows.column("values").combine_chunks()
-        asked = None if about["asked"] is None else tuple(tuple(key) for key in about["asked"])
-        relation = Relation.from_description(about["relation"])
-        return Chunk(relation, values, *_read_bounds(about), asked)
 
     def discard(self, *, backfill: str, memory: str, number: int, attempt: int) -> None:
         """Remove an attempt at a chunk, which the log has, or never will."""
-        path = self._path(f"chunk-{backfill}-{memory}-{number}-{attempt}.parquet")
-        path.unlink(missing_ok=True)
+        self._chunk_path(backfill, memory, number, attempt).unlink(missing_ok=True)
 
     def store_sweep(self, sweeping: Sweeping, *, backfill: str) -> None:
         """Write what is to be swept. Raises: StagingError."""
@@ -151,8 +151,23 @@ class ChunkFolder:
                 if left != but:
                     left.unlink(missing_ok=True)
 
+    def _chunk_path(self, backfill: str, memory: str, number: int, attempt: int) -> Path:
+        return self._path(f"chunk-{backfill}-{memory}-{number}-{attempt}.arrow")
+
     def _path(self, name: str) -> Path:
         return self._folder / name
+
+
+def _read_rows(path: Path) -> pa.Table:
+    """The rows of a chunk, checked, where they lie. Raises: OSError, ArrowException."""
+    with pa.memory_map(str(path)) as file:
+        reader = pa.ipc.open_file(file)
+        if not reader.schema.equals(_VALUES):
+            raise pa.ArrowInvalid("not the rows of a chunk")
+        rows = reader.read_all()
+    # Arrow takes the offsets of what it reads for good.
+    rows.validate(full=True)
+    return rows
 
 
 def _read_bounds(about: dict[str, Any]) -> tuple[Key | None, Key | None]:

@@ -5,14 +5,13 @@ An order is a row of `ledger/backfills`, so that it needs nothing else to be up 
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
 
 from cdc_core.staging.backfills import BackfillState
+from cdc_core.staging.commits import Commits
 from cdc_core.staging.tables import staging_errors
 
 _ORDERS = [BackfillState.PAUSED, BackfillState.RESUMED, BackfillState.CANCELLED]
@@ -26,11 +25,9 @@ class Orders:
 
         Raises: StagingError.
         """
-        self._folder = root / "ledger" / "backfills"
         self._backfill = backfill
         with staging_errors("open ledger/backfills"):
-            is_there = DeltaTable.is_deltatable(str(self._folder))
-            self._version = DeltaTable(self._folder).version() if is_there else -1
+            self._commits = Commits(root / "ledger" / "backfills")
 
     def read(self) -> BackfillState | None:
         """The last order since the last call: paused, resumed or cancelled; None if there is none.
@@ -39,15 +36,9 @@ class Orders:
         """
         newest: BackfillState | None = None
         with staging_errors("read the newest rows of ledger/backfills"):
-            while (commit := self._commit_path(self._version + 1)).exists():
-                for line in commit.read_text(encoding="utf-8").splitlines():
-                    if (added := json.loads(line).get("add")) is not None:
-                        newest = self._read_file(self._folder / added["path"]) or newest
-                self._version += 1
+            for path in self._commits.read_added():
+                newest = self._read_file(path) or newest
         return newest
-
-    def _commit_path(self, version: int) -> Path:
-        return self._folder / "_delta_log" / f"{version:020}.json"
 
     def _read_file(self, path: Path) -> BackfillState | None:
         is_own = (pc.field("backfill_id") == self._backfill) & pc.field("chunk").is_null()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from cdc_core.staging.commits import Commits
 from cdc_core.staging.tables import staging_errors
 from cdc_core.vocabulary import Lsn, Operation, Position
 
@@ -43,28 +43,15 @@ class Tail:
 
     def __init__(self, root: Path) -> None:
         """Begin behind the newest commit; the log need not be there yet. Raises: StagingError."""
-        self._folder = root / "staging" / "changes"
         with staging_errors("open the log"):
-            is_there = DeltaTable.is_deltatable(str(self._folder))
-            self._version = DeltaTable(self._folder).version() if is_there else -1
+            self._commits = Commits(root / "staging" / "changes")
 
     def read(self) -> Iterator[Staged]:
         """What was committed since the last call. Raises: StagingError."""
         with staging_errors("read the log's newest commits"):
-            while (commit := self._commit_path(self._version + 1)).exists():
-                actions = map(json.loads, commit.read_text(encoding="utf-8").splitlines())
-                for action in actions:
-                    if "add" in action:
-                        yield from self._read_file(self._folder / action["add"]["path"])
-                self._version += 1
-
-    def _commit_path(self, version: int) -> Path:
-        return self._folder / "_delta_log" / f"{version:020}.json"
-
-    @staticmethod
-    def _read_file(path: Path) -> Iterator[Staged]:
-        is_ours = pc.field("op").isin(_OPERATIONS)
-        yield from _take(pq.read_table(path, columns=_COLUMNS, filters=is_ours))
+            is_ours = pc.field("op").isin(_OPERATIONS)
+            for path in self._commits.read_added():
+                yield from _take(pq.read_table(path, columns=_COLUMNS, filters=is_ours))
 
 
 def _take(rows: pa.Table) -> Iterator[Staged]:

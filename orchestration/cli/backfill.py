@@ -167,18 +167,20 @@ def _require_either(named: list[str] | None, *, is_all: bool, before: str = "") 
 
 
 def _choose_tables(settings: Settings, named: list[str] | None, *, is_all: bool) -> list[TableName]:
-    from cdc_core.source.connection import open_connection
+    from cdc_core.source.connection import LOCK_S, open_connection
     from cdc_core.source.creation import list_keyed_tables
     from cdc_core.source.identity import list_published_tables
-    from orchestration.backfill_queue import read_queue
+    from orchestration.backfill_queue import QueueReader
 
     if named:
         _require_either(named, is_all=is_all)
         return parse_tables(named)
     if not is_all:
-        return [waiting.table for waiting in read_queue(settings)]
+        return [waiting.table for waiting in QueueReader(settings).read()]
     source = settings.source
-    with closing(open_connection(source, application_name="walgate backfill")) as connection:
+    with closing(
+        open_connection(source, application_name="walgate backfill", lock_s=LOCK_S)
+    ) as connection:
         published = list_published_tables(connection, source.publication)
         keyed = set(list_keyed_tables(connection))
     for table in published:

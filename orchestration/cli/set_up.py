@@ -70,12 +70,15 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="Answer as JSON.")] = False,
 ) -> int:
     """Find every problem of the source, each with its fix; exit 1 on an error."""
-    from cdc_core.source.connection import open_connection
+    from cdc_core.source.connection import LOCK_S, open_connection
     from cdc_core.source.preflight import find_problems
 
     settings = context.obj.load_settings()
-    with closing(open_connection(settings.source, application_name="walgate check")) as connection:
-        problems = find_problems(connection, settings.source, settings.tables)
+    source = settings.source
+    with closing(
+        open_connection(source, application_name="walgate check", lock_s=LOCK_S)
+    ) as connection:
+        problems = find_problems(connection, source, settings.tables)
     if as_json:
         answer = {"version": ANSWER_VERSION, "problems": [asdict(p) for p in problems]}
         typer.echo(json.dumps(answer, indent=2))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+
 from cdc_core.backfill.chunk_size import AIM_BYTES, AIM_S, ChunkSize
 from cdc_core.backfill.sharing import WAITING_BYTES, Sharing
+
+DEADLINE_S = 30.0
 
 
 class Clock:
@@ -80,3 +84,16 @@ def test_the_source_is_looked_at_now_and_then() -> None:
     assert sharing.held == "slot"
     clock.now += 2
     assert sharing.held is None
+
+
+def test_reads_begin_and_end_while_the_source_is_looked_at() -> None:
+    begun: list[bool] = []
+
+    def look() -> None:
+        thread = threading.Thread(target=lambda: begun.append(sharing.try_begin()), daemon=True)
+        thread.start()
+        thread.join(DEADLINE_S)
+
+    sharing = Sharing(1, look=look)
+    assert sharing.held is None
+    assert begun == [True]

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -38,7 +38,7 @@ from tests.walgate_command import REPOSITORY, walgate_command, walgate_environme
 
 # Changes of another table, whose age tells what a backfill beside them costs.
 _PULSE_S = 0.02
-_ALONE_S = 15.0
+_ALONE = 600
 
 
 class Backfills:
@@ -78,8 +78,8 @@ class Backfills:
         settings = write_configuration(self._database, folder)
         lake = Lake.of(settings)
         with self._capturing(folder) as capture:
-            with self._changing("alone", settings):
-                threading.Event().wait(_ALONE_S)
+            with self._changing("alone", settings) as count:
+                wait_for(lambda: count() >= _ALONE, DEADLINE_S, f"{_ALONE} changes")
             worker, answer = self._start_worker(folder)
             with (
                 self._changing("beside a backfill", settings),
@@ -135,20 +135,26 @@ class Backfills:
         return worker, answer
 
     @contextmanager
-    def _changing(self, name: str, settings: Settings) -> Iterator[None]:
-        """Change another table while a block runs; keep how old its changes were at `live`."""
+    def _changing(self, name: str, settings: Settings) -> Iterator[Callable[[], int]]:
+        """Change another table while a block runs; keep how old its changes were at `live`.
+
+        Lend how many there were so far.
+        """
         over = threading.Event()
+        made = 0
         since = Bound(1, Lsn(self._current_lsn()))
 
         def change() -> None:
+            nonlocal made
             with psycopg.connect(self._database.dsn, autocommit=True) as connection:
                 while not over.wait(_PULSE_S):
                     connection.execute("insert into pulse default values")
+                    made += 1
 
         thread = threading.Thread(target=change, daemon=True)
         thread.start()
         try:
-            yield
+            yield lambda: made
         finally:
             over.set()
             thread.join()

@@ -52,7 +52,7 @@ class Session:
         values = [[str(n), f"read {n}"] for n in range(size)]
         self.chunk = Chunk(
             complete(announced, 0),
-            pa.array(values, DECODED_SCHEMA.field("values").type),
+            pa.chunked_array([values[:1], values[1:]], DECODED_SCHEMA.field("values").type),
             None,
             ("9",),
         )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cdc_core.backfill.steps import Begin, format_step
 from cdc_core.capture.loop import Bound, CaptureLoop
 from cdc_core.capture.marker import Marker
 from cdc_core.capture.progress import Progress
@@ -20,7 +21,7 @@ from cdc_core.errors import SourceError
 from cdc_core.settings import CaptureSettings
 from cdc_core.staging.epochs import Epoch
 from cdc_core.vocabulary import Lsn, TransactionId
-from tests.capture.stream import Sent, Step, complete
+from tests.capture.stream import TIME_US, Sent, Step, complete
 from tests.deadline import wait_for
 from tests.protocol import encoding
 from tests.twins import MemoryLog, MemoryStream, Storage
@@ -175,6 +176,25 @@ def test_a_run_is_idle_once_all_that_was_there_is_staged(tmp_path: Path) -> None
     loop.start()
     wait_for(lambda: run.progress.idle_at, 30.0, "the run to be idle")
     assert run.progress.staged == MARKS_FROM + 48
+    stop.set()
+    loop.join()
+
+
+def test_what_somebody_waits_for_is_staged_at_once(tmp_path: Path) -> None:
+    step = format_step(Begin("a" * 32, "b" * 32, "public.a")).encode()
+    run = Run(frames_of(SENT), tmp_path / "spool", settings={"batch_seconds": 3600})
+    at = MARKS_FROM + 48
+    run.stream.follow_first_arrival(
+        [
+            encoding.begin(at, TIME_US, 77),
+            encoding.logical_message(1, at, b"walgate", step),
+            encoding.commit(at, at + 48, TIME_US),
+        ]
+    )
+    stop = threading.Event()
+    loop = threading.Thread(target=run.loop.run, args=[Bound(stop)])
+    loop.start()
+    wait_for(lambda: run.progress.staged == at + 48, 30.0, "the step to be staged")
     stop.set()
     loop.join()
 

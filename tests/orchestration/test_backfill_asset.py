@@ -10,7 +10,8 @@ import pytest
 
 from cdc_core.settings import load_settings
 from cdc_core.vocabulary import TableName
-from orchestration.backfill_asset import BACKFILL_KEY, build_backfill_asset
+from orchestration.backfill_asset import build_backfill_asset
+from orchestration.backfill_events import BACKFILL_KEY
 from orchestration.known_tables import add_partitions, find_tables, partition_key
 from tests.backfill.folded_log import fold, read_source
 from tests.fix_pipeline import Pipeline
@@ -28,7 +29,7 @@ def instance() -> Iterator[dg.DagsterInstance]:
 
 
 def run(
-    pipeline: Pipeline, instance: dg.DagsterInstance, partition: str, **config: Any
+    pipeline: Pipeline, instance: dg.DagsterInstance, partition: str | None, **config: Any
 ) -> dg.ExecuteInProcessResult:
     """Launch the asset for one table."""
     settings = load_settings(pipeline.folder / "walgate.toml", {})
@@ -82,6 +83,29 @@ def test_a_bare_click_says_what_it_would_do_and_the_next_does_it(
     (failure,) = refused.get_step_failure_events()
     assert "public.notes: `where` is no condition" in str(failure.step_failure_data.error)
     assert run(pipeline, instance, notes, action="pause").success
+
+
+def test_one_run_reads_several_tables_and_fills_the_partition_of_each(
+    pipeline: Pipeline, instance: dg.DagsterInstance, database18: Database
+) -> None:
+    for name in ("notes", "other"):
+        database18.execute(f"create table {name} (id bigint primary key)")
+        database18.execute(f"insert into {name} select generate_series(1, 700)")
+    # It cannot be read, and keeps the others neither from being read nor from being told of.
+    database18.execute("create table keyless (id bigint)")
+    tables = ["public/keyless", "public/notes", "public/other"]
+    result = run(pipeline, instance, None, tables=tables, dry_run=False)
+    (failure,) = result.get_step_failure_events()
+    assert "public.keyless" in str(failure.step_failure_data.error)
+    made = instance.fetch_materializations(BACKFILL_KEY, limit=9).records
+    assert sorted(str(one.partition_key) for one in made) == tables[1:]
+    for one in made:
+        assert one.asset_materialization is not None
+        told = {name: value.value for name, value in one.asset_materialization.metadata.items()}
+        assert (told["rows"], told["percent"], told["state"]) == (700, 100, "done")
+    refused = run(pipeline, instance, None)
+    (failure,) = refused.get_step_failure_events()
+    assert "no table is chosen" in str(failure.step_failure_data.error)
 
 
 def test_a_wrong_number_is_refused(

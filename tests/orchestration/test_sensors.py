@@ -2,15 +2,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import dagster as dg
 import psutil
+import psycopg
 import pytest
 
 from cdc_core.settings import Settings, load_settings
+from cdc_core.source.connection import open_briefly
 from cdc_core.staging.backfills import BackfillLedger, BackfillState, Begun
 from cdc_core.vocabulary import Lsn, Position, TableName
+from orchestration import backfill_queue
 from orchestration.assembly import build_definitions
 from orchestration.hosting import WORKER_TAG, format_worker
 from orchestration.relaunch import PARTITION_TAG
@@ -50,11 +55,16 @@ class Deployment:
         return request
 
     def add_run(
-        self, job: str, status: dg.DagsterRunStatus, worker: str, partition: str | None = None
+        self,
+        job: str,
+        status: dg.DagsterRunStatus,
+        worker: str,
+        partition: str | None = None,
+        config: Mapping[str, Any] | None = None,
     ) -> dg.DagsterRun:
         tags = {WORKER_TAG: worker} | ({PARTITION_TAG: partition} if partition else {})
         return self.instance.create_run_for_job(
-            self.definitions.resolve_job_def(job), status=status, tags=tags
+            self.definitions.resolve_job_def(job), status=status, tags=tags, run_config=config
         )
 
 
@@ -178,15 +188,32 @@ def test_a_merge_that_a_person_clicked_is_waited_for(
     deployment.request("merge_staged_changes")
 
 
-def test_tables_that_may_lack_rows_are_read_by_a_run_each(
-    deployment: Deployment, pipeline: Pipeline, database18: Database, alive: str, gone: str
+def test_tables_that_may_lack_rows_are_read_by_runs(
+    deployment: Deployment,
+    pipeline: Pipeline,
+    database18: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    alive: str,
+    gone: str,
 ) -> None:
     sensor = "backfill_queued_tables"
+    questions: list[str] = []
+
+    def connect(*arguments: Any, **named: Any) -> psycopg.Connection:
+        questions.append(named["application_name"])
+        return open_briefly(*arguments, **named)
+
+    monkeypatch.setattr(backfill_queue, "open_briefly", connect)
     assert deployment.reason(sensor) == "no table waits for a backfill"
     database18.execute("create table keyless (id bigint)")
     database18.execute(TABLE)
     database18.execute("insert into notes values (1, 'one')")
-    assert deployment.reason(sensor) == "1 tables wait; capture does not hold the slot now"
+    # What the source said holds for a minute.
+    assert deployment.reason(sensor) == "no table waits for a backfill"
+    assert len(questions) == 1
+    later = time.monotonic() + 61
+    monkeypatch.setattr(backfill_queue, "read_clock", lambda: later)
+    assert deployment.reason(sensor) == "1 table waits; capture does not hold the slot now"
     capture = pipeline.start_streaming()
     request = deployment.request(sensor)
     assert (request.partition_key, request.run_key) == ("public/notes", "public/notes first")
@@ -208,9 +235,36 @@ def test_tables_that_may_lack_rows_are_read_by_a_run_each(
     queue_tables(lake, [notes], reason="the slot was lost", since=Bound(1, Lsn(9)))
     config = deployment.request(sensor).run_config["ops"]["backfill"]["config"]
     assert config == {"dry_run": False, "anew": True}
+    database18.execute("create table more (id bigint primary key)")
+    asked = len(questions)
+    # The log announces it, which is looked at each time.
+    database18.execute("insert into more values (1)")
+    pipeline.wait_until_staged(pipeline.current_lsn())
+    requests = deployment.tick(sensor).run_requests or []
+    assert [one.partition_key for one in requests] == ["public/more", "public/notes"]
+    assert 0 < len(questions) - asked <= 2, questions
     done = run_walgate("backfill", "--anew", folder=pipeline.folder)
     assert done.exit_code == 0, done
     assert deployment.reason(sensor) == "no table waits for a backfill"
+    pipeline.finish(capture)
+
+
+def test_small_tables_are_read_by_one_run_that_is_told_from_others(
+    deployment: Deployment, pipeline: Pipeline, database18: Database, alive: str
+) -> None:
+    sensor = "backfill_queued_tables"
+    for name in ("one", "two"):
+        database18.execute(f"create table {name} (id bigint primary key)")
+    capture = pipeline.start_streaming()
+    request = deployment.request(sensor)
+    assert request.partition_key is None
+    config = {"dry_run": False, "anew": False, "tables": ["public/one", "public/two"]}
+    assert request.run_config["ops"]["backfill"]["config"] == config
+    assert request.tags["walgate/tables"] == "public/one, public/two"
+    job = deployment.definitions.resolve_job_def("backfill_tables")
+    assert dg.validate_run_config(job, request.run_config)
+    run = deployment.add_run("backfill_tables", Status.STARTED, alive, config=request.run_config)
+    assert deployment.reason(sensor) == f"run {run.run_id[:8]} reads 2 tables"
     pipeline.finish(capture)
 
 

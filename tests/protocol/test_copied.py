@@ -18,6 +18,7 @@ TEXTS = st.one_of(
     st.text(st.characters(codec="utf-8", exclude_characters="\0")),
     st.text("\\Nnrtbfv.\t\n\r\b\f\v é"),
 )
+PLAIN = st.one_of(st.none(), st.text("Nab v.\x01\x07\x0e"))
 
 
 def escape(text: str | None) -> str:
@@ -32,6 +33,17 @@ def escape(text: str | None) -> str:
 def test_texts_of_all_sorts_come_back(rows: list[tuple[str | None, ...]]) -> None:
     data = "".join("\t".join(map(escape, row)) + "\n" for row in rows)
     assert parse_copied(data.encode()).to_pylist() == [text for row in rows for text in row]
+
+
+@given(st.lists(st.tuples(PLAIN, PLAIN)))
+def test_what_is_simple_is_read_as_beside_what_is_not(rows: list[tuple[str | None, ...]]) -> None:
+    data = "".join("\t".join(map(escape, row)) + "\n" for row in rows).encode()
+    simple = parse_copied(data)
+    assert simple.to_pylist() == [text for row in rows for text in row]
+    for hard in ("\\\\\t\\N\n", "\\\\N\té\n", "\\N\té\n"):
+        beside = parse_copied(bytearray(data + hard.encode()))
+        beside.validate(full=True)
+        assert beside.slice(0, len(simple)).equals(simple)
 
 
 def test_what_the_server_writes_is_read_as_its_values(database18: Database) -> None:

@@ -161,7 +161,7 @@ def test_a_backfill_that_runs_meanwhile_begins_again_in_the_new_epoch(
         filled, tables=[str(ORDERS)], WALGATE_HOLD_AT=f"after_chunk_stored={held}"
     )
     spool = filled.root / "spool"
-    wait_for(lambda: list(spool.glob("chunk-*.parquet")), DEADLINE_S, "a chunk to stand open")
+    wait_for(lambda: list(spool.glob("chunk-*.arrow")), DEADLINE_S, "a chunk to stand open")
     filled.finish(capture)
     drop_slot(filled)
     change(filled)

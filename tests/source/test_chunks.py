@@ -168,3 +168,31 @@ def test_a_table_that_is_not_published_is_refused(database: Database, read: Read
     with pytest.raises(SourceError, match=r"public\.t is not in publication walgate") as caught:
         read("t")
     assert "walgate publish" in caught.value.fix
+
+
+def test_rows_of_many_pieces_come_whole_and_end_where_they_are_too_many(
+    database18: Database,
+) -> None:
+    database18.execute("create table t (a text primary key, b text)")
+    database18.execute(
+        "insert into t select lpad(i::text, 6, '0'), repeat('x', 193)"
+        " from generate_series(1, 3000) i"
+    )
+    database18.execute("create publication walgate for all tables")
+    reader = ChunkReader(SourceSettings(dsn=database18.dsn), TableName("public", "t"))
+    row_bytes = 6 + 1 + 193 + 1
+    with reader.lock():
+        opened = reader.look()
+        for most, count in (
+            (None, 3000),
+            (3000 * row_bytes + 1, 3000),
+            (1500 * row_bytes, 1500),
+            (1500 * row_bytes - 1, 1500),
+            (1500 * row_bytes + 1, 1501),
+            (1, 1),
+        ):
+            rows, is_whole = opened.read_rows(["a", "b"], low=None, high=None, most_bytes=most)
+            assert rows.to_pylist() == [[f"{n + 1:06}", "x" * 193] for n in range(count)]
+            assert is_whole == (count == 3000)
+            assert most is None or count == 1 or rows.num_chunks > 1
+    reader.close()

@@ -8,7 +8,7 @@ from typing import Any
 from cdc_core.vocabulary import Column, Relation, ReplicaIdentity, TableName
 
 OIDS = {"int4": 23, "int8": 20, "text": 25, "numeric": 1700, "float8": 701, "date": 1082,
-        "timestamptz": 1184, "uuid": 2950, "bytea": 17, "bool": 16}  # fmt: skip
+        "timestamp": 1114, "timestamptz": 1184, "uuid": 2950, "bytea": 17, "bool": 16}  # fmt: skip
 
 Entry = tuple[Relation, dict[str, Any]]
 

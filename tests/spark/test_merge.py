@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import date
+from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -274,3 +274,15 @@ def test_a_limited_merge_leaves_other_tables_where_they_were(
     assert [list(done.tables) for done in small.merge()] == [["public.other"]]
     assert small.rows(other) == [(1,)]
     assert small.merge() == []
+
+
+@pytest.mark.parametrize("small_bytes", [0, merge.SMALL_TABLE_BYTES])
+def test_a_table_gets_its_first_column_of_a_type_that_delta_must_be_told_of(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_bytes: int
+) -> None:
+    monkeypatch.setattr(merge, "SMALL_TABLE_BYTES", small_bytes)
+    small = SmallLake(spark, tmp_path)
+    timed = make_relation("t", "k int4, at timestamp")
+    small.merge([insert(make_relation("t", "k int4"), "1")])
+    small.merge([insert(timed, "2", "2026-11-22 01:02:03")])
+    assert small.rows(timed) == [(1, None), (2, datetime(2026, 11, 22, 1, 2, 3))]  # noqa: DTZ001 - of no zone.

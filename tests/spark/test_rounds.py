@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from cdc_core.errors import MergeError, Retry
 from spark_jobs.ledger import find_cut
 from spark_jobs.rounds import Round, follow
 from tests.spark.relations import insert, make_relation, mark
@@ -112,3 +113,27 @@ def test_a_merge_with_no_time_to_linger_takes_what_was_staged_and_no_more(
         on_round=add,
     )
     assert len(rounds) == 1
+
+
+def test_a_table_that_cannot_be_merged_keeps_no_other_from_being_merged(small: SmallLake) -> None:
+    broken, sound = make_relation("broken", "k int4"), make_relation("sound", "k int4")
+    small.merge([insert(broken, "1"), insert(sound, "1")])
+    files = {path: path.read_bytes() for path in small.lake.locate(broken.table).glob("*.parquet")}
+    for path in files:
+        path.write_bytes(b"damaged by hand")
+    ends = small.commit([insert(broken, "2"), insert(sound, "2")])
+    rounds: list[Round] = []
+    for _ in range(2):
+        with pytest.raises(MergeError, match=r"could be merged: public\.broken: \w+") as caught:
+            small.merge(on_round=rounds.append)
+        assert caught.value.retry is Retry.LATER
+    assert [(done.cut.lsn, list(done.tables)) for done in rounds] == [(ends[0], ["public.sound"])]
+    assert small.rows(sound) == [(1,), (2,)]
+    cut = find_cut(small.lake)
+    assert cut is not None
+    assert cut.merged["public.broken"] < cut.merged["public.sound"] == cut.bound
+    for path, content in files.items():
+        path.write_bytes(content)
+        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+    small.merge()
+    assert small.rows(broken) == [(1,), (2,)]

@@ -1,0 +1,33 @@
+"""The newest commits of a Delta table, followed by its log alone: nothing is opened for them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+
+class Commits:
+    """What is committed to one table from now on."""
+
+    def __init__(self, folder: Path) -> None:
+        """Begin behind the newest commit; the table need not be there yet. Raises: DeltaError."""
+        self._folder = folder
+        is_there = DeltaTable.is_deltatable(str(folder))
+        self._version = DeltaTable(folder).version() if is_there else -1
+
+    def read_added(self) -> Iterator[Path]:
+        """The files that were added since the last call, in order. Raises: OSError.
+
+        Source: the Delta protocol, sections Delta Log Entries and Add File and Remove File.
+        """
+        while (commit := self._commit_path(self._version + 1)).exists():
+            for line in commit.read_text(encoding="utf-8").splitlines():
+                if (added := json.loads(line).get("add")) is not None:
+                    yield self._folder / added["path"]
+            self._version += 1
+
+    def _commit_path(self, version: int) -> Path:
+        return self._folder / "_delta_log" / f"{version:020}.json"

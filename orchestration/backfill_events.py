@@ -1,0 +1,87 @@
+"""What a run tells Dagster of its backfills: observations on the way, a partition when done."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import dagster as dg
+
+from cdc_core.backfill.results import Progress
+from cdc_core.staging.backfills import BackfillState
+from cdc_core.vocabulary import TableName
+
+BACKFILL_KEY = dg.AssetKey(["backfill"])
+# An event costs tens of milliseconds.
+_OBSERVE_S = 15.0
+
+Event = dg.AssetMaterialization | dg.AssetObservation
+
+
+class BackfillReports:
+    """What was told of each table of one run, and when."""
+
+    def __init__(
+        self, tell: Callable[[Event], None], partitions: Mapping[TableName, str], *, is_whole: bool
+    ) -> None:
+        """Nothing has begun; `is_whole` where a table that is done fills its partition."""
+        self._tell = tell
+        self._partitions = partitions
+        self._is_whole = is_whole
+        self._began: dict[TableName, tuple[float, int]] = {}
+        self._told: dict[TableName, tuple[float, BackfillState]] = {}
+
+    def tell(self, table: TableName, progress: Progress) -> None:
+        """Tell of a new state at once, of rows as often as events may be written."""
+        now = time.monotonic()
+        began, rows_before = self._began.setdefault(table, (now, progress.rows))
+        told_at, state = self._told.get(table, (now, BackfillState.BEGUN))
+        if progress.state == state and now - told_at < _OBSERVE_S:
+            self._told.setdefault(table, (now, state))
+            return
+        self._told[table] = (now, progress.state)
+        rate = (progress.rows - rows_before) / max(now - began, 0.001)
+        metadata = {"table": str(table)} | describe_progress(progress, now - began, rate)
+        partition = self._partitions[table]
+        # A part does not fill the partition of its table.
+        if progress.state is BackfillState.DONE and self._is_whole:
+            known = _leave_out_unknown(metadata)
+            self._tell(dg.AssetMaterialization(BACKFILL_KEY, partition=partition, metadata=known))
+        else:
+            self._tell(observe(partition, metadata))
+
+
+def observe(partition: str, metadata: Mapping[str, Any]) -> dg.AssetObservation:
+    """An observation of a table; what is not known is left out."""
+    known = _leave_out_unknown(metadata)
+    return dg.AssetObservation(BACKFILL_KEY, partition=partition, metadata=known)
+
+
+def describe_progress(progress: Progress, seconds: float, rate: float) -> dict[str, Any]:
+    """How far a backfill has come, after so many seconds at so many rows a second."""
+    estimated = progress.rows_estimated
+    percent, left = None, None
+    if progress.state is BackfillState.DONE:
+        percent = 100
+    elif estimated:
+        # It may be too low: only what is done is all of it.
+        percent = min(99, 100 * progress.rows // estimated)
+        left = max(0, estimated - progress.rows)
+    return {
+        "state": str(progress.state),
+        "reason": progress.reason,
+        "rows": progress.rows,
+        "rows_estimated": estimated,
+        "percent": percent,
+        "chunks": progress.chunks,
+        "stale_dropped": progress.stale,
+        "not_removed": progress.unswept,
+        "seconds": round(seconds, 1),
+        "rows_per_second": round(rate, 1),
+        "seconds_left": round(left / rate, 1) if left is not None and rate > 0 else None,
+    }
+
+
+def _leave_out_unknown(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in metadata.items() if value is not None}

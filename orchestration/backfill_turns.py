@@ -1,0 +1,102 @@
+"""Which of the tables that wait for a backfill have their turn, and which share a run: pure.
+
+A run takes a process and seconds to start, so small tables share one, in the order in which they
+wait. A table that was tried twice in vain has one of its own: it spoils nobody else's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from orchestration.backfill_queue import Waiting
+from orchestration.known_tables import partition_key
+from orchestration.relaunch import Seen, choose_pause
+
+# As Dagster names the op of the asset; no job may bear that name.
+OP_NAME = "backfill"
+# Each has connections and a process of its own.
+MOST_AT_ONCE = 2
+# What comes in a minute or so: a larger table has its run, its progress and its end for itself.
+_TOGETHER_BYTES = 1 << 30
+_TOGETHER_TABLES = 200
+_ALONE_AFTER = 2
+# Tries that are older say nothing of the next.
+RECENT_S = 3600.0
+
+
+@dataclass(slots=True)
+class Group:
+    """The partitions that one run is to read, and the key under which it is launched once."""
+
+    run_key: str
+    is_anew: bool
+    partitions: list[str]
+    size: int
+    is_closed: bool = False
+
+    def takes(self, one: Waiting) -> bool:
+        """Whether a table may share the run."""
+        return (
+            not self.is_closed
+            and one.is_anew == self.is_anew
+            and self.size + one.size <= _TOGETHER_BYTES
+            and len(self.partitions) < _TOGETHER_TABLES
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What is to be launched, or why nothing is."""
+
+    groups: list[Group] = field(default_factory=list)
+    reason: str = ""
+
+
+def find_partitions_of(run: Seen) -> set[str]:
+    """The partitions of asset `backfill` that a run reads; none of a run of anything else."""
+    config = run.config.get("ops", {}).get(OP_NAME, {}).get("config", {})
+    return {*config.get("tables", ())} | ({run.partition} if run.partition else set())
+
+
+def choose_turn(waiting: Sequence[Waiting], runs: Sequence[Seen], *, now: float) -> Turn:
+    """Give the first of the waiting tables their turn, as far as few runs take them.
+
+    `runs` are those of the last hour and all that are under way, newest first, of whatever tables.
+    A table whose last runs were of no use waits longer after each.
+    """
+    active = [run for run in runs if run.is_active]
+    busy = {partition for run in active for partition in find_partitions_of(run)}
+    groups: list[Group] = []
+    reasons = [f"run {run.short_id} reads {_describe(find_partitions_of(run))}" for run in active]
+    for one in waiting:
+        key = partition_key(one.table)
+        if key in busy:
+            continue
+        own = [run for run in runs if key in find_partitions_of(run)]
+        tries = [run for run in own if run.ended_at and now - run.ended_at < RECENT_S]
+        pause = choose_pause(len(tries), own[0].retry) if tries else 0.0
+        due = (own[0].ended_at or now) + pause if tries else now
+        if now < due:
+            reasons.append(
+                f"{key} waits {due - now:.0f} s: run {own[0].short_id}, try {len(tries)},"
+                f" ended {own[0].status.value}"
+            )
+            continue
+        is_alone = len(tries) >= _ALONE_AFTER
+        shared = None if is_alone else next((g for g in groups if g.takes(one)), None)
+        if shared is not None:
+            shared.partitions.append(key)
+            shared.size += one.size
+        elif len(active) + len(groups) < MOST_AT_ONCE:
+            # Another than that of any run before it, so that a request is carried out once.
+            run_key = f"{key} after:{runs[0].run_id}" if runs else f"{key} first"
+            groups.append(Group(run_key, one.is_anew, [key], one.size, is_closed=is_alone))
+        else:
+            reasons.append(f"{len(waiting)} tables wait, {MOST_AT_ONCE} runs read at a time")
+            break
+    return Turn(groups, "; ".join(reasons))
+
+
+def _describe(partitions: set[str]) -> str:
+    return f"{len(partitions)} tables" if len(partitions) > 1 else "".join(partitions)

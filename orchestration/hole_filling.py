@@ -1,0 +1,164 @@
+"""Job `fill_holes` and its sensor: rows with holes are read again by themselves, key by key.
+
+A run is asked for once for the very rows that have holes, each known by the change that left it:
+what a run has read again is not asked for a second time before a merge has brought it, and a row
+that keeps its hole, for it changed once more meanwhile, is another row by then.
+"""
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import dagster as dg
+
+from cdc_core.errors import SourceError, StagingError
+from cdc_core.settings import Settings
+from cdc_core.vocabulary import TableName
+from orchestration.backfill import reread_keys
+from orchestration.backfill_sensor import find_capture_away
+from orchestration.holes import HoleReader
+from orchestration.hosting import RUN_TAGS, host_loop
+from orchestration.relaunch import (
+    Decision,
+    Launch,
+    Seen,
+    Skip,
+    apply_decision,
+    choose_pause,
+    decide_on_active,
+    default_status,
+    read_clock,
+    read_runs,
+)
+from orchestration.table_reports import table_key
+from spark_jobs.holes import Hole, sign
+
+JOB_NAME = "fill_holes"
+SIGN_TAG = "walgate/holes"
+_INTERVAL_S = 30
+# A run begins with the oldest; the next one goes on.
+_MOST_KEYS = 10_000
+# Tries that are older say nothing of the next.
+_RECENT_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """A run that was launched, and for which rows."""
+
+    run: Seen
+    sign: str | None
+
+
+def build_fill_holes_job(settings: Settings) -> dg.JobDefinition:
+    """The job that reads again what has holes."""
+
+    @dg.op(
+        # No op bears the name of a job.
+        name="read_rows_again",
+        description="Reads the rows again that lack a TOAST value which the stream never sent.",
+    )
+    def fill_holes(context: dg.OpExecutionContext) -> None:
+        filled: dict[TableName, int] = {}
+        holes = HoleReader(settings).read()
+
+        def work(stop: threading.Event) -> None:
+            for table, found in _choose(holes.fillable).items():
+                keys = sorted({hole.key for hole in found})
+                if reread_keys(settings, table, keys, stop=stop):
+                    filled[table] = len(keys)
+
+        host_loop(context, work, most_s=None)
+        for table, count in filled.items():
+            metadata = {"holes": len(holes.fillable[table]), "keys_read_again": count}
+            context.log_event(dg.AssetObservation(table_key(table), metadata=metadata))
+
+    @dg.job(
+        name=JOB_NAME,
+        description="Fills holes: reads rows again, key by key, while the stream goes on.",
+        executor_def=dg.in_process_executor,
+        tags=RUN_TAGS,
+    )
+    def job() -> None:
+        fill_holes()
+
+    return job
+
+
+def build_fill_holes_sensor(settings: Settings) -> dg.SensorDefinition:
+    """The sensor that launches it when there is something to read again."""
+    reader = HoleReader(settings)  # Lives as long as the code server; nothing rests on it.
+
+    @dg.sensor(
+        name=JOB_NAME,
+        job_name=JOB_NAME,
+        minimum_interval_seconds=_INTERVAL_S,
+        default_status=default_status(
+            runs=settings.dagster.autostart and settings.backfill.automatic
+        ),
+        description=(
+            "Has rows read again that lack a TOAST value which the stream never sent, of tables"
+            " that were read whole; waits longer after each run, for the next merge in any case."
+        ),
+    )
+    def fill_holes(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        now = read_clock()
+        tries = [
+            Try(run, _read_sign(context.instance, run))
+            for run in read_runs(context.instance, JOB_NAME, since=now - _RECENT_S)
+        ]
+        active = decide_on_active([one.run for one in tries], doing="fills holes", now=now)
+        if active is not None:
+            return apply_decision(context, active, lambda key: dg.RunRequest(run_key=key))
+        try:
+            holes = reader.read()
+        except (SourceError, StagingError) as error:
+            return dg.SensorResult(skip_reason=str(error))
+        chosen = _choose(holes.fillable)
+        if not chosen:
+            left = "; ".join(f"{table}: {reason}" for table, reason in holes.left.items())
+            return dg.SensorResult(skip_reason=left or "no row has holes")
+        if (away := find_capture_away(settings)) is not None:
+            return dg.SensorResult(skip_reason=f"{_count(chosen)}; {away}")
+        signed = sign([hole for found in chosen.values() for hole in found])
+        return apply_decision(
+            context,
+            decide(_count(chosen), signed, tries, now=now),
+            lambda key: dg.RunRequest(run_key=key, tags={SIGN_TAG: signed}),
+        )
+
+    return fill_holes
+
+
+def decide(what: str, signed: str, tries: Sequence[Try], *, now: float) -> Decision:
+    """Launch a run for rows of this signature, unless one has read just these; newest try first."""
+    if not tries:
+        return Launch(f"{signed} first")
+    last = tries[0]
+    if last.run.status is dg.DagsterRunStatus.SUCCESS and last.sign == signed:
+        return Skip(f"{what}: run {last.run.short_id} has read them again, a merge brings them")
+    recent = [one for one in tries if now - (one.run.ended_at or now) < _RECENT_S]
+    due = (last.run.ended_at or now) + choose_pause(len(recent), last.run.retry)
+    if recent and now < due:
+        return Skip(f"{what}: next try in {due - now:.0f} s, after run {last.run.short_id}")
+    return Launch(f"{signed} after:{last.run.run_id}")
+
+
+def _choose(fillable: Mapping[TableName, list[Hole]]) -> dict[TableName, list[Hole]]:
+    """As many as one run reads, tables in order of name."""
+    room = _MOST_KEYS
+    chosen: dict[TableName, list[Hole]] = {}
+    for table, holes in sorted(fillable.items()):
+        if room > 0:
+            chosen[table] = holes[:room]
+            room -= len(chosen[table])
+    return chosen
+
+
+def _count(chosen: Mapping[TableName, list[Hole]]) -> str:
+    return ", ".join(f"{table}: {len(holes):,} rows with holes" for table, holes in chosen.items())
+
+
+def _read_sign(instance: dg.DagsterInstance, run: Seen) -> str | None:
+    record = instance.get_run_by_id(run.run_id)
+    return None if record is None else record.tags.get(SIGN_TAG)

@@ -1,0 +1,55 @@
+"""What Spark fails at is one table's own trouble, and keeps no other from being merged."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+from cdc_core.errors import MergeError, Retry
+from spark_jobs.read_only import explain_refusal
+
+_logger = logging.getLogger("walgate.merge")
+
+
+class Failures:
+    """Those of one round."""
+
+    def __init__(self) -> None:
+        """Nothing has failed yet."""
+        self._errors: dict[str, PySparkException | Py4JJavaError] = {}
+
+    @contextmanager
+    def apart(self, table: str) -> Iterator[None]:
+        """Run a block that is about one table; what Spark raises is kept. Raises: all else."""
+        try:
+            yield
+        except (PySparkException, Py4JJavaError) as error:
+            self._errors[table] = error
+            fields = {"table": table, "reason": _explain(error)}
+            _logger.warning("merge of a table failed", extra={"fields": fields})
+
+    def require_none(self) -> None:
+        """Go on only where nothing has failed. Raises: MergeError."""
+        if not self._errors:
+            return
+        said = "; ".join(f"{table}: {_explain(error)}" for table, error in self._errors.items())
+        raise MergeError(
+            f"not every table could be merged: {said}",
+            fix="the other tables go on; these do from where they are, once what Spark names is"
+            " mended",
+            retry=Retry.LATER,
+        ) from next(iter(self._errors.values()))
+
+
+def _explain(error: PySparkException | Py4JJavaError) -> str:
+    """Name what happened; Spark's own words may have values of rows."""
+    if isinstance(error, PySparkException):
+        return explain_refusal(error)
+    cause = error.java_exception
+    while cause.getCause() is not None:
+        cause = cause.getCause()
+    return str(cause.getClass().getSimpleName())

@@ -1,0 +1,123 @@
+"""Rows with holes come back by themselves: found, read again once, whole after the next merge."""
+
+from __future__ import annotations
+
+import threading
+
+import dagster as dg
+import pytest
+from pyspark.sql import SparkSession
+
+from cdc_core.backfill.results import Progress
+from cdc_core.settings import Settings, load_settings
+from cdc_core.vocabulary import TableName
+from orchestration.backfill import run_backfills
+from orchestration.hole_filling import (
+    Try,
+    build_fill_holes_job,
+    build_fill_holes_sensor,
+    decide,
+)
+from orchestration.relaunch import Launch, Seen, Skip
+from orchestration.status import read_status
+from orchestration.table_reports import table_key
+from spark_jobs.lake import Lake
+from spark_jobs.rounds import merge_until
+from tests.fix_pipeline import Pipeline
+from tests.postgres_server import Database
+
+T = TableName("public", "t")
+Status = dg.DagsterRunStatus
+NOW = 1_000_000.0
+
+
+def tick(settings: Settings, instance: dg.DagsterInstance) -> dg.RunRequest | str:
+    """The run that the sensor asks for, or why it asks for none."""
+    told = build_fill_holes_sensor(settings)(dg.build_sensor_context(instance=instance))
+    assert isinstance(told, dg.SensorResult)
+    requests = told.run_requests or []
+    return requests[0] if requests else str(told.skip_reason and told.skip_reason.skip_message)
+
+
+def test_history_22_a_hole_that_no_chunk_fills_is_filled_by_itself(
+    pipeline: Pipeline, database18: Database, spark: SparkSession
+) -> None:
+    """A key moves out of what was not read yet into what was, without its unchanged TOAST value."""
+    database18.execute("create table t (id int primary key, v int, big text)")
+    database18.execute("alter table t alter big set storage external")
+    database18.execute(
+        "insert into t select i, i, repeat(md5(i::text), 100) from generate_series(1, 40) i"
+    )
+    pipeline.make_slot_again()
+    capture = pipeline.start_streaming()
+    slowly = {"WALGATE_BACKFILL__ROWS_PER_SECOND": "40"}
+    settings = load_settings(pipeline.folder / "walgate.toml", slowly)
+    session, lake = spark.newSession(), Lake.of(settings)
+
+    def merge() -> None:
+        pipeline.wait_until_staged(pipeline.current_lsn())
+        merge_until(session, lake, round_rows=1_000_000)
+
+    def act(_: TableName, progress: Progress) -> None:
+        if progress.chunks == 1:
+            database18.execute("update t set id = -id where id in (39, 40)")
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert tick(settings, instance) == "no row has holes"
+        run_backfills(
+            settings, [T], chunk_rows=5, parallel=1, stop=threading.Event(), on_progress=act
+        )
+        merge()
+        request = tick(settings, instance)
+        assert isinstance(request, dg.RunRequest), request
+        (table,) = read_status(settings)["tables"]
+        assert table["holes"] == 2
+        job = build_fill_holes_job(settings)
+        assert job.execute_in_process(instance=instance, tags=request.tags).success
+        told = instance.fetch_observations(table_key(T), limit=1).records[0].asset_observation
+        assert told is not None
+        assert {name: value.value for name, value in told.metadata.items()} == {
+            "holes": 2,
+            "keys_read_again": 2,
+        }
+        reason = tick(settings, instance)
+        assert isinstance(reason, str)
+        assert reason.endswith("has read them again, a merge brings them"), reason
+        merge()
+        assert tick(settings, instance) == "no row has holes"
+        (table,) = read_status(settings)["tables"]
+        assert table["holes"] == 0
+    rows = session.read.format("delta").load(str(lake.locate(T)))
+    assert sorted(tuple(row) for row in rows.select("id", "v", "big").collect()) == sorted(
+        database18.query("select id, v, big from t")
+    )
+    pipeline.finish(capture)
+
+
+def ran(number: int, *, ago: float, sign: str = "a", status: Status = Status.SUCCESS) -> Try:
+    seen = Seen(f"{number:08}-run", status, None, "LATER", NOW - ago - 9, NOW - ago)
+    return Try(seen, sign)
+
+
+@pytest.mark.parametrize(
+    ("tries", "expected"),
+    [
+        ([], "a first"),
+        ([ran(1, ago=9000)], None),
+        ([ran(1, ago=1, sign="b")], "a after:00000001-run"),
+        ([ran(1, ago=1, status=Status.FAILURE)], "a after:00000001-run"),
+        # It is not asked for again and again, whatever becomes of it.
+        ([ran(2, ago=4, sign="c"), ran(1, ago=90, sign="b")], None),
+        ([ran(2, ago=6, sign="c"), ran(1, ago=90, sign="b")], "a after:00000002-run"),
+        ([ran(n, ago=200, sign=str(n)) for n in range(20)], None),
+        ([ran(n, ago=4000, sign=str(n)) for n in range(20)], "a after:00000000-run"),
+    ],
+)
+def test_the_same_rows_are_read_once_and_others_after_a_pause(
+    tries: list[Try], expected: str | None
+) -> None:
+    decision = decide("t", "a", tries, now=NOW)
+    if expected is None:
+        assert isinstance(decision, Skip)
+    else:
+        assert decision == Launch(expected)
