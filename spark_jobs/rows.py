@@ -76,13 +76,14 @@ def type_rows(folded: DataFrame, shape: Shape) -> DataFrame:
         for i, mapping in enumerate(types)
         if not mapping.is_total
     ]
+    raw = F.map_from_entries(F.array_compact(F.array(*misfits))) if misfits else _no_raw()
     key = {} if has_exact_key(shape) else {"_key": F.col(id_names(shape)[0])}
     meta = {
         _EPOCH: F.col("epoch"),
         "_commit_lsn": F.col("commit_lsn"),
         "_seq": F.col("seq"),
         "_committed_at": F.col("committed_at"),
-        "_raw": null_if_empty(_gather_raw(misfits)),
+        "_raw": null_if_empty(raw),
         "_holes": null_if_empty(_name(F.col("lost"), names) if is_folded else _no_names()),
     }
     columns = {name: F.col(f"_v{i}") for i, name in enumerate(names)}
@@ -188,7 +189,8 @@ def widen(target: DataFrame, shape: Shape) -> DataFrame:
     widened = target.withColumns(younger) if younger else target
     if not raws:
         return widened
-    raw = F.map_concat(F.coalesce(F.col("_raw"), _no_raw()), _gather_raw(raws))
+    misfits = F.map_from_entries(F.array_compact(F.array(*raws)))
+    raw = F.map_concat(F.coalesce(F.col("_raw"), _no_raw()), misfits)
     return widened.withColumn("_raw", null_if_empty(raw))
 
 
@@ -218,15 +220,9 @@ def _select(values: dict[str, Expression], shape: Shape) -> list[Expression]:
 
 
 def _keep_raw(name: str, mapping: TypeMapping, text: Expression, value: Expression) -> Expression:
-    """The entry of `_raw` for a text, in an array that is empty where its value is enough."""
-    entry = F.array(F.struct(F.lit(name).alias("key"), text.alias("value")))
-    none = F.array().cast("array<struct<key:string,value:string>>")
-    return F.when(mapping.is_raw(text, value), entry).otherwise(none)
-
-
-def _gather_raw(entries: Sequence[Expression]) -> Expression:
-    """`_raw` of its entries, if any; in functions that Spark compiles with the casts around it."""
-    return F.map_from_entries(F.flatten(F.array(*entries))) if entries else _no_raw()
+    """The entry of `_raw` for a text, or null where its value is enough."""
+    entry = F.struct(F.lit(name).alias("key"), text.alias("value"))
+    return F.when(mapping.is_raw(text, value), entry)
 
 
 def _qualify(alias: str) -> Callable[[str], Expression]:
