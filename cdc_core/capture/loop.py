@@ -1,12 +1,14 @@
 """The loop: frames to batches, batches to the log, and nothing confirmed before it is staged.
 
 One thread reads and decodes; others stage, send status, emit marks and show figures. A batch closes
-only between transactions: when it is full, or when the last one is staged and it is old enough.
+only between transactions: when it is full, or when the last one is staged and it is old enough for
+whoever waits for it.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from contextlib import suppress
@@ -74,7 +76,7 @@ class CaptureLoop:
         self._progress = progress
         self._settings = settings
         self._spool: Spool | None = None
-        self._oldest_at: float | None = None
+        self._due_at = math.inf
         self._awaited: str | None = None
         self._replay_open = not collector.is_replay_checked
 
@@ -129,8 +131,9 @@ class CaptureLoop:
             if self._awaited is not None and self._collector.has_mark(self._awaited):
                 self._awaited = None
             self._spool_if_large()
-        if self._oldest_at is None and self._collector.closed_transactions:
-            self._oldest_at = time.monotonic()
+        if self._collector.closed_transactions:
+            patience_s = self._settings.batch_seconds * self._collector.patience
+            self._due_at = min(self._due_at, time.monotonic() + patience_s)
         if self._replay_open and self._collector.is_replay_checked:
             self._replay_open = False
             self._progress.record_replay_checked()
@@ -173,14 +176,12 @@ class CaptureLoop:
         if not collector.closed_transactions:
             return
         full = collector.rows >= settings.batch_rows or collector.size >= settings.batch_bytes
-        age = time.monotonic() - (self._oldest_at or time.monotonic())
-        patience_s = settings.batch_seconds * collector.patience
-        if full or (self._writer.is_idle and age >= patience_s):
+        if full or (self._writer.is_idle and time.monotonic() >= self._due_at):
             self._stage()
 
     def _stage(self) -> None:
         batch = self._collector.take()
-        self._oldest_at = None
+        self._due_at = math.inf
         if batch is None:
             return
         self._writer.submit(

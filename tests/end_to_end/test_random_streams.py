@@ -123,7 +123,9 @@ class World:
         assert self.source.committed
         budget = self.rng.choice((200, 1_000_000))
         merge_until(spark, self.lake, round_rows=budget, tables=self.names)
-        assert merge_until(spark, self.lake, round_rows=budget, tables=self.names) == []
+        # A capture that was left alone may have staged a mark meanwhile.
+        again = merge_until(spark, self.lake, round_rows=budget, tables=self.names)
+        assert not any(done.tables for done in again)
 
     def start_capture(self) -> None:
         """Start a capture, which may be killed at a named point."""

@@ -142,8 +142,9 @@ def test_a_lock_that_another_keeps_is_not_taken(
         assert path.exists(), "it is its owner's"
 
 
+@pytest.mark.parametrize("is_made_again", [False, True])
 def test_a_lock_whose_file_was_removed_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_made_again: bool
 ) -> None:
     lock = tmp_path / f"backfill-{BACKFILL}.lock"
     locking = fcntl.flock
@@ -153,6 +154,8 @@ def test_a_lock_whose_file_was_removed_is_none(
         if not removed:
             removed.append(descriptor)
             lock.unlink()
+            if is_made_again:
+                lock.touch()
         locking(descriptor, operation)
 
     monkeypatch.setattr("cdc_core.staging.chunks.fcntl.flock", remove_first)
