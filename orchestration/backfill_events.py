@@ -29,37 +29,52 @@ class BackfillReports:
         self._tell = tell
         self._partitions = partitions
         self._is_whole = is_whole
-        self._began: dict[TableName, tuple[float, int]] = {}
+        self._began: dict[TableName, float] = {}
         self._told: dict[TableName, tuple[float, BackfillState]] = {}
 
     def tell(self, table: TableName, progress: Progress) -> None:
         """Tell of a new state at once, of rows as often as events may be written."""
-        now = time.monotonic()
-        began, rows_before = self._began.setdefault(table, (now, progress.rows))
+        now = read_clock()
+        began = self._began.setdefault(table, now)
         told_at, state = self._told.get(table, (now, BackfillState.BEGUN))
         if progress.state == state and now - told_at < _OBSERVE_S:
             self._told.setdefault(table, (now, state))
             return
         self._told[table] = (now, progress.state)
-        rate = (progress.rows - rows_before) / max(now - began, 0.001)
-        metadata = {"table": str(table)} | describe_progress(progress, now - began, rate)
+        metadata = {"table": str(table)} | describe_progress(progress, now - began)
         partition = self._partitions[table]
         # A part does not fill the partition of its table.
         if progress.state is BackfillState.DONE and self._is_whole:
-            known = _leave_out_unknown(metadata)
-            self._tell(dg.AssetMaterialization(BACKFILL_KEY, partition=partition, metadata=known))
+            self._tell(
+                dg.AssetMaterialization(
+                    BACKFILL_KEY,
+                    partition=partition,
+                    description=_summarize(metadata),
+                    metadata=_leave_out_unknown(metadata),
+                )
+            )
         else:
-            self._tell(observe(partition, metadata))
+            self._tell(observe(partition, metadata, _summarize(metadata)))
 
 
-def observe(partition: str, metadata: Mapping[str, Any]) -> dg.AssetObservation:
+def read_clock() -> float:
+    """Seconds that only grow."""
+    return time.monotonic()
+
+
+def observe(
+    partition: str, metadata: Mapping[str, Any], description: str | None = None
+) -> dg.AssetObservation:
     """An observation of a table; what is not known is left out."""
     known = _leave_out_unknown(metadata)
-    return dg.AssetObservation(BACKFILL_KEY, partition=partition, metadata=known)
+    return dg.AssetObservation(
+        BACKFILL_KEY, partition=partition, description=description, metadata=known
+    )
 
 
-def describe_progress(progress: Progress, seconds: float, rate: float) -> dict[str, Any]:
-    """How far a backfill has come, after so many seconds at so many rows a second."""
+def describe_progress(progress: Progress, seconds: float) -> dict[str, Any]:
+    """How far a backfill has come, so many seconds after this run of it has begun."""
+    rate = (progress.rows - progress.rows_before) / max(seconds, 0.001)
     estimated = progress.rows_estimated
     percent, left = None, None
     if progress.state is BackfillState.DONE:
@@ -81,6 +96,17 @@ def describe_progress(progress: Progress, seconds: float, rate: float) -> dict[s
         "rows_per_second": round(rate, 1),
         "seconds_left": round(left / rate, 1) if left is not None and rate > 0 else None,
     }
+
+
+def _summarize(metadata: Mapping[str, Any]) -> str:
+    """What the page of a run shows of it in one line."""
+    chunks = "1 chunk" if metadata["chunks"] == 1 else f"{metadata['chunks']} chunks"
+    known = "" if metadata["percent"] is None else f" ({metadata['percent']} %)"
+    why = f": {metadata['reason']}" if metadata["reason"] else ""
+    return (
+        f"{metadata['table']}: {metadata['state']}{why}, {metadata['rows']:,} rows{known}"
+        f" in {chunks} at {metadata['rows_per_second']:,.0f} rows/s"
+    )
 
 
 def _leave_out_unknown(metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def _heal(
     done = []
     for table in tables:
         keys = _choose_keys(different.get(table))
-        tell(f"{table}: healing, {'the whole table' if keys is None else f'{len(keys):,} keys'}")
+        tell(f"{table}: healing, {_describe(keys)}")
         if keys is not None:
             is_done = reread_keys(settings, table, keys, stop=stop)
         else:
@@ -116,3 +116,9 @@ def _choose_keys(keys: Keys | None) -> list[Key] | None:
     whole = [tuple(text for text in key if text is not None) for key in keys or ()]
     is_known = keys is not None and all(None not in key for key in keys)
     return sorted(whole) if is_known and len(whole) <= _MOST_KEYS else None
+
+
+def _describe(keys: Sequence[Key] | None) -> str:
+    if keys is None:
+        return "the whole table"
+    return "1 key" if len(keys) == 1 else f"{len(keys):,} keys"

@@ -93,14 +93,16 @@ def _format_range(found: Verified, one: FoundRange) -> str:
         place = f"keys {_show(told['from'])} to {_show(told['to'])}"
     line = f"{place}: {one.source_rows:,} rows in the source, {one.lake_rows:,} in the lake"
     if one.keys is not None:
-        line += f", {one.keys:,} keys differ"
+        line += ", 1 key differs" if one.keys == 1 else f", {one.keys:,} keys differ"
     return f"{line}, {one.holes:,} with holes" if one.holes else line
 
 
 def _format_uuid(ordinal: int | None, rest: str) -> str | None:
     if ordinal is None:
         return None
-    digits = f"{ordinal:0{UUID_DIGITS}x}".ljust(_UUID_TEXT_DIGITS, rest)
+    # A range may begin below the first uuid of all, or end above the last.
+    within = min(max(ordinal, 0), 16**UUID_DIGITS - 1)
+    digits = f"{within:0{UUID_DIGITS}x}".ljust(_UUID_TEXT_DIGITS, rest)
     return "-".join(digits[start:end] for start, end in _UUID_PARTS)
 
 

@@ -177,7 +177,10 @@ def count_rows(table: DeltaTable) -> int:
 
 
 def read_losses(table: DeltaTable) -> Losses | None:
-    """By column how many values `_raw` alone holds; None where no commit of the table tells."""
+    """By column how many values `_raw` alone holds; None where the table does not tell.
+
+    The newest commit that speaks of it may say that they were not counted.
+    """
     for commits in (1, _COMMITS_BACK):
         for commit in table.history(commits):
             try:
@@ -185,12 +188,13 @@ def read_losses(table: DeltaTable) -> Losses | None:
             except ValueError:
                 continue
             if isinstance(told, dict) and _LOSSES in told:
-                return dict(told[_LOSSES])
+                losses: Losses | None = told[_LOSSES]
+                return losses
     return None
 
 
-def format_losses(losses: Losses) -> str:
-    """The user metadata of a commit that leaves a table with these counts."""
+def format_losses(losses: Losses | None) -> str:
+    """The user metadata of a commit that leaves a table with these counts; None: not counted."""
     return json.dumps({_LOSSES: losses}, sort_keys=True)
 
 

@@ -1,8 +1,9 @@
 """How many values of each column their type could not hold, so that `_raw` alone has them.
 
-Never counted over the whole table again: what arrives is added, and what the rows had that it
+Not counted over the whole table again: what arrives is added, and what the rows had that it
 replaces is taken off. The counts stand in the commit of those rows, as its user metadata, so that
-the two cannot part.
+the two cannot part. Only where rows are written without being looked at before does that commit say
+that nothing was counted; then the table's own rows are, of which those without `_raw` are skipped.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from cdc_core.vocabulary import Position
 from spark_jobs.lake import Losses
 from spark_jobs.outcome import Outcome
 from spark_jobs.rows import match_keys, match_names, name_lossy
@@ -43,6 +45,24 @@ def count_losses(
         if stretch.swept:
             after.subtract(_count_swept(rows, shape, base, stretch.swept))
     return dict(after)
+
+
+def count_added(
+    table: DataFrame, shape: Shape, known: Losses | None, *, since: Position | None
+) -> Losses:
+    """The counts of a table by its rows from a position on, added to those of all others.
+
+    Without a position all its rows are counted, and `known` says which columns keep their place.
+    """
+    kept = table.where("_raw is not null")
+    if since is None:
+        return dict.fromkeys(known or (), 0) | _count(kept, name_lossy(shape))
+    # In a form that file statistics can answer.
+    own, lsn = F.col("_epoch"), F.col("_commit_lsn")
+    new = (own > since.epoch) | ((own == since.epoch) & (lsn >= int(since.commit_lsn)))
+    losses = Counter(known)
+    losses.update(_count(kept.where(new), name_lossy(shape)))
+    return dict(losses)
 
 
 def _count_swept(

@@ -24,10 +24,12 @@ from pyspark.sql import types as T
 
 from cdc_core.crash_points import reach
 from cdc_core.vocabulary import TableName
+from spark_jobs.addition import find_addition
 from spark_jobs.changes import id_names
 from spark_jobs.lake import Epoch, Lake, Losses, count_rows, format_losses, open_table, read_losses
-from spark_jobs.losses import count_losses
-from spark_jobs.outcome import Outcome, work_out
+from spark_jobs.lone_reads import set_apart
+from spark_jobs.losses import count_added, count_losses
+from spark_jobs.outcome import Outcome, add_lone, work_out
 from spark_jobs.rows import (
     apply_rows,
     carry,
@@ -87,12 +89,32 @@ def merge_stretch(session: SparkSession, lake: Lake, epoch: Epoch, stretch: Stre
     target = session.read.format("delta").load(str(path))
     counts_for_nothing = stretch.before is None or stretch.truncated_at is not None
     base = None if counts_for_nothing else widen(target, stretch.shape)
-    outcome = work_out(stretch, base)
     before = _require_table(path)
-    is_small = _is_small(before, outcome.arrived)
-    is_replaced = counts_for_nothing or stretch.has_younger_values or is_small
     is_counted = stretch.before is not None and not stretch.has_younger_values
     known = read_losses(before) if is_counted else None
+    lone = set_apart(stretch)
+    others = None if lone is None else lone.others
+    outcome = work_out(stretch, base, others) if lone is None or others is not None else None
+    added = None if lone is None else find_addition(stretch, base, lone, outcome)
+    if added is not None:
+        reach("before_merge_commit")
+        _write(added, path, "overwrite" if base is None else "append", epoch, stretch, None)
+        reach("after_merge_commit")
+        is_known = base is not None and known is not None
+        since = min(span.first for span in stretch.spans) if is_known else None
+        table = session.read.format("delta").load(str(path))
+        lossy = count_added(table, stretch.shape, known, since=since)
+        _tell_losses(session, path, stretch.table, lossy)
+        after = _require_table(path)
+        rows, had = count_rows(after), count_rows(before)
+        inserted, deleted = (rows, had) if base is None else (rows - had, 0)
+        seconds = time.monotonic() - began
+        return Merged(after.version(), rows, inserted, 0, deleted, lossy, seconds)
+    if lone is not None:
+        outcome = add_lone(outcome, lone, stretch.shape)
+    assert outcome is not None
+    is_small = _is_small(before, outcome.arrived)
+    is_replaced = counts_for_nothing or stretch.has_younger_values or is_small
     lossy = count_losses(outcome, stretch, base, known)
     reach("before_merge_commit")
     if is_replaced:
@@ -108,6 +130,17 @@ def merge_stretch(session: SparkSession, lake: Lake, epoch: Epoch, stretch: Stre
     after = _require_table(path)
     seconds = time.monotonic() - began
     return Merged(after.version(), count_rows(after), inserted, updated, deleted, lossy, seconds)
+
+
+def _tell_losses(session: SparkSession, path: Path, table: TableName, lossy: Losses) -> None:
+    """Have a commit that changes nothing tell the counts."""
+    quoted = str(table).replace("\\", "\\\\").replace("'", "\\'")
+    place = f"delta.`{str(path).replace('`', '``')}`"
+    session.conf.set(_USER_METADATA, format_losses(lossy))
+    try:
+        session.sql(f"ALTER TABLE {place} SET TBLPROPERTIES ('{TABLE_PROPERTY}' = '{quoted}')")
+    finally:
+        session.conf.unset(_USER_METADATA)
 
 
 def _require_table(path: Path) -> LogReader:
@@ -199,16 +232,23 @@ def _replace(  # noqa: PLR0917 - What is written, where, and what its commit say
     rows = apply_rows(
         base, outcome.rows, stretch.shape, outcome.carried, swept=stretch.swept, touched=touched
     )
+    _write(rows, path, "overwrite", epoch, stretch, lossy)
+    return (0, 0) if base is None else (touched.get["updated"], touched.get["deleted"])
+
+
+def _write(  # noqa: PLR0917 - What is written, where, and what its commit says.
+    rows: DataFrame, path: Path, mode: str, epoch: Epoch, stretch: Stretch, lossy: Losses | None
+) -> None:
+    """Write rows in one commit that says how far the table has come."""
+    writer = rows.write.format("delta").mode(mode)
+    if mode == "overwrite":
+        writer = writer.option("overwriteSchema", "true")
     (
-        rows.write.format("delta")
-        .mode("overwrite")
-        .option("overwriteSchema", "true")
-        .option("txnAppId", epoch.app)
+        writer.option("txnAppId", epoch.app)
         .option("txnVersion", str(int(stretch.upper.lsn)))
         .option("userMetadata", format_losses(lossy))
         .save(str(path))
     )
-    return (0, 0) if base is None else (touched.get["updated"], touched.get["deleted"])
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from spark_jobs.changes import id_names
 from spark_jobs.fold import fold_by_last
 from spark_jobs.lineage import fold_by_lineage
+from spark_jobs.lone_reads import LoneReads
 from spark_jobs.rows import name_lossy, type_rows
 from spark_jobs.shapes import Shape
 from spark_jobs.stretch import Stretch
@@ -35,11 +36,11 @@ class Outcome:
     greatest: object
 
 
-def work_out(stretch: Stretch, target: DataFrame | None) -> Outcome:
-    """Fold a stretch over a target (None where it counts for nothing)."""
+def work_out(stretch: Stretch, target: DataFrame | None, steps: DataFrame | None = None) -> Outcome:
+    """Fold a stretch, or some steps of it, over a target (None where it counts for nothing)."""
     assert stretch.shape is not None
     shape, ids = stretch.shape, id_names(stretch.shape)
-    steps = stretch.take_steps()
+    steps = stretch.take_steps() if steps is None else steps
     folded = fold_by_last(steps, ids, stretch.unsent, len(shape.columns))
     rows = _drop_swept(type_rows(folded, shape), stretch)
     outcome, unclear = _measure(rows, shape, stretch.unsent)
@@ -47,6 +48,12 @@ def work_out(stretch: Stretch, target: DataFrame | None) -> Outcome:
         settled = _settle(outcome.rows, steps, stretch, target)
         outcome, _ = _measure(_drop_swept(settled, stretch), shape, stretch.unsent)
     return outcome
+
+
+def add_lone(outcome: Outcome | None, lone: LoneReads, shape: Shape) -> Outcome:
+    """The outcome of a stretch of which lone reads were set apart; None where all of it was."""
+    rows = lone.rows if outcome is None else lone.rows.unionByName(outcome.rows)
+    return _measure(rows, shape, frozenset() if outcome is None else outcome.carried)[0]
 
 
 def _drop_swept(rows: DataFrame, stretch: Stretch) -> DataFrame:

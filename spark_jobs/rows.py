@@ -61,12 +61,13 @@ def match_keys(shape: Shape) -> list[Expression]:
 
 
 def type_rows(folded: DataFrame, shape: Shape) -> DataFrame:
-    """Give folded rows the columns of the table.
+    """Give folded rows the columns of the table; rows that need no fold may lack what it says.
 
     Shape: the ids, `_present`, the table's columns, `_carried` (names of columns whose value is
     that of the target's row), `_unclear`, and `_root` where `folded` has a `root`.
     """
     names, types = shape.names, map_columns(shape)
+    is_folded = "unclear" in folded.columns
     typed = folded.withColumns(
         {f"_v{i}": mapping.parse(F.col("values")[i]) for i, mapping in enumerate(types)}
     )
@@ -83,7 +84,7 @@ def type_rows(folded: DataFrame, shape: Shape) -> DataFrame:
         "_seq": F.col("seq"),
         "_committed_at": F.col("committed_at"),
         "_raw": null_if_empty(raw),
-        "_holes": null_if_empty(_name(F.col("lost"), names)),
+        "_holes": null_if_empty(_name(F.col("lost"), names) if is_folded else _no_names()),
     }
     columns = {name: F.col(f"_v{i}") for i, name in enumerate(names)}
     return typed.select(
@@ -91,8 +92,8 @@ def type_rows(folded: DataFrame, shape: Shape) -> DataFrame:
         F.col("present").alias("_present"),
         # With their metadata: a MERGE takes a new column as it is here.
         *_select(columns | key | meta, shape),
-        _name(F.col("carried"), names).alias("_carried"),
-        F.col("unclear").alias("_unclear"),
+        (_name(F.col("carried"), names) if is_folded else _no_names()).alias("_carried"),
+        (F.col("unclear") if is_folded else F.lit(False)).alias("_unclear"),
         *(F.col(name).alias(f"_{name}") for name in folded.columns if name == "root"),
     )
 

@@ -17,6 +17,7 @@ Said = dict[str, Any]
 class Progress:
     """What a backfill has brought into the log; `stale` rows were changed while they were read.
 
+    `rows_before` are those of the rows that an earlier run of it has brought;
     `unswept` is why rows that the source has no more were not removed, None where they were;
     `reason` is why it is held or was stopped.
     """
@@ -26,6 +27,7 @@ class Progress:
     rows_estimated: int | None = None
     chunks: int = 0
     rows: int = 0
+    rows_before: int = 0
     stale: int = 0
     unswept: str | None = None
     reason: str | None = None

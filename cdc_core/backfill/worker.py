@@ -291,6 +291,8 @@ class Backfill:
         recorded = self._ledger.find_recorded(begun)
         if missing := [chunk for chunk in chunks if chunk.number not in recorded]:
             self._ledger.record_chunks(begun, missing)
+        self.progress = replace(self.progress, rows_before=self.progress.rows)
+        self._on_progress(self.progress)
         return [Range(chunk.number, chunk.low, chunk.high) for chunk in chunks]
 
     def _add_chunks(self, chunks: list[StagedChunk]) -> None:

@@ -12,8 +12,9 @@ from cdc_core.comparing import (
     find_differences,
     part_of,
 )
-from cdc_core.staging.verifications import Standing, find_standing
+from cdc_core.staging.verifications import FoundRange, Standing, find_standing
 from cdc_core.vocabulary import Lsn
+from orchestration.verify_answer import describe_range
 
 ALL = Part()
 
@@ -99,3 +100,18 @@ def test_a_part_that_differed_counts_until_it_is_equal() -> None:
     # Parts of a key that is another now cover nothing, nor do those of another epoch.
     assert stand(row(1, ALL), row(2, part, epoch=2)).lsn is None
     assert stand(row(1, ALL, ordering=Ordering.HASH), row(2, part)).lsn is None
+
+
+def test_a_range_of_uuids_is_told_by_uuids() -> None:
+    def tell(low: int | None, high: int | None) -> tuple[str | None, str | None]:
+        told = describe_range(Ordering.UUID, FoundRange(Part(low, high), 1, 1))
+        return told["from"], told["to"]
+
+    first, last = "00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff"
+    assert tell(None, None) == (None, None)
+    assert tell(0x123, 0x124) == (
+        "00000000-0000-1230-0000-000000000000",
+        "00000000-0000-123f-ffff-ffffffffffff",
+    )
+    # The first range and the last are wider than all uuids.
+    assert tell(-(16**15) + 1, 16**15 + 5) == (first, last)

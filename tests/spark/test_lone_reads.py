@@ -1,0 +1,184 @@
+"""Reads that are written without a fold leave what the fold of all that was staged leaves."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jobs import lone_reads, merge
+from spark_jobs.addition import find_addition
+from spark_jobs.lake import Lake, open_table, read_losses
+from spark_jobs.rounds import Round, merge_until
+from spark_jobs.stretch import Stretch
+from tests.spark.log_writer import LogWriter
+from tests.spark.recorded_log import RecordedLog, read_texts
+from tests.spark.relations import make_relation, read, sweep, update
+from tests.spark.small_lake import SmallLake
+from tests.spark.source_model import SourceTable, run_transaction
+
+SEED = 20261122
+KEYS = 120
+ROUND_ROWS = 30
+TEXT = "to_json(struct(*))"
+T = make_relation("t", "k int4, d date, n numeric")
+FAR = "infinity"
+
+
+class Told:
+    """In which ways the lone reads of stretches were written."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.ways: list[str] = []
+        patch.setattr(merge, "find_addition", self._tell)
+
+    def _tell(self, stretch: Stretch, base: DataFrame | None, *parts: Any) -> DataFrame | None:
+        found = find_addition(stretch, base, *parts)
+        self.ways.append("among others" if found is None else "added" if base else "alone")
+        return found
+
+
+class Backfilling:
+    """A backfill of tables that are written to meanwhile, as capture stages it."""
+
+    def __init__(self, folder: Path, seed: int, *, more: Sequence[SourceTable] = ()) -> None:
+        self.rng = random.Random(seed)
+        self.lake = Lake(folder / "lake", folder / "state")
+        self.writer = LogWriter(self.lake)
+        self.writer.begin_epoch(16)
+        pair = ["k", "n", "code", "v", "big"]
+        self.tables = [
+            SourceTable("pair", "d", keys=["k", "code"], columns=pair, key_form="{}.50"),
+            *more,
+            SourceTable("quiet", "d"),
+        ]
+        for table in self.tables:
+            for _ in range(60):
+                run_transaction(self.rng, table, keys=KEYS)
+        self.log = RecordedLog(self.writer, self.rng, self.tables[:-1])
+
+    def stage(self, chunks: int) -> None:
+        """Read all tables in ranges, not in order, some twice, while two of them change."""
+        self.log.record(1, keys=KEYS)
+        start, most = self.writer.lsn, KEYS + 40
+        ranges = [(most * i // chunks, most * (i + 1) // chunks) for i in range(chunks)]
+        # Side by side, so nearly in order.
+        ranges.sort(key=lambda bounds: bounds[0] + self.rng.randrange(most // chunks * 2))
+        for place, (low, high) in enumerate(ranges):
+            for table in self.tables:
+                # A part of the first range is read again by another backfill.
+                known = range(10) if place == chunks - 2 and table.name != "quiet" else range(0)
+                keys = {table.make_key(number) for number in (*range(low, high), *known)}
+                relation = self.log.announce(table)
+                rows = [row for row in table.rows if row.key in keys]
+                texts = [row.texts(table.columns, table.keys) for row in rows]
+                self.writer.add([read(relation, *values) for values in texts])
+            if self.rng.random() < 0.6:
+                self.log.record(1, keys=KEYS, truncates=0.02)
+            self.writer.commit(repeat=self.rng.randrange(3))
+        for table in self.tables:
+            self.writer.add([sweep(self.log.announce(table), start=start)])
+        self.writer.commit()
+
+    def frame(self, spark: SparkSession, lake: Lake, table: SourceTable) -> DataFrame:
+        path = str(lake.locate(self.log.announce(table).table))
+        return spark.read.format("delta").load(path)
+
+    def check(self, spark: SparkSession, lake: Lake, rounds: list[Round]) -> None:
+        for table in self.tables:
+            assert read_texts(self.frame(spark, lake, table), table) == table.truth(), table.name
+            told = [r.tables[name] for r in rounds if (name := f"public.{table.name}") in r.tables]
+            changed = sum(one.inserted - one.deleted for one in told)
+            assert told[-1].rows == changed == len(table.rows), table.name
+
+
+def test_lone_reads_and_the_changes_among_them_leave_what_the_source_has(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged = Backfilling(tmp_path, SEED)
+    staged.stage(chunks=4)
+    monkeypatch.setattr(lone_reads, "FEW_READS", 1)
+    told = Told(monkeypatch)
+    rounds = merge_until(spark, staged.lake, round_rows=ROUND_ROWS)
+    staged.check(spark, staged.lake, rounds)
+    # Later ranges meet tables that have rows.
+    assert set(told.ways) == {"alone", "added", "among others"}, told.ways
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", range(20))
+def test_lone_reads_leave_what_the_fold_leaves(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    more = [SourceTable("plain", "d"), SourceTable("whole", "f", deferrable=True)]
+    staged = Backfilling(tmp_path / "folded", seed, more=more)
+    staged.stage(chunks=8)
+    lake = Lake(tmp_path / "apart", tmp_path / "apart_state")
+    shutil.copytree(staged.lake.root, lake.root)
+    merge_until(spark, staged.lake, round_rows=ROUND_ROWS)
+    monkeypatch.setattr(lone_reads, "FEW_READS", 1)
+    rounds = merge_until(spark, lake, round_rows=ROUND_ROWS)
+    staged.check(spark, lake, rounds)
+    for table in staged.tables:
+        texts = [
+            sorted(row[0] for row in staged.frame(spark, one, table).selectExpr(TEXT).collect())
+            for one in (lake, staged.lake)
+        ]
+        assert texts[0] == texts[1], table.name
+
+
+def test_a_key_that_is_named_again_is_folded_and_what_is_lost_is_told(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lone_reads, "FEW_READS", 1)
+    told = Told(monkeypatch)
+    small = SmallLake(spark, tmp_path)
+    small.log.add([read(T, "1", FAR, "NaN"), read(T, "2", "2024-01-01", "1.50")])
+    # Two backfills at once; a text that its type does not hold is no number's key.
+    small.log.add([read(T, "3", FAR, "1"), read(T, "4", None, "1"), read(T, "x", FAR, None)])
+    small.log.add([read(T, "3", None, "2"), update(T, "4", None, "2"), read(T, "y", None, None)])
+    small.log.commit(repeat=3)
+    (done,) = small.merge()
+    first = [(1, FAR, "NaN"), (2, "2024-01-01", "1.50"), (3, None, "2"), (4, None, "2")]
+    assert read_known(small) == first
+    assert done.tables["public.t"].lossy == read_told(small) == {"d": 1, "k": 1, "n": 1}
+    # Killed between the rows and their counts: nothing is told until they are counted.
+    small.commit([read(T, "5", FAR, "5")])
+    with monkeypatch.context() as patch:
+        patch.setattr(merge, "_tell_losses", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            small.merge()
+    assert read_told(small) is None
+    small.merge([read(T, "6", "2024-01-01", "6")])
+    second = [(5, FAR, "5"), (6, "2024-01-01", "6")]
+    assert read_known(small) == [*first, *second]
+    assert read_told(small) == {"d": 2, "k": 1, "n": 1}
+    assert told.ways == ["alone", "added", "added"]
+
+
+def interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def read_told(small: SmallLake) -> dict[str, int] | None:
+    delta = open_table(small.lake.locate(T.table))
+    assert delta is not None
+    return read_losses(delta)
+
+
+def read_known(small: SmallLake) -> list[tuple[Any, ...]]:
+    """Rows whose key is a number, as texts."""
+    frame = small.spark.read.format("delta").load(str(small.lake.locate(T.table)))
+    texts = [
+        f"coalesce(_raw['{name}'], cast({kind} as string))"
+        for name, kind in (("d", "d"), ("n", "int(n)"))
+    ]
+    return sorted(
+        tuple(row) for row in frame.where("k is not null").selectExpr("k", *texts).collect()
+    )
