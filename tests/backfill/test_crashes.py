@@ -86,6 +86,8 @@ def keep_alive(pipeline: Pipeline, capture: ChildProcess, to_kill: list[str]) ->
         return capture
     assert capture.wait() == -9, capture.output()
     to_kill.pop(0)
+    # The server has yet to notice.
+    wait_for(lambda: pipeline.slot_facts()["pid"] is None, DEADLINE_S, "the slot to be free")
     return pipeline.start(**crash_at(to_kill))
 
 
