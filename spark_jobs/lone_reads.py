@@ -52,10 +52,10 @@ def set_apart(stretch: Stretch) -> LoneReads | None:
     bounds = (F.min(ids[0]).alias("least"), F.max(ids[0]).alias("greatest"))
     named = read.select(*ids, F.lit(1).alias("times")).observe(found, *bounds)
     if _count(rest):
-        changed = rest.take_steps()
-        came = changed.where(F.col("_from").isNotNull()).select("_from.*")
-        # A key that one change names is named twice: by a read too, or it is no read's.
-        named = named.unionAll(changed.select(*ids).unionAll(came).withColumn("times", F.lit(2)))
+        # A key that one change names is named twice: by a read too, or it is no read's. Of a row
+        # that moved there is a step for the key that it left, too.
+        changed = rest.take_steps().select(*ids, F.lit(2).alias("times"))
+        named = named.unionAll(changed)
     again, count = _compute(named.groupBy(*ids).agg(F.sum("times").alias("times")), ids)
     if count > _MOST_OTHERS:
         return None

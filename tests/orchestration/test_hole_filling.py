@@ -146,6 +146,10 @@ def ran(number: int, *, ago: float, sign: str = "a", status: Status = Status.SUC
         ([ran(2, ago=6, sign="c"), ran(1, ago=90, sign="b")], "a after:00000002-run"),
         ([ran(n, ago=200, sign=str(n)) for n in range(20)], None),
         ([ran(n, ago=4000, sign=str(n)) for n in range(20)], "a after:00000000-run"),
+        (
+            [ran(30, ago=60, sign="b"), *(ran(n, ago=4000, sign=str(n)) for n in range(20))],
+            "a after:00000030-run",
+        ),
     ],
 )
 def test_the_same_rows_are_read_once_and_others_after_a_pause(
