@@ -190,7 +190,7 @@ def database(server: PostgresServer) -> Iterator[Database]:
         yield database
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("server", "extent"),
     [
