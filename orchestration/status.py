@@ -6,8 +6,8 @@ is missing from the answer and named among its problems.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Collection, Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -24,15 +24,17 @@ from cdc_core.source.problems import Problem, Severity
 from cdc_core.source.retention import Retention, find_retention, measure_growth, read_slot_budget
 from cdc_core.source.slot import Slot, read_slot
 from cdc_core.source.slot_problems import BUDGET_CODE, find_budget_problems
+from cdc_core.source.table_oids import read_names
 from cdc_core.staging.epochs import read_newest_epoch
 from cdc_core.staging.tables import staging_errors
 from cdc_core.staging.verifications import DIFFERENT, Standing, VerificationLedger
 from cdc_core.vocabulary import Lsn, TableName
 from orchestration.backfill_reports import describe_backfills
+from orchestration.unpublished import Whereabouts, find_unpublished
 from spark_jobs.backfilled import Backfilled, Lacking, read_backfilled
 from spark_jobs.holes import find_holes
 from spark_jobs.lake import Bound, Lake, open_table, read_losses
-from spark_jobs.ledger import HALTED, STREAMING, Cut, TableState, find_cut, read_states
+from spark_jobs.ledger import HALTED, Cut, TableState, find_cut, read_states
 
 ANSWER_VERSION = 1
 _SLOT_FACTS = (
@@ -53,6 +55,7 @@ class _Source:
     tables: dict[str, Hindrance | None]
     problems: list[Problem]
     growth: float | None
+    whereabouts: Whereabouts
 
     @property
     def retention(self) -> Retention | None:
@@ -132,14 +135,29 @@ def _read_source(settings: Settings, figures: Figures | None) -> _Source:
         growth = None if figures is None else figures.retained_growth
         if growth is None and slot is not None:
             growth = measure_growth(connection, slot)
+        identity = read_identity(connection)
+        hindrances = find_hindrances(connection, source.publication)
+        tables = {str(table): hindrance for table, hindrance in hindrances.items()}
+        away = _find_unpublished(settings, identity, tables)
         return _Source(
-            read_identity(connection),
+            identity,
             slot,
             read_slot_budget(connection, source),
-            {str(t): h for t, h in find_hindrances(connection, source.publication).items()},
+            tables,
             find_problems(connection, source, settings.tables),
             growth,
+            Whereabouts(away, read_names(connection, away)),
         )
+
+
+def _find_unpublished(
+    settings: Settings, identity: Identity, published: Collection[str]
+) -> dict[TableName, int]:
+    # Where the lake cannot be read, that is told by itself.
+    with suppress(StagingError), staging_errors("read the relations"):
+        lake = Lake.of(settings)
+        return find_unpublished(lake, system_id=identity.system_id, published=published)
+    return {}
 
 
 def _read_progress(settings: Settings) -> _Progress:
@@ -275,8 +293,7 @@ def _tell_state(table: str, source: _Source | None, progress: _Progress) -> Tabl
     """How a table stands; one that nothing can be read of is not queued for it."""
     known = progress.states.get(table)
     if source is not None and table not in source.tables:
-        # It is named among the problems.
-        return known or TableState(table, STREAMING)
+        return source.whereabouts.explain(table, source.tables.keys())
     hindrance = None if source is None else source.tables[table]
     if hindrance is not None:
         is_halted = known is not None and known.state == HALTED
@@ -317,12 +334,9 @@ def _list_problems(
         yield _describe_problem(Severity.ERROR, "recovering", what, "`walgate recover --yes`")
     published = progress.kept if source is None else source.tables.keys()
     for table in sorted(progress.kept - published):
-        what = f"{table} is in the lake and not published: taken out, renamed or dropped"
-        fix = (
-            "its rows stay as they are; publish it again and copy it, or delete its folder from"
-            " the lake"
-        )
-        yield _describe_problem(Severity.WARNING, "table_not_published", what, fix)
+        state = _tell_state(table, source, progress)
+        what = f"{table} is in the lake and not published: {state.reason}"
+        yield _describe_problem(Severity.WARNING, "table_not_published", what, state.fix or "")
     yield from _list_table_problems(progress)
     if not is_up:
         what = "Redis does not answer: no live figures, nothing else is affected"

@@ -118,6 +118,17 @@ class Lake:
         rows = relations.to_pyarrow_table().to_pylist()
         return {row["relation_version"]: Relation.from_description(row) for row in rows}
 
+    def read_oids(self, epoch: Epoch) -> dict[TableName, int]:
+        """Under which oid an epoch has announced each table last."""
+        relations = open_table(self.root / "staging" / "relations")
+        if relations is None:
+            return {}
+        columns = ["epoch", "first_lsn", "oid", "schema", "name"]
+        rows = relations.to_pyarrow_table(columns=columns).to_pylist()
+        own = [row for row in rows if row["epoch"] == epoch.number]
+        own.sort(key=lambda row: int(row["first_lsn"]))
+        return {TableName(row["schema"], row["name"]): row["oid"] for row in own}
+
     def read_staged(self, epochs: list[Epoch]) -> Bound | None:
         """How far the log reaches; None before anything was staged.
 

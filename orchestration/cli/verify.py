@@ -42,7 +42,7 @@ def verify(
     named = parse_tables(tables)
     require_epochs(Lake.of(settings))
     session = open_spark(settings)
-    line = _ProgressLine()
+    line = ProgressLine()
     with listen_for_stop() as stop:
         verdict = verify_and_heal(
             settings, session, named or None, is_healing=heal, stop=stop, tell=line.tell
@@ -56,10 +56,11 @@ def verify(
     return _DIFFERENT if any(found.result == DIFFERENT for found in verdict.tables) else 0
 
 
-class _ProgressLine:
+class ProgressLine:
     """What is being done: one line on a terminal that changes, lines otherwise."""
 
     def __init__(self) -> None:
+        """Nothing is being done yet."""
         self._is_terminal = sys.stderr.isatty()
 
     def tell(self, doing: str) -> None:

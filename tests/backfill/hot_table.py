@@ -84,7 +84,7 @@ def lay(pipeline: Pipeline, rows: int) -> Path:
 
 
 @contextmanager
-def writing(database: Database, folder: Path, *, keys: int, seed: int) -> Iterator[None]:
+def writing(database: Database, folder: Path, *, keys: int, seed: int) -> Iterator[ChildProcess]:
     """Have eight writers change the table as fast as they can while a block runs."""
     server = database.server
     files = []
@@ -102,11 +102,21 @@ def writing(database: Database, folder: Path, *, keys: int, seed: int) -> Iterat
         log=folder / "pgbench.log",
     )
     try:
-        yield
+        yield child
         assert child.is_running, f"the writers ended by themselves:\n{child.output()}"
     finally:
         if child.is_running:
             child.stop(signal.SIGTERM)
+
+
+@contextmanager
+def pausing(writers: ChildProcess) -> Iterator[None]:
+    """Have the writers stand still while a block runs, which has the machine to itself."""
+    writers.send(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        writers.send(signal.SIGCONT)
 
 
 def stage_stream(streamed: Path) -> None:
@@ -117,8 +127,8 @@ def stage_stream(streamed: Path) -> None:
 
 def compare(read: Path, streamed: Path) -> tuple[int, list[Difference]]:
     """Follow both logs; give how many watermarks there were, and what differs after any of them."""
-    theirs = _Fold(streamed)
-    ours = _Fold(read)
+    theirs = FoldedLog(streamed)
+    ours = FoldedLog(read)
     found: list[Difference] = []
     chunks = 0
     while (said := ours.go_to_chunk()) is not None:
@@ -130,7 +140,9 @@ def compare(read: Path, streamed: Path) -> tuple[int, list[Difference]]:
     return chunks, found + _compare(ours, theirs, None, None)
 
 
-def _compare(ours: _Fold, theirs: _Fold, low: int | None, high: int | None) -> list[Difference]:
+def _compare(
+    ours: FoldedLog, theirs: FoldedLog, low: int | None, high: int | None
+) -> list[Difference]:
     most = max((*ours.rows, *theirs.rows)) if high is None else high
     return [
         Difference(ours.commit_lsn, key, read, streamed)
@@ -139,7 +151,7 @@ def _compare(ours: _Fold, theirs: _Fold, low: int | None, high: int | None) -> l
     ]
 
 
-class _Fold:
+class FoldedLog:
     """What a log leaves of the table, up to some LSN."""
 
     def __init__(self, root: Path) -> None:

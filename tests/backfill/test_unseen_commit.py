@@ -12,15 +12,13 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
-import numpy as np
 import psycopg
-import pyarrow as pa
 import pytest
 
 from cdc_core.backfill.remembering import Remembering, _Kept
 from cdc_core.backfill.results import Progress
 from cdc_core.backfill.steps import Watermark
-from cdc_core.backfill.visibility import Memory, Snapshot
+from cdc_core.backfill.visibility import Memory
 from cdc_core.capture.loop import Bound
 from cdc_core.capture.run import run_capture
 from cdc_core.settings import Settings, load_settings
@@ -30,6 +28,7 @@ from cdc_core.staging.tail import read_marks
 from cdc_core.vocabulary import Lsn, Position, TableName
 from orchestration.backfill import run_backfills
 from tests.backfill.folded_log import fold, read_source
+from tests.backfill.unguarded import let_all_pass
 from tests.deadline import wait_for
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import Database, PostgresServer
@@ -38,41 +37,37 @@ ROWS = 150
 T = TableName("public", "t")
 
 
-def let_all_pass(self: Memory, _: Snapshot, keys: pa.StringArray) -> Any:
-    """The rule switched off."""
-    del self
-    return np.ones(len(keys), np.bool_)
-
-
 class HeldWriter:
     """A transaction whose commit is written, and seen only once the standby is given up."""
 
-    def __init__(self, database: Database, *statements: str) -> None:
+    def __init__(self, database: Database) -> None:
         self.database = database
-        self.statements = statements
         self.thread = threading.Thread(target=self._commit)
 
     def _commit(self) -> None:
         with closing(psycopg.connect(self.database.dsn)) as connection:
             connection.execute("set synchronous_commit = on")
-            for statement in self.statements:
-                connection.execute(statement.encode())
+            connection.execute("update t set v = 'new' where id = 100")
+            connection.execute("delete from t where id = 101")
             connection.commit()
 
     def start(self) -> None:
-        """Give back once the commit waits for the standby."""
+        """Give back once the commit waits for a standby that does not exist."""
+        self.database.server.configure(synchronous_standby_names="nobody")
         self.thread.start()
         waiters = "select 1 from pg_stat_activity where wait_event = 'SyncRep'"
         wait_for(lambda: self.database.query(waiters), deadline_s=30, what="the held commit")
 
     def let_go(self) -> None:
+        """Nothing must have seen the commit yet."""
+        assert read_source(self.database, "t")["100"] == ("100", "old"), "it was seen too early"
         self.database.server.configure(synchronous_standby_names="")
         self.thread.join()
 
 
 @pytest.fixture
 def waiting(private_postgres: Callable[..., PostgresServer]) -> Database:
-    """Lend a database of a server whose standby is missing."""
+    """Lend a database of a server of its own."""
     server = private_postgres(18)
     database = server.create_database("source")
     database.execute("create table t (id int primary key, v text)")
@@ -91,13 +86,10 @@ def test_a_commit_that_no_snapshot_shows_wins_over_the_chunk(
     pipeline = make_pipeline(waiting)
     if not is_guarded:
         monkeypatch.setattr(Memory, "find_current", let_all_pass)
-    held = HeldWriter(
-        waiting, "update t set v = 'new' where id = 100", "delete from t where id = 101"
-    )
+    held = HeldWriter(waiting)
 
     def hold(_: TableName, progress: Progress) -> None:
         if progress.chunks == 5:
-            waiting.server.configure(synchronous_standby_names="nobody")
             held.start()
 
     done = run_backfills(
@@ -108,7 +100,6 @@ def test_a_commit_that_no_snapshot_shows_wins_over_the_chunk(
         stop=threading.Event(),
         on_progress=hold,
     )
-    assert read_source(waiting, "t")["100"] == ("100", "old"), "the commit was seen too early"
     held.let_go()
     assert done[T].stale == (2 if is_guarded else 0)
     is_equal = fold(pipeline.root, "public.t") == read_source(waiting, "t")
@@ -141,14 +132,11 @@ def test_history_15_a_commit_that_the_capture_before_has_seen_wins_as_well(
     settings = load_settings(pipeline.folder / "walgate.toml", {})
     if not is_guarded:
         monkeypatch.setattr(Remembering, "admit", admit_without_memory)
-    held = HeldWriter(
-        waiting, "update t set v = 'new' where id = 100", "delete from t where id = 101"
-    )
+    held = HeldWriter(waiting)
     captures = [Capturing(settings), Capturing(settings)]
 
     def change_captures(_: TableName, progress: Progress) -> None:
         if progress.chunks == 5:
-            waiting.server.configure(synchronous_standby_names="nobody")
             held.start()
             written = pipeline.current_lsn()
             wait_for(lambda: pipeline.staged() >= written, deadline_s=30, what="the held commit")
@@ -172,7 +160,6 @@ def test_history_15_a_commit_that_the_capture_before_has_seen_wins_as_well(
         return count_begun(pipeline) > 1 if is_guarded else not worker.is_alive()
 
     wait_for(has_begun_again, deadline_s=60, what="the backfill to begin again, or to end")
-    assert read_source(waiting, "t")["100"] == ("100", "old"), "the commit was seen too early"
     held.let_go()
     worker.join()
     captures[1].finish()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs import lone_reads, merge
+from spark_jobs import addition, lone_reads, merge
 from spark_jobs.addition import find_addition
 from spark_jobs.lake import Lake, open_table, read_losses
 from spark_jobs.rounds import Round, merge_until
@@ -28,6 +29,31 @@ ROUND_ROWS = 30
 TEXT = "to_json(struct(*))"
 T = make_relation("t", "k int4, d date, n numeric")
 FAR = "infinity"
+YOUNGER = {"missing_value": "7", "has_default": True}
+
+
+@dataclass
+class Case:
+    """Keys that a table holds, that come below a sweep, that come above it; how, and what is left.
+
+    Of held rows between those that come, more than one is many.
+    """
+
+    way: str
+    left: list[tuple[Any, ...]]
+    held: str = ""
+    early: str = ""
+    read: str = ""
+
+
+OLD, NEW = "old", "new"
+CASES = {
+    "between": Case("added", [(1, NEW), (2, OLD), (3, NEW)], held="2", read="13"),
+    "same_of_many": Case("among others", [(2, NEW), (3, OLD), (4, NEW)], held="23", read="24"),
+    "swept": Case("among others", [(5, NEW)], held="2", read="5"),
+    "swept_first": Case("alone", [(5, NEW)], early="3", read="5"),
+    "wider": Case("among others", [(2, OLD, 7), (5, NEW, 8)], held="2", read="5"),
+}
 
 
 class Told:
@@ -160,6 +186,33 @@ def test_a_key_that_is_named_again_is_folded_and_what_is_lost_is_told(
     assert read_known(small) == [*first, *second]
     assert read_told(small) == {"d": 2, "k": 1, "n": 1}
     assert told.ways == ["alone", "added", "added"]
+
+
+def test_rows_are_added_only_to_a_table_that_has_nothing_of_them(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lone_reads, "FEW_READS", 1)
+    monkeypatch.setattr(addition, "_MOST_NEAR", 1)
+    made = {name: make_relation(name, "k int4, v text") for name in CASES}
+    wider = make_relation("wider", "k int4, v text, plus int4", plus=YOUNGER)
+    small = SmallLake(spark, tmp_path)
+    small.merge([read(made[name], key, "old") for name, case in CASES.items() for key in case.held])
+    began, _ = small.commit(
+        [read(made[name], key, "new") for name, case in CASES.items() for key in case.early],
+        [
+            read(made[name], key, "new") if name != "wider" else read(wider, key, "new", "8")
+            for name, case in CASES.items()
+            for key in case.read
+        ],
+    )
+    told = Told(monkeypatch)
+    small.merge([sweep(made[name], start=began + 16) for name in ("swept", "swept_first")])
+    assert dict(zip(sorted(CASES), told.ways, strict=True)) == {
+        name: case.way for name, case in CASES.items()
+    }
+    for name, case in CASES.items():
+        relation = wider if name == "wider" else made[name]
+        assert small.rows(relation) == case.left, name
 
 
 def interrupt(*_: Any) -> None:

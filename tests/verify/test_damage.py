@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable
 
 import pytest
 from pyspark.sql import SparkSession
 
+from orchestration.cli.main import run_command
+from orchestration.cli.verify import ProgressLine
 from orchestration.sides import MOST_ROWS
 from orchestration.status import read_status
 from orchestration.verify_answer import describe_verdict, format_verdict
@@ -67,7 +71,9 @@ def verifying(
     return lent
 
 
-def test_every_kind_of_damage_is_found_to_the_key_and_healed(verifying: Verifying) -> None:
+def test_every_kind_of_damage_is_found_to_the_key_and_healed(
+    verifying: Verifying, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     changed = [
         f"`{name}` = case when id = {10 + i} then {kind[2]} else `{name}` end"
         for i, (name, kind) in enumerate(KINDS.items())
@@ -115,11 +121,40 @@ def test_every_kind_of_damage_is_found_to_the_key_and_healed(verifying: Verifyin
     through = {t["table"]: t["verified_lsn"] for t in read_status(verifying.settings)["tables"]}
     assert through["public.kinds"] == str(verdict.lsn)
     verifying.damage("kinds", "delete from {} where id = 4")
-    found = verifying.compare("kinds")
-    assert read_results(found.tables)["kinds"].startswith("different: it was never read whole")
+    # The command, in this process and its session.
+    monkeypatch.setattr("orchestration.cli.main.start_logging", lambda *_, **__: None)
+    monkeypatch.setattr("orchestration.spark.open_spark", lambda _: verifying.session)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    config = str(verifying.pipeline.folder / "walgate.toml")
+    capsys.readouterr()
+    assert run_command(["verify", "public.kinds", "--config", config]) == 1
+    said = capsys.readouterr()
+    line, place = said.out.splitlines()
+    assert re.match(
+        r"public\.kinds  different at [0-9A-F]+/[0-9A-F]+, 60 rows, 59 in the lake, [\d.]+ s:"
+        r" it was never read whole: .*; fix: walgate backfill public\.kinds$",
+        line,
+    )
+    assert re.match(
+        r" +keys -?\d+ to -?\d+: \d+ rows in the source, \d+ in the lake, 1 key differs$", place
+    )
+    # Of a terminal it is one line that changes, and nothing is left of it.
+    _, first, *_, last, end = said.err.split("\r\x1b[K")
+    assert (first, end) == ("opening a snapshot of the source", "")
+    assert re.match(r"public\.kinds: comparing at [0-9A-F]+/[0-9A-F]+$", last)
+    assert "\n" not in said.err
     told = read_status(verifying.settings)
     assert {t["table"]: t["verified_lsn"] for t in told["tables"]}["public.kinds"] is None
     assert "table_differs" in {problem["code"] for problem in told["problems"]}
+
+
+def test_what_is_being_done_is_a_line_each_where_no_terminal_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    line = ProgressLine()
+    line.tell("opening a snapshot of the source")
+    line.erase()
+    assert capsys.readouterr().err == "verify: opening a snapshot of the source\n"
 
 
 def test_keys_that_sort_unlike_in_spark_are_compared_by_their_hash(

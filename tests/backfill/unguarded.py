@@ -1,0 +1,16 @@
+"""The rule that tells stale rows of a chunk from others, switched off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from cdc_core.backfill.visibility import Memory, Snapshot
+
+
+def let_all_pass(self: Memory, _: Snapshot, keys: pa.StringArray) -> Any:
+    """Stand in for `Memory.find_current`."""
+    del self
+    return np.ones(len(keys), np.bool_)
