@@ -9,18 +9,21 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc_core.backfill.results import Progress
-from cdc_core.settings import Settings, load_settings
-from cdc_core.vocabulary import TableName
+from cdc_core.settings import Settings, TableSettings, load_settings
+from cdc_core.vocabulary import Lsn, Position, TableName
 from orchestration.backfill import run_backfills
 from orchestration.hole_filling import (
     Try,
+    _choose,
     build_fill_holes_job,
     build_fill_holes_sensor,
     decide,
 )
+from orchestration.holes import HoleReader
 from orchestration.relaunch import Launch, Seen, Skip
 from orchestration.status import read_status
 from orchestration.table_reports import table_key
+from spark_jobs.holes import Hole
 from spark_jobs.lake import Lake
 from spark_jobs.rounds import merge_until
 from tests.fix_pipeline import Pipeline
@@ -58,9 +61,14 @@ def test_history_22_a_hole_that_no_chunk_fills_is_filled_by_itself(
         pipeline.wait_until_staged(pipeline.current_lsn())
         merge_until(session, lake, round_rows=1_000_000)
 
+    reader = HoleReader(settings)
+
     def act(_: TableName, progress: Progress) -> None:
         if progress.chunks == 1:
             database18.execute("update t set id = -id where id in (39, 40)")
+            merge()
+            (left,) = reader.read().left.values()
+            assert left.startswith("a backfill of it brings them: it was never read whole")
 
     with dg.DagsterInstance.ephemeral() as instance:
         assert tick(settings, instance) == "no row has holes"
@@ -71,12 +79,13 @@ def test_history_22_a_hole_that_no_chunk_fills_is_filled_by_itself(
         request = tick(settings, instance)
         assert isinstance(request, dg.RunRequest), request
         (table,) = read_status(settings)["tables"]
-        assert table["holes"] == 2
+        assert table["holes"] == len(reader.read().fillable[T]) == 2
+        check_reasons(settings, instance, database18)
         job = build_fill_holes_job(settings)
         assert job.execute_in_process(instance=instance, tags=request.tags).success
-        told = instance.fetch_observations(table_key(T), limit=1).records[0].asset_observation
-        assert told is not None
-        assert {name: value.value for name, value in told.metadata.items()} == {
+        seen = instance.fetch_observations(table_key(T), limit=1).records[0].asset_observation
+        assert seen is not None
+        assert {name: value.value for name, value in seen.metadata.items()} == {
             "holes": 2,
             "keys_read_again": 2,
         }
@@ -86,12 +95,38 @@ def test_history_22_a_hole_that_no_chunk_fills_is_filled_by_itself(
         merge()
         assert tick(settings, instance) == "no row has holes"
         (table,) = read_status(settings)["tables"]
-        assert table["holes"] == 0
+        assert table["holes"] == len(reader.read().fillable) == 0
     rows = session.read.format("delta").load(str(lake.locate(T)))
     assert sorted(tuple(row) for row in rows.select("id", "v", "big").collect()) == sorted(
         database18.query("select id, v, big from t")
     )
     pipeline.finish(capture)
+
+
+def check_reasons(settings: Settings, instance: dg.DagsterInstance, database: Database) -> None:
+    """Nothing is asked for that could not be done, and it is said why."""
+    role = f"r_{database.name}"
+    database.execute(f"create role {role} login")
+    reasons = {
+        ("publication", ("another",)): "public.t: it is not published",
+        ("dsn", f"{database.dsn} user={role}"): "public.t: the role may not read the table",
+        ("slot", "another"): "public.t: 2 rows with holes; capture does not hold the slot now",
+    }
+    for (name, value), why in reasons.items():
+        source = settings.source.model_copy(update={name: value})
+        assert tick(settings.model_copy(update={"source": source}), instance) == why
+    database.execute(f"drop role {role}")
+    hashed = {"public.*": TableSettings(hash=("v",))}
+    told = tick(settings.model_copy(update={"tables": hashed}), instance)
+    assert told == "public.t: the lake may have hashes of its key: a whole backfill brings them"
+
+
+def test_a_run_reads_the_oldest_of_so_many_rows_as_it_can() -> None:
+    holes = [Hole((str(i),), Position(1, Lsn(i), 0)) for i in range(7000)]
+    tables = {TableName("public", name): holes for name in ("c", "b", "a")}
+    chosen = _choose(tables)
+    assert {table.name: len(found) for table, found in chosen.items()} == {"a": 7000, "b": 3000}
+    assert chosen[TableName("public", "b")] == holes[:3000]
 
 
 def ran(number: int, *, ago: float, sign: str = "a", status: Status = Status.SUCCESS) -> Try:
