@@ -15,7 +15,6 @@ from spark_jobs.outcome import Outcome
 from spark_jobs.rows import apply_rows, match_names
 from spark_jobs.shapes import Shape
 from spark_jobs.stretch import Stretch
-from spark_jobs.sweeps import is_swept
 
 # So many keys are sent to every task.
 _MOST_NEAR = 100_000
@@ -26,7 +25,8 @@ def find_addition(
 ) -> DataFrame | None:
     """The rows that a stretch adds to a base (None where it counts for nothing).
 
-    `outcome` is what all but its lone reads leave. None where it changes rows too.
+    `outcome` is what all but its lone reads leave; the stretch has the sweeps alone that reach a
+    row of the base. None where it changes rows too.
     """
     assert stretch.shape is not None
     shape = stretch.shape
@@ -44,14 +44,13 @@ def _is_addition(
     assert stretch.shape is not None
     assert stretch.before is not None
     shape = stretch.shape
-    if shape.names != stretch.before.names or any(
+    if stretch.swept or shape.names != stretch.before.names:
+        return False
+    return not any(
         _is_touched(base, shape, one.rows, one.least, one.greatest)
         for one in (lone, outcome)
         if one is not None
-    ):
-        return False
-    swept = base.alias("t").where(is_swept("t", shape, stretch.swept))
-    return not stretch.swept or not swept.limit(1).count()
+    )
 
 
 def _is_touched(

@@ -187,6 +187,17 @@ def count_rows(table: DeltaTable) -> int:
     return entries
 
 
+def may_hold(table: DeltaTable, column: str, *, besides: DeltaTable | None) -> bool:
+    """Whether files that a version has besides those of another may hold a value of a column.
+
+    As their statistics say; no row is read. Wide tables have none of their last columns.
+    """
+    others = [] if besides is None else pa.table(besides.get_add_actions())["path"].to_pylist()
+    files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    nulls = f"null_count.{column}"
+    return any(f.get(nulls) != f["num_records"] for f in files if f["path"] not in others)
+
+
 def read_losses(table: DeltaTable) -> Losses | None:
     """By column how many values `_raw` alone holds; None where the table does not tell.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,7 +26,16 @@ from cdc_core.crash_points import reach
 from cdc_core.vocabulary import TableName
 from spark_jobs.addition import find_addition
 from spark_jobs.changes import id_names
-from spark_jobs.lake import Epoch, Lake, Losses, count_rows, format_losses, open_table, read_losses
+from spark_jobs.lake import (
+    Epoch,
+    Lake,
+    Losses,
+    count_rows,
+    format_losses,
+    may_hold,
+    open_table,
+    read_losses,
+)
 from spark_jobs.lone_reads import set_apart
 from spark_jobs.losses import count_added, count_losses
 from spark_jobs.outcome import Outcome, add_lone, work_out
@@ -40,7 +49,7 @@ from spark_jobs.rows import (
 )
 from spark_jobs.shapes import Shape
 from spark_jobs.stretch import TABLE_PROPERTY, Stretch
-from spark_jobs.sweeps import is_swept
+from spark_jobs.sweeps import find_reaching, is_swept
 
 _TXN_APP = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
@@ -95,19 +104,17 @@ def merge_stretch(session: SparkSession, lake: Lake, epoch: Epoch, stretch: Stre
     lone = set_apart(stretch)
     others = None if lone is None else lone.others
     outcome = work_out(stretch, base, others) if lone is None or others is not None else None
+    # What arrives is swept already.
+    reaching = () if base is None else find_reaching(base, stretch.shape, stretch.swept)
+    stretch = replace(stretch, swept=reaching)
+    assert stretch.shape is not None
     added = None if lone is None else find_addition(stretch, base, lone, outcome)
     if added is not None:
-        reach("before_merge_commit")
-        _write(added, path, "overwrite" if base is None else "append", epoch, stretch, None)
-        reach("after_merge_commit")
-        is_known = base is not None and known is not None
-        since = min(span.first for span in stretch.spans) if is_known else None
-        table = session.read.format("delta").load(str(path))
-        lossy = count_added(table, stretch.shape, known, since=since)
-        _tell_losses(session, path, stretch.table, lossy)
+        had = None if base is None else before
+        lossy = _add(session, path, epoch, stretch, rows=added, base=had, known=known)
         after = _require_table(path)
-        rows, had = count_rows(after), count_rows(before)
-        inserted, deleted = (rows, had) if base is None else (rows - had, 0)
+        rows, gone = count_rows(after), count_rows(before)
+        inserted, deleted = (rows, gone) if base is None else (rows - gone, 0)
         seconds = time.monotonic() - began
         return Merged(after.version(), rows, inserted, 0, deleted, lossy, seconds)
     if lone is not None:
@@ -117,7 +124,11 @@ def merge_stretch(session: SparkSession, lake: Lake, epoch: Epoch, stretch: Stre
     is_replaced = counts_for_nothing or stretch.has_younger_values or is_small
     lossy = count_losses(outcome, stretch, base, known)
     reach("before_merge_commit")
-    if is_replaced:
+    if base is not None and _changes_nothing(stretch, outcome):
+        # Such as the end of a backfill: the bound alone moves.
+        _write(base.limit(0), path, "append", epoch, stretch, lossy)
+        inserted, updated, deleted = 0, 0, 0
+    elif is_replaced:
         updated, deleted = _replace(base, outcome, path, epoch, stretch, lossy)
         if counts_for_nothing:
             deleted = count_rows(before)
@@ -132,6 +143,36 @@ def merge_stretch(session: SparkSession, lake: Lake, epoch: Epoch, stretch: Stre
     return Merged(after.version(), count_rows(after), inserted, updated, deleted, lossy, seconds)
 
 
+def _add(
+    session: SparkSession,
+    path: Path,
+    epoch: Epoch,
+    stretch: Stretch,
+    *,
+    rows: DataFrame,
+    base: LogReader | None,
+    known: Losses | None,
+) -> Losses:
+    """Add rows to a base (None where it counts for nothing), whose counts are known; give theirs.
+
+    The rows are counted once they are written, and only where their files may hold a `_raw`.
+    """
+    assert stretch.shape is not None
+    reach("before_merge_commit")
+    _write(rows, path, "overwrite" if base is None else "append", epoch, stretch, None)
+    reach("after_merge_commit")
+    had = dict.fromkeys(known or (), 0) if base is None else known
+    if had is not None and not may_hold(_require_table(path), "_raw", besides=base):
+        lossy = had
+    else:
+        is_known = base is not None and known is not None
+        since = min(span.first for span in stretch.spans) if is_known else None
+        table = session.read.format("delta").load(str(path))
+        lossy = count_added(table, stretch.shape, known, since=since)
+    _tell_losses(session, path, stretch.table, lossy)
+    return lossy
+
+
 def _tell_losses(session: SparkSession, path: Path, table: TableName, lossy: Losses) -> None:
     """Have a commit that changes nothing tell the counts."""
     quoted = str(table).replace("\\", "\\\\").replace("'", "\\'")
@@ -141,6 +182,12 @@ def _tell_losses(session: SparkSession, path: Path, table: TableName, lossy: Los
         session.sql(f"ALTER TABLE {place} SET TBLPROPERTIES ('{TABLE_PROPERTY}' = '{quoted}')")
     finally:
         session.conf.unset(_USER_METADATA)
+
+
+def _changes_nothing(stretch: Stretch, outcome: Outcome) -> bool:
+    """Whether a stretch leaves a table, which counts for something, as it is."""
+    is_same = stretch.shape == stretch.before
+    return is_same and not (stretch.swept or outcome.arrived or outcome.departed)
 
 
 def _require_table(path: Path) -> LogReader:

@@ -7,7 +7,7 @@ A table has its columns typed, then the lake's own: `_epoch, _commit_lsn, _seq, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, Observation
@@ -71,19 +71,18 @@ def type_rows(folded: DataFrame, shape: Shape) -> DataFrame:
     typed = folded.withColumns(
         {f"_v{i}": mapping.parse(F.col("values")[i]) for i, mapping in enumerate(types)}
     )
-    misfits = [
-        _keep_raw(names[i], mapping, F.col("values")[i], F.col(f"_v{i}"))
+    raw = _gather_raw(
+        (names[i], mapping, F.col("values")[i], F.col(f"_v{i}"))
         for i, mapping in enumerate(types)
         if not mapping.is_total
-    ]
-    raw = F.map_from_entries(F.array_compact(F.array(*misfits))) if misfits else _no_raw()
+    )
     key = {} if has_exact_key(shape) else {"_key": F.col(id_names(shape)[0])}
     meta = {
         _EPOCH: F.col("epoch"),
         "_commit_lsn": F.col("commit_lsn"),
         "_seq": F.col("seq"),
         "_committed_at": F.col("committed_at"),
-        "_raw": null_if_empty(raw),
+        "_raw": raw,
         "_holes": null_if_empty(_name(F.col("lost"), names) if is_folded else _no_names()),
     }
     columns = {name: F.col(f"_v{i}") for i, name in enumerate(names)}
@@ -176,7 +175,7 @@ def apply_rows(
 def widen(target: DataFrame, shape: Shape) -> DataFrame:
     """Give a target's rows the columns that are younger than they, with their missing values."""
     known = set(target.columns)
-    raws: list[Expression] = []
+    raws: list[tuple[str, TypeMapping, Expression, Expression]] = []
     younger: dict[str, Expression] = {}
     columns = zip(shape.names, shape.columns, map_columns(shape), strict=True)
     for name, column, mapping in columns:
@@ -185,11 +184,11 @@ def widen(target: DataFrame, shape: Shape) -> DataFrame:
         text = F.lit(column.missing_value).cast("string")
         younger[name] = mapping.parse(text).cast(mapping.spark_type)
         if column.missing_value is not None and not mapping.is_total:
-            raws.append(_keep_raw(name, mapping, text, younger[name]))
+            raws.append((name, mapping, text, younger[name]))
     widened = target.withColumns(younger) if younger else target
     if not raws:
         return widened
-    misfits = F.map_from_entries(F.array_compact(F.array(*raws)))
+    misfits = F.coalesce(_gather_raw(raws), _no_raw())
     raw = F.map_concat(F.coalesce(F.col("_raw"), _no_raw()), misfits)
     return widened.withColumn("_raw", null_if_empty(raw))
 
@@ -219,10 +218,20 @@ def _select(values: dict[str, Expression], shape: Shape) -> list[Expression]:
     ]
 
 
-def _keep_raw(name: str, mapping: TypeMapping, text: Expression, value: Expression) -> Expression:
-    """The entry of `_raw` for a text, or null where its value is enough."""
-    entry = F.struct(F.lit(name).alias("key"), text.alias("value"))
-    return F.when(mapping.is_raw(text, value), entry)
+def _gather_raw(
+    columns: Iterable[tuple[str, TypeMapping, Expression, Expression]],
+) -> Expression:
+    """The texts of a row that must be kept beside their values, by column; NULL where none must.
+
+    Of each column its name, mapping, text and value. Few rows keep one, so a map is made for those
+    alone; of expressions that Spark compiles, which it does for all of a projection or for nothing.
+    """
+    is_any, maps = F.lit(False), [_no_raw()]
+    for name, mapping, text, value in columns:
+        is_raw = mapping.is_raw(text, value)
+        is_any |= is_raw
+        maps.append(F.when(is_raw, F.create_map(F.lit(name), text)).otherwise(_no_raw()))
+    return F.when(is_any, F.map_concat(*maps))
 
 
 def _qualify(alias: str) -> Callable[[str], Expression]:

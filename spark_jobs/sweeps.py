@@ -48,6 +48,18 @@ def find_sweeps(entries: DataFrame) -> tuple[Sweep, ...]:
     )
 
 
+def find_reaching(table: DataFrame, shape: Shape, sweeps: Sequence[Sweep]) -> tuple[Sweep, ...]:
+    """Give the sweeps, or none where no row of the table is gone by any of them."""
+    if not sweeps:
+        return ()
+    start = max(sweep.start for sweep in sweeps)
+    # In a form that file statistics can answer: after a backfill most files hold nothing older.
+    own, lsn = F.col("_epoch"), F.col("_commit_lsn")
+    older = (own < start.epoch) | ((own == start.epoch) & (lsn <= int(start.commit_lsn)))
+    swept = table.where(older).alias("t").where(is_swept("t", shape, sweeps))
+    return tuple(sweeps) if swept.limit(1).count() else ()
+
+
 def is_swept(rows: str, shape: Shape, sweeps: Sequence[Sweep]) -> Expression:
     """Whether a row of the table, under an alias, is gone by one of some sweeps."""
     found = F.lit(False)

@@ -1,8 +1,9 @@
 """What a backfill has read and the log has not taken yet: chunks of rows and sweeps, in the spool.
 
-A file is durable before the message that names it is written to the WAL. Only the holder of the
-slot takes files; a run that takes the slot removes what an earlier one left, for nothing of it can
-be told stale or not any more. Private (0600): rows are in them.
+A file is whole before the message that names it is written to the WAL. It need not be durable: a
+host that fails ends capture, too, and a run that takes the slot removes what an earlier one left,
+for nothing of it can be told stale or not any more. Only the holder of the slot takes files.
+Private (0600): rows are in them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ import pyarrow as pa
 from cdc_core.errors import Retry, StagingError
 from cdc_core.layout import DECODED_SCHEMA
 from cdc_core.spooled import Chunk, Key, Scope, Sweeping
-from cdc_core.staging.parts import sync_folder
 from cdc_core.staging.tables import staging_errors
 from cdc_core.vocabulary import Lsn, Position, Relation
 
@@ -53,8 +53,6 @@ class ChunkFolder:
             # As it stands in memory: it is read once, by this host, a moment later.
             with pa.ipc.new_file(file, schema) as writer:
                 writer.write_table(rows)
-            file.flush()
-            os.fsync(file.fileno())
             return file.tell()
 
     def load(self, *, backfill: str, memory: str, number: int, attempt: int) -> Chunk | None:
@@ -84,8 +82,6 @@ class ChunkFolder:
         path = self._path(f"sweep-{backfill}.json")
         with _writing(path) as descriptor, os.fdopen(descriptor, "w", encoding="utf-8") as file:
             json.dump(about, file)
-            file.flush()
-            os.fsync(file.fileno())
 
     def load_sweep(self, backfill: str) -> Sweeping | None:
         """What is to be swept; None where nothing is."""
@@ -191,7 +187,7 @@ def _lock(path: Path) -> int | None:
 
 @contextmanager
 def _writing(path: Path) -> Iterator[int]:
-    """A new private file, durable under its name once it is whole; gone where it fails."""
+    """A new private file, under its name once it is whole; gone where it fails."""
     arriving = path.with_suffix(".arriving")
     with staging_errors("write to the spool"):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -200,7 +196,6 @@ def _writing(path: Path) -> Iterator[int]:
         try:
             yield descriptor
             arriving.rename(path)
-            sync_folder(path.parent)
         except BaseException:
             arriving.unlink(missing_ok=True)
             raise

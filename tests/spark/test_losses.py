@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs import losses, merge
+from spark_jobs import lone_reads, losses, merge
 from spark_jobs.lake import open_table, read_losses
 from spark_jobs.shapes import Shape
 from spark_jobs.stretch import read_shape
@@ -111,5 +111,9 @@ def test_a_table_that_lost_nothing_is_not_looked_at(
     lake.merge([insert(CLEAN, "1", "2024-01-01", "a")])
     lake.merge([update(CLEAN, "1", "2025-01-01", "b"), insert(CLEAN, "2", None, "c")])
     assert counted == []
-    lake.merge([insert(CLEAN, "3", FAR, "c")])
+    monkeypatch.setattr(lone_reads, "FEW_READS", 1)
+    lake.merge([read(CLEAN, "3", "2024-01-01", "a")])
+    lake.merge([truncate(CLEAN), read(CLEAN, "3", "2024-01-01", "a")])
+    assert counted == [], "nor rows whose files say that they lost nothing"
+    lake.merge([insert(CLEAN, "4", FAR, "c")])
     assert counted == ["counted"], "the rows that came, not the table"

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from cdc_core.vocabulary import Relation
 from spark_jobs import merge
+from spark_jobs.lake import open_table
 from tests.spark.relations import (
     Entry,
     delete,
@@ -66,9 +67,22 @@ def test_a_backfill_repairs_a_table(
     assert small.rows(MERGED) == expected
     told = done.tables["public.merged"]
     assert (told.rows, told.inserted, told.updated, told.deleted) == (5, 1, 4, 4)
+    # A sweep that finds nothing moves the bound alone.
+    files = list_files(small, MERGED)
+    (again,) = small.merge([sweep(MERGED, start=start)])
+    told = again.tables["public.merged"]
+    assert (told.rows, told.inserted, told.updated, told.deleted) == (5, 0, 0, 0)
+    assert list_files(small, MERGED) == files
+    assert small.merge() == []
     # What came before the sweep is older than nothing that comes after it.
     small.merge([insert(MERGED, "4", "again", None)])
     assert small.rows(MERGED, "k") == [(1,), (10,), (2,), (3,), (4,), (6,)]
+
+
+def list_files(small: SmallLake, relation: Relation) -> list[str]:
+    table = open_table(small.lake.locate(relation.table))
+    assert table is not None
+    return sorted(table.file_uris())
 
 
 def test_a_sweep_removes_what_only_the_same_range_brought(
