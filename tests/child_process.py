@@ -17,8 +17,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-# Under nohup every child would inherit that a hang-up is ignored.
+# Every child would inherit what is ignored: a hang-up under nohup, an interrupt behind the `&` of a
+# shell, and then SIGTERM too, which Dagster handles as it finds an interrupt handled.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 STOP_DEADLINE_S = 60.0
 _GUARD = """
