@@ -50,12 +50,13 @@ _TOLD_S = 60.0
 class Sale:
     """How long the shop sells once tables are there, and the rows of its large transaction.
 
-    It goes on until its invariants were checked at so many `cuts`, and at `live` once.
+    It goes on until its invariants were checked at so many `cuts`, and so often at `live`.
     """
 
     seconds: float
     large_transaction: int
     cuts: int
+    live: int
 
 
 class Stopped(WalgateError):
@@ -163,14 +164,15 @@ class Run:
                 rows, seconds = large.result()
                 show.say(f"one transaction of {rows:,} rows committed after {seconds:.1f} s")
                 is_large_done = True
-            is_enough = watch.cuts >= sale.cuts and watch.live_readings
+            lacks_live = watch.live_readings < sale.live
+            is_enough = watch.cuts >= sale.cuts and not lacks_live
             if passed >= sale.seconds and is_large_done and is_enough:
                 return True
             if passed > sale.seconds + _PATIENCE_S:
                 raise self._lose_patience(f"{sale.cuts} cuts to check")
             left = sale.seconds - passed
             # Past its time, only what is still missing is checked.
-            watch.look(is_selling=left > 0 or not watch.live_readings)
+            watch.look(is_selling=lacks_live or (left > 0 and sale.live > 0))
             self._look(f"{left:.0f} s left" if left > 0 else "until enough is checked")
         return False
 

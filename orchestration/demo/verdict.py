@@ -62,12 +62,9 @@ def show_verdict(show: Show, verdict: Verdict) -> None:
     show.say("rows of each side, and those without an equal on the other,")
     show.say("compared by EXCEPT ALL, both ways, on PostgreSQL's own text of every value;")
     show.say("inserted, updated and deleted are what the merges told Dagster")
-    readings = "once" if verdict.live_readings == 1 else f"{verdict.live_readings} times"
     if not verdict.breaches:
-        show.headline(
-            f"Every invariant held at each of {verdict.cuts} cuts, and {readings} at live while the"
-            " shop sold:"
-        )
+        at_live = _tell_live(verdict.live_readings)
+        show.headline(f"Every invariant held at each of {verdict.cuts} cuts{at_live}:")
         for name in INVARIANTS:
             show.say(name)
     for breach in verdict.breaches:
@@ -97,6 +94,13 @@ def format_query(config: Path, at: str) -> str:
     walgate = Path(".venv/bin/walgate")
     program = str(walgate) if walgate.exists() else "walgate"
     return f'{program} sql --config {shlex.quote(_shorten(config))}{place} "{_QUERY}"'
+
+
+def _tell_live(readings: int) -> str:
+    if not readings:
+        return ""
+    times = "once" if readings == 1 else f"{readings} times"
+    return f", and {times} at live while the shop sold"
 
 
 def _write_row(compared: Comparison, applied: Applied) -> list[str]:

@@ -102,7 +102,7 @@ def _count_balanced(session: SparkSession, lake: Lake, at: str) -> int:
     return 1
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.soak
 def test_pgbench_tables_equal_the_source_and_balance_at_every_cut(
     database18: Database,
     walgate: Callable[..., ChildProcess],

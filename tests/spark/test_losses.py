@@ -68,6 +68,7 @@ STEPS: list[tuple[str, list[list[Entry]], dict[str, int]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.soak
 def test_the_counts_of_lost_values_are_those_of_the_table_after_each_merge(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

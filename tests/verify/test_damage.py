@@ -157,6 +157,7 @@ def test_what_is_being_done_is_a_line_each_where_no_terminal_is(
     assert capsys.readouterr().err == "verify: opening a snapshot of the source\n"
 
 
+@pytest.mark.soak
 def test_keys_that_sort_unlike_in_spark_are_compared_by_their_hash(
     postgres15: PostgresServer, make_pipeline: Callable[..., Pipeline], spark: SparkSession
 ) -> None:
