@@ -192,9 +192,9 @@ def may_hold(table: DeltaTable, column: str, *, besides: DeltaTable | None) -> b
 
     As their statistics say; no row is read. Wide tables have none of their last columns.
     """
-    others = [] if besides is None else pa.table(besides.get_add_actions())["path"].to_pylist()
+    known = [] if besides is None else pa.table(besides.get_add_actions())["path"].to_pylist()
     files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-    nulls = f"null_count.{column}"
+    others, nulls = {*known}, f"null_count.{column}"
     return any(f.get(nulls) != f["num_records"] for f in files if f["path"] not in others)
 
 

@@ -172,7 +172,9 @@ class Capturing:
 
     def __init__(self, settings: Settings) -> None:
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=run_capture, args=(settings, Bound(self._stop)))
+        bound = Bound(self._stop)
+        # A test that fails before it finishes this must not keep the process from its end.
+        self._thread = threading.Thread(target=run_capture, args=(settings, bound), daemon=True)
         self._source = settings.source
 
     def start(self) -> None:

@@ -200,14 +200,13 @@ def database(server: PostgresServer) -> Iterator[Database]:
         yield database
 
 
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("server", "extent"),
     [
         # Each case in one mode, in both, and in both with every table merged.
-        (18, "once"),
-        pytest.param(18, "whole", marks=pytest.mark.soak),
-        pytest.param(15, "twice", marks=pytest.mark.soak),
+        pytest.param(18, "once", marks=pytest.mark.timeout(600)),
+        pytest.param(18, "whole", marks=[pytest.mark.soak, pytest.mark.timeout(1800)]),
+        pytest.param(15, "twice", marks=[pytest.mark.soak, pytest.mark.timeout(600)]),
     ],
     indirect=["server"],
 )
