@@ -7,7 +7,7 @@ so that no crash loses its turn.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -66,24 +66,38 @@ class QueueReader:
         with staging_errors("read the ledgers"):
             relations = open_table(self._lake.root / "staging" / "relations")
             announced = -1 if relations is None else relations.version()
-            backfilled, states = read_backfilled(self._lake), read_states(self._lake)
-            cut = find_cut(self._lake)
         is_old = self._asked_at is None or read_clock() - self._asked_at >= _SELDOM_S
         if is_old or announced != self._announced:
             self._ask(announced)
-        merged = None if cut is None else cut.bound
-        needs: dict[TableName, Lack] = {}
-        for table in self._readable:
-            need = backfilled.find_need(str(table), states.get(str(table)), merged)
-            if need is not None and not need.is_read:
-                needs[table] = need
+        if not self._find_needs():
+            return []
+        # In this order: what is done meanwhile was in hand before, or is not needed after.
+        unfinished = _find_unfinished(self._settings)
+        needs = self._find_needs()
         if not needs.keys() <= self._sizes.keys():
             self._measure(needs)
-        all_waiting = [
-            (Waiting(table, need.reason, self._sizes[table]), need) for table, need in needs.items()
-        ]
-        waiting = _look_at_unfinished(self._settings, all_waiting) if needs else ()
+        waiting = []
+        for table, need in needs.items():
+            one = Waiting(table, need.reason, self._sizes[table])
+            if (found := unfinished.get(table)) is None:
+                waiting.append(one)
+                continue
+            is_anew = need.since is not None and found.start < need.since
+            if not found.is_read and (is_anew or not found.is_kept):
+                waiting.append(replace(one, is_anew=is_anew))
         return sorted(waiting, key=lambda one: (one.size, one.table))
+
+    def _find_needs(self) -> dict[TableName, Lack]:
+        """The tables that must be read whole, as the ledgers tell it now."""
+        with staging_errors("read the ledgers"):
+            backfilled, states = read_backfilled(self._lake), read_states(self._lake)
+            cut = find_cut(self._lake)
+        merged = None if cut is None else cut.bound
+        needs = {
+            table: backfilled.find_need(str(table), states.get(str(table)), merged)
+            for table in self._readable
+        }
+        return {table: need for table, need in needs.items() if need and not need.is_read}
 
     def _ask(self, announced: int) -> None:
         source = self._settings.source
@@ -103,20 +117,26 @@ def read_clock() -> float:
     return time.monotonic()
 
 
-def _look_at_unfinished(
-    settings: Settings, needs: Sequence[tuple[Waiting, Lack]]
-) -> Iterator[Waiting]:
-    """Leave out what is being read, whoever began it, and what a person paused or cancelled."""
+@dataclass(frozen=True, slots=True)
+class _Unfinished:
+    """A whole backfill that is not done; whether it is being read, or kept from it by a person."""
+
+    start: Bound
+    is_read: bool
+    is_kept: bool
+
+
+def _find_unfinished(settings: Settings) -> dict[TableName, _Unfinished]:
+    """The newest whole backfill of each table, where that is not done."""
     folder = ChunkFolder(settings.lake.spool)
     reports = BackfillLedger(settings.lake.root).read_all()
     newest = {report.begun.table: report for report in reports if report.begun.scope.is_whole}
-    for waiting, need in needs:
-        report = newest.get(waiting.table)
-        if report is None or report.state is BackfillState.DONE:
-            yield waiting
-            continue
-        start = Bound(report.begun.start.epoch, report.begun.start.commit_lsn)
-        is_anew = need.since is not None and start < need.since
-        is_kept = report.state in _BY_A_PERSON and not is_anew
-        if not is_kept and not folder.is_claimed(report.begun.id):
-            yield replace(waiting, is_anew=is_anew)
+    return {
+        table: _Unfinished(
+            Bound(report.begun.start.epoch, report.begun.start.commit_lsn),
+            is_read=folder.is_claimed(report.begun.id),
+            is_kept=report.state in _BY_A_PERSON,
+        )
+        for table, report in newest.items()
+        if report.state is not BackfillState.DONE
+    }

@@ -27,9 +27,12 @@ def demo(
     folder: Annotated[
         Path, typer.Option(help="Where everything of it goes; deleted at the next start.")
     ] = Path(".walgate/demo"),
+    rows: Annotated[
+        int, typer.Option(min=6, help="Rows of old orders that the shop has before Walgate comes.")
+    ] = 500_000,
     seconds: Annotated[
-        float, typer.Option(min=1, help="How long the shop sells once tables are there.")
-    ] = 90,
+        float, typer.Option(min=1, help="How long the shop sells once tables are whole.")
+    ] = 20,
     large_transaction: Annotated[
         int, typer.Option(min=6, help="Rows of the one large transaction.")
     ] = 300_000,
@@ -39,9 +42,6 @@ def demo(
     ] = 50,
     cuts: Annotated[
         int, typer.Option(min=1, help="At so many cuts invariants are checked while it sells.")
-    ] = 3,
-    live: Annotated[
-        int, typer.Option(min=0, help="So often at least they are checked at live, too.")
     ] = 1,
     seed: Annotated[int, typer.Option(help="Of what the writers do.")] = 1,
 ) -> int:
@@ -56,7 +56,7 @@ def demo(
     from orchestration.demo.show import Show
     from orchestration.demo.stack import Plan
 
-    plan = Plan(folder, writers, rate, seed)
+    plan = Plan(folder, rows, writers, rate, seed)
     show = Show(sys.stdout, steps=STEPS_KEPT if is_kept else STEPS)
     hurry = threading.Event()
     with listen_for_stop(again=hurry.set, is_hang_up_stop=True) as stop:
@@ -64,7 +64,7 @@ def demo(
             if is_kept:
                 keep_demo(plan, show, stop=stop, hurry=hurry)
                 return 0
-            sale = Sale(seconds, large_transaction, cuts, live)
+            sale = Sale(seconds, large_transaction, cuts)
             is_equal = run_demo(plan, sale, show, stop=stop, hurry=hurry)
         finally:
             show.close()

@@ -1,4 +1,4 @@
-"""The demo: the shop sells, Dagster replicates, and at the end all of it is compared.
+"""The demo: a shop with rows sells, Dagster replicates, and at the end all of it is compared.
 
 The sensors do everything: this process writes to the shop, reads the lake and Dagster's records,
 and neither captures nor merges.
@@ -23,6 +23,7 @@ from cdc_core.source.connection import open_connection
 from cdc_core.source.marks import emit_mark, read_current_lsn
 from cdc_core.vocabulary import Lsn, TableName
 from orchestration.demo.comparison import Comparison, compare_table, list_published
+from orchestration.demo.damage import DAMAGED, WHAT_IS_DAMAGED, Healing, damage_customers
 from orchestration.demo.records import Records
 from orchestration.demo.shop import import_archive
 from orchestration.demo.show import Show
@@ -30,13 +31,15 @@ from orchestration.demo.stack import Plan, Stack, enter_environment, running_sta
 from orchestration.demo.verdict import Verdict, show_places, show_verdict
 from orchestration.demo.watch import Watch, begin
 from orchestration.freshness import measure_freshness
+from orchestration.healing import verify_and_heal
 from orchestration.spark import open_spark
+from orchestration.verify_answer import format_verdict
 from spark_jobs.backlog import Backlog, read_backlog
 from spark_jobs.lake import Bound
 
 T = TypeVar("T")
 
-STEPS, STEPS_KEPT = 9, 5
+STEPS, STEPS_KEPT = 11, 5
 _POLL_S = 1.0
 # The log and Dagster's database are read for it, which costs what the pipeline could use.
 _TELL_INTERVAL_S = 3.0
@@ -48,15 +51,14 @@ _TOLD_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Sale:
-    """How long the shop sells once tables are there, and the rows of its large transaction.
+    """How long the shop sells once tables are whole, and the rows of its large transaction.
 
-    It goes on until its invariants were checked at so many `cuts`, and so often at `live`.
+    It goes on until its invariants were checked at so many `cuts`.
     """
 
     seconds: float
     large_transaction: int
     cuts: int
-    live: int
 
 
 class Stopped(WalgateError):
@@ -88,8 +90,9 @@ def run_demo(
         with show.silence():
             session = begin(lambda: open_spark(stack.settings)).result()
         run = Run(stack, session, show, stop)
+        run.begin_archive(sale.large_transaction)
         first = run.begin()
-        verdict = run.prove(first) if run.sell(sale) else None
+        verdict = run.prove(first, run.heal()) if run.sell(sale) else None
         show.step("Everything ends")
     show.say("servers, Dagster and Spark have ended; nothing is left running")
     if verdict is None:
@@ -138,45 +141,69 @@ class Run:
         self._stop = stop
         self._records = Records(stack.dagster.instance)
         self._told_at = 0.0
-        self.watch = Watch(session, stack.lake)
+        self._archive: Future[tuple[int, float]] | None = None
+        with closing(self._connect()) as connection:
+            self._tables = list_published(connection, stack.settings.source.publication[0])
+        self.watch = Watch(session, stack.lake, self._tables)
+
+    def begin_archive(self, rows: int) -> None:
+        """Begin the large transaction: it commits while the tables are read."""
+        self._show.say(f"a transaction of {rows:,} rows begins")
+        self._archive = begin(lambda: self._import_archive(rows))
 
     def begin(self) -> Bound:
-        """Wait for the first cut."""
-        self._show.say(f"its page is {self._stack.dagster.url}; its sensors are on")
-        backlog = self._wait_until(lambda backlog: backlog.cut is not None, "the first cut")
-        assert backlog.cut is not None
-        self._show.say(f"the first cut is written, at {backlog.cut.lsn}: every table can be read")
-        return backlog.cut
+        """Wait for the first cut that has every table whole."""
+        show = self._show
+        show.say(f"its page is {self._stack.dagster.url}; its sensors are on")
+        show.step("The rows that were there are read, while the shop sells")
+        self._wait_until(lambda _: bool(self.watch.list_unchecked()), "every table to be whole")
+        first = self.watch.list_unchecked()[0]
+        show.say(f"at {first.lsn} every table is whole: a cut at which all can be read together")
+        return first
 
     def sell(self, sale: Sale) -> bool:
-        """Let the shop sell, with the large transaction in it; whether every invariant held."""
+        """Let the shop sell until enough cuts were checked; whether every invariant held."""
         show, watch = self._show, self.watch
-        show.step(f"The shop sells for {sale.seconds:g} s; invariants are checked meanwhile")
+        show.step(f"The shop sells for {sale.seconds:g} s; invariants are checked at every cut")
         began = time.monotonic()
-        large: Future[tuple[int, float]] | None = None
-        is_large_done = False
         while not watch.breaches:
             passed = time.monotonic() - began
-            if large is None and passed >= sale.seconds / 3:
-                show.say("the large transaction begins")
-                large = begin(lambda: self._import_archive(sale.large_transaction))
-            if large is not None and large.done() and not is_large_done:
-                rows, seconds = large.result()
-                show.say(f"one transaction of {rows:,} rows committed after {seconds:.1f} s")
-                is_large_done = True
-            lacks_live = watch.live_readings < sale.live
-            is_enough = watch.cuts >= sale.cuts and not lacks_live
-            if passed >= sale.seconds and is_large_done and is_enough:
+            is_imported = self._archive is None
+            if passed >= sale.seconds and is_imported and watch.cuts >= sale.cuts:
                 return True
             if passed > sale.seconds + _PATIENCE_S:
                 raise self._lose_patience(f"{sale.cuts} cuts to check")
             left = sale.seconds - passed
-            # Past its time, only what is still missing is checked.
-            watch.look(is_selling=lacks_live or (left > 0 and sale.live > 0))
+            watch.look()
             self._look(f"{left:.0f} s left" if left > 0 else "until enough is checked")
         return False
 
-    def prove(self, first: Bound) -> Verdict | None:
+    def heal(self) -> Healing:
+        """Damage rows of the lake, have tables verified and healed while the shop sells."""
+        show, stack = self._show, self._stack
+        show.step("Rows of the lake are damaged by hand, found and healed, while the shop sells")
+        self._await(begin(lambda: damage_customers(self._session, stack.lake)))
+        show.say(f"in the Delta table: {WHAT_IS_DAMAGED}")
+        doing = ["verifying"]
+        healed = begin(
+            lambda: verify_and_heal(
+                stack.settings,
+                self._session,
+                [DAMAGED],
+                is_healing=True,
+                stop=self._stop,
+                tell=doing.append,
+            )
+        )
+        while not healed.done():
+            self.watch.look()
+            self._look(doing[-1])
+        verdict = healed.result()
+        for line in format_verdict(verdict):
+            show.say(line)
+        return Healing(verdict)
+
+    def prove(self, first: Bound, healing: Healing) -> Verdict | None:
         """Stop the writers, wait for the last commit, check and compare; None if a check fails."""
         show, stack = self._show, self._stack
         show.step("The writers stop; the sensors stage and merge to the last commit")
@@ -192,7 +219,7 @@ class Run:
         show.say(f"staged through {settled.staged.lsn}; no change of a table is above the cut")
         show.step("The remaining cuts are checked")
         while not self.watch.breaches:
-            self.watch.look(is_selling=False)
+            self.watch.look()
             left = len(self.watch.list_unchecked())
             if not (left or self.watch.is_checking):
                 break
@@ -209,7 +236,7 @@ class Run:
             [self._records.sum_applied(compared.table) for compared in comparisons],
             self.watch.breaches,
             self.watch.cuts,
-            self.watch.live_readings,
+            healing,
             measure_freshness(stack.lake, first),
             self._records.summarize(),
         )
@@ -219,6 +246,13 @@ class Run:
         with psycopg.connect(self._stack.servers.dsn, autocommit=True) as connection:
             written = import_archive(connection, rows=rows)
         return written, time.monotonic() - began
+
+    def _tell_archive(self) -> None:
+        """Say once that the large transaction is committed. Raises: what it failed with."""
+        if self._archive is not None and self._archive.done():
+            rows, seconds = self._archive.result()
+            self._archive = None
+            self._show.say(f"one transaction of {rows:,} rows committed after {seconds:.1f} s")
 
     def _stop_writers(self) -> Lsn:
         """Stop the writers; where the source's log then ends."""
@@ -239,7 +273,7 @@ class Run:
         stack = self._stack
         comparisons = []
         with closing(self._connect()) as connection:
-            for table in list_published(connection, stack.settings.source.publication[0]):
+            for table in self._tables:
                 self._show.progress(f"comparing {table}")
 
                 def compare(table: TableName = table) -> Comparison:
@@ -259,6 +293,7 @@ class Run:
                 return backlog
             if time.monotonic() > deadline:
                 raise self._lose_patience(what)
+            self.watch.look()
             self._look(f"waiting for {what}")
 
     def _wait_until_told(self, cut: Lsn) -> None:
@@ -269,10 +304,11 @@ class Run:
 
     def _look(self, doing: str) -> None:
         """Tell news and progress, wait a moment, see that everything is well."""
+        self._tell_archive()
         if time.monotonic() - self._told_at >= _TELL_INTERVAL_S:
             self._tell_news()
             parts = [doing, _describe(read_backlog(self._stack.lake))]
-            if self.watch.cuts or self.watch.live_readings:
+            if self.watch.cuts:
                 parts.append(self._describe_watch())
             self._show.progress("; ".join(parts))
             self._told_at = time.monotonic()
@@ -285,8 +321,7 @@ class Run:
             self._show.say(line)
 
     def _describe_watch(self) -> str:
-        live = self.watch.live_readings
-        return f"invariants hold at {self.watch.cuts} cuts and {live} times at live"
+        return f"invariants hold at {self.watch.cuts} cuts"
 
     def _await(self, done: Future[T]) -> T:
         while not wait([done], timeout=_POLL_S).done:

@@ -6,11 +6,12 @@ break it. Tables are laid over one another by what they share, and summed up onc
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
-from cdc_core.vocabulary import Lsn
+from cdc_core.vocabulary import Lsn, TableName
 from spark_jobs.lake import Bound, Lake, open_table
 from spark_jobs.sql import answer_query
 
@@ -98,13 +99,20 @@ def count_exceptions(answer: DataFrame) -> dict[str, int]:
     return {name: count for row in answer.collect() for name, count in row["exceptions"].items()}
 
 
-def list_cuts(lake: Lake) -> list[Bound]:
-    """Every cut, oldest first."""
+def list_whole_cuts(lake: Lake, tables: Collection[TableName]) -> list[Bound]:
+    """Every cut that has all of some tables whole, oldest first."""
     cuts = open_table(lake.cuts)
     if cuts is None:
         return []
-    rows = cuts.to_pyarrow_table(columns=["epoch", "cut_lsn"]).to_pylist()
-    return sorted({Bound(row["epoch"], Lsn(row["cut_lsn"])) for row in rows})
+    wanted = {str(table) for table in tables}
+    rows = cuts.to_pyarrow_table(columns=["epoch", "cut_lsn", "tables", "partial"]).to_pylist()
+    return sorted(
+        {
+            Bound(row["epoch"], Lsn(row["cut_lsn"]))
+            for row in rows
+            if wanted <= dict(row["tables"]).keys() and not wanted.intersection(row["partial"])
+        }
+    )
 
 
 def _ask(sheet: _Sheet) -> str:

@@ -8,12 +8,17 @@ from dataclasses import dataclass
 import dagster as dg
 
 from cdc_core.vocabulary import Lsn, TableName
-from orchestration import replicate, tables
+from orchestration import backfill_sensor, replicate, tables
+from orchestration.backfill_events import BACKFILL_KEY
 from orchestration.relaunch import Seen, read_runs
 from orchestration.staging_reports import STAGING_KEY
 from orchestration.table_reports import CUTS_KEY, table_key
 
-JOBS = {replicate.JOB_NAME: "keep_replicating", tables.JOB_NAME: "merge_staged_changes"}
+JOBS = {
+    replicate.JOB_NAME: "keep_replicating",
+    backfill_sensor.JOB_NAME: "backfill_queued_tables",
+    tables.JOB_NAME: "merge_staged_changes",
+}
 _MOST_EVENTS = 10_000
 
 
@@ -51,11 +56,17 @@ class Records:
         """Say which runs there were and what they materialized, a line for each job."""
         staged = list(self._read_materializations(STAGING_KEY))
         merged = list(self._read_materializations(CUTS_KEY))
+        read = list(self._read_materializations(BACKFILL_KEY))
         told = {
             replicate.JOB_NAME: (
                 f"{len(staged)} materializations of staging/changes:"
                 f" {_total(staged, 'transactions'):,} transactions,"
                 f" {_total(staged, 'rows'):,} rows in {_total(staged, 'batches'):,} batches"
+            ),
+            backfill_sensor.JOB_NAME: (
+                f"{len(read)} partitions of backfill: {_total(read, 'rows'):,} rows in"
+                f" {_total(read, 'chunks'):,} chunks; {_total(read, 'stale_dropped'):,} more were"
+                " dropped, for the log has them newer"
             ),
             tables.JOB_NAME: (
                 f"{len(merged)} materializations of ledger/cuts:"

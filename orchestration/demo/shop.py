@@ -1,4 +1,4 @@
-"""The shop: its tables, its first rows, and one large transaction.
+"""The shop: its tables, its first rows, and large transactions.
 
 Whatever a sale touches lies in several tables, so that half a transaction would show: an order's
 total is the sum of its lines, what is in stock and what was sold is what was delivered, a paid
@@ -12,6 +12,8 @@ import psycopg
 
 PRODUCTS = 300
 CUSTOMERS = 400
+# Have signed up and never order: their ids are above those of the others.
+NEWCOMERS = 20
 # Rows of one order of the archive: itself, four lines and one payment.
 _ROWS_PER_ARCHIVED = 6
 
@@ -167,7 +169,7 @@ def make_tables(connection: psycopg.Connection) -> None:
 
 def fill_shelves(connection: psycopg.Connection) -> None:
     """Bring in customers, products and the first deliveries."""
-    connection.execute(_PEOPLE, [CUSTOMERS])
+    connection.execute(_PEOPLE, [CUSTOMERS + NEWCOMERS])
     connection.execute(_GOODS, [PRODUCTS])
     connection.execute(_FIRST_DELIVERIES)
 

@@ -9,20 +9,22 @@ import random
 import shutil
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
+from psycopg import sql
 
 from cdc_core.errors import ConfigurationError
 from cdc_core.settings import CONFIG_NAME, Settings, load_settings
 from cdc_core.source.connection import open_connection
 from cdc_core.source.creation import create_replication, list_keyed_tables
+from cdc_core.vocabulary import TableName
 from orchestration.dagster_stack import DagsterStack, run_dagster
 from orchestration.demo.servers import Servers, remove_left_servers, running_servers
-from orchestration.demo.shop import CUSTOMERS, PRODUCTS, fill_shelves, make_tables
+from orchestration.demo.shop import fill_shelves, import_archive, make_tables
 from orchestration.demo.show import Show
 from orchestration.demo.writers import Writers, pay_order, place_order
 from orchestration.log_lines import LogLines
@@ -39,9 +41,10 @@ _GRACE_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Where a demo runs, and how busy its shop is."""
+    """Where a demo runs, how many rows its shop has before Walgate comes, and how busy it is."""
 
     folder: Path
+    rows: int
     writers: int
     per_second: float
     seed: int
@@ -134,8 +137,6 @@ def format_configuration(servers: Servers, port: int) -> str:
             "[spark.conf] # For a few minutes on two cores: the quick compiler, few partitions.",
             '"spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1"',
             '"spark.sql.shuffle.partitions" = 2',
-            "[backfill] # The shop opens with empty tables: all rows come by the stream.",
-            "automatic = false",
             "[dagster]",
             f"port = {port}",
             "",
@@ -147,7 +148,7 @@ def format_configuration(servers: Servers, port: int) -> str:
 def _selling(
     plan: Plan, show: Show, servers: Servers, folder: Path
 ) -> Iterator[tuple[Path, Settings, Writers]]:
-    """Open the shop and let its writers work until the block ends."""
+    """Open a shop that has rows already, and let its writers work until the block ends."""
     show.step("The shop opens")
     port = choose_port()
     if port != DEFAULT_PORT:
@@ -155,14 +156,14 @@ def _selling(
     config = folder / CONFIG_NAME
     config.write_text(format_configuration(servers, port), encoding="utf-8")
     settings = load_settings(config, {})
-    # Publication and slot stand before the first row, so that no row is missed.
     with closing(open_connection(settings.source, application_name="walgate demo")) as connection:
         make_tables(connection)
+        _fill(connection, plan)
         tables = list_keyed_tables(connection)
+        rows = count_rows(connection, tables)
+        show.say(f"{len(tables)} tables with {rows:,} rows, which no slot has seen")
         made = create_replication(connection, settings.source, tables).made
-        show.say(f"{len(tables)} empty tables; {' and '.join(made)} made, as `walgate init` does")
-        _fill(connection, plan.seed)
-    show.say(f"{CUSTOMERS} customers and {PRODUCTS} products, each with a manual of 9 kB")
+    show.say(f"{' and '.join(made)} made, as `walgate init` does")
     writers = Writers(servers.dsn, writers=plan.writers, per_second=plan.per_second, seed=plan.seed)
     writers.start()
     show.say(
@@ -175,13 +176,24 @@ def _selling(
         writers.stop()
 
 
-def _fill(connection: psycopg.Connection, seed: int) -> None:
-    """Bring in the first rows, of every table in one transaction: each cut then has all tables."""
-    chance = random.Random(seed)
+def _fill(connection: psycopg.Connection, plan: Plan) -> None:
+    """Bring in the rows that are there before Walgate comes."""
+    chance = random.Random(plan.seed)
     with connection.transaction():
         fill_shelves(connection)
         place_order(connection, chance)
         pay_order(connection, chance)
+    import_archive(connection, rows=plan.rows)
+
+
+def count_rows(connection: psycopg.Connection, tables: Iterable[TableName]) -> int:
+    """The rows of some tables together."""
+    counts = sql.SQL(" + ").join(
+        sql.SQL("(select count(*) from {})").format(sql.Identifier(table.schema, table.name))
+        for table in tables
+    )
+    (found,) = connection.execute(sql.SQL("select {}").format(counts)).fetchone() or (0,)
+    return int(found)
 
 
 def _require_own(folder: Path) -> None:

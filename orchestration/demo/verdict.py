@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cdc_core.vocabulary import Lsn
 from orchestration.demo.comparison import Comparison
+from orchestration.demo.damage import WHAT_IS_DAMAGED, Healing
 from orchestration.demo.invariants import INVARIANTS, Breach
 from orchestration.demo.records import Applied
 from orchestration.demo.show import Show
@@ -35,14 +36,15 @@ class Verdict:
     applied: list[Applied]
     breaches: list[Breach]
     cuts: int
-    live_readings: int
+    healing: Healing
     freshness: Freshness
     runs: list[str]
 
     @property
     def is_equal(self) -> bool:
-        """Whether the lake is the source, and every invariant held wherever it was checked."""
-        return not self.breaches and all(table.is_equal for table in self.comparisons)
+        """Whether the lake is the source, every invariant held, and what was damaged was healed."""
+        is_healed = self.healing.is_whole
+        return is_healed and not self.breaches and all(table.is_equal for table in self.comparisons)
 
 
 def show_verdict(show: Show, verdict: Verdict) -> None:
@@ -63,12 +65,16 @@ def show_verdict(show: Show, verdict: Verdict) -> None:
     show.say("compared by EXCEPT ALL, both ways, on PostgreSQL's own text of every value;")
     show.say("inserted, updated and deleted are what the merges told Dagster")
     if not verdict.breaches:
-        at_live = _tell_live(verdict.live_readings)
-        show.headline(f"Every invariant held at each of {verdict.cuts} cuts{at_live}:")
+        show.headline(f"Every invariant held at each of {verdict.cuts} cuts:")
         for name in INVARIANTS:
             show.say(name)
     for breach in verdict.breaches:
         show.headline(f"BROKEN: {breach}")
+    if verdict.healing.is_whole:
+        through = verdict.healing.verdict.lsn
+        show.headline(f"Damaged rows were found and healed while the shop sold, through {through}.")
+    else:
+        show.headline(f"NOT HEALED, or more was found than was damaged: {WHAT_IS_DAMAGED}")
     show.headline("How old a change is when it can be read, from its commit in the source:")
     show.say(f"at live (staged)         {_write_delay(verdict.freshness.live)}")
     show.say(f"in the Delta tables      {_write_delay(verdict.freshness.tables)}")
@@ -94,13 +100,6 @@ def format_query(config: Path, at: str) -> str:
     walgate = Path(".venv/bin/walgate")
     program = str(walgate) if walgate.exists() else "walgate"
     return f'{program} sql --config {shlex.quote(_shorten(config))}{place} "{_QUERY}"'
-
-
-def _tell_live(readings: int) -> str:
-    if not readings:
-        return ""
-    times = "once" if readings == 1 else f"{readings} times"
-    return f", and {times} at live while the shop sold"
 
 
 def _write_row(compared: Comparison, applied: Applied) -> list[str]:

@@ -28,8 +28,8 @@ from orchestration.processes import find_processes, hold_stack
 
 
 def start_stack(folder: Path) -> None:
-    show, never = Show(io.StringIO(), steps=9), threading.Event()
-    plan = Plan(folder, writers=1, per_second=1, seed=1)
+    show, never = Show(io.StringIO(), steps=11), threading.Event()
+    plan = Plan(folder, rows=600, writers=1, per_second=1, seed=1)
     with running_stack(plan, show, stop=never, hurry=never):
         pytest.fail("the stack was started")
 

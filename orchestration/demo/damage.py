@@ -1,0 +1,51 @@
+"""Rows of the lake damaged by hand, and what a verification makes of them while the shop sells.
+
+What is damaged breaks no invariant: those of the cuts that follow are checked all the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from delta.tables import DeltaTable
+from pyspark.sql import SparkSession, functions
+
+from cdc_core.staging.verifications import EQUAL
+from cdc_core.vocabulary import TableName
+from orchestration.demo.shop import CUSTOMERS
+from orchestration.healing import Verdict
+from spark_jobs.lake import Lake
+from spark_jobs.session import find_jvm
+
+DAMAGED = TableName("public", "customers")
+_DELETED, _CHANGED, _COPIED = (CUSTOMERS + i for i in (1, 2, 3))
+_ADDED = 0
+DAMAGED_IDS = frozenset({_DELETED, _CHANGED, _ADDED})
+WHAT_IS_DAMAGED = f"customer {_DELETED} deleted, {_CHANGED} changed, {_ADDED} added"
+
+
+@dataclass(frozen=True, slots=True)
+class Healing:
+    """What the verification found that healed what was damaged."""
+
+    verdict: Verdict
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether just what was damaged was found, and all is equal since."""
+        keys = self.verdict.keys
+        found = {int(text) for (text,) in keys.get(DAMAGED, ()) if text is not None}
+        is_found = set(keys) == {DAMAGED} and found == DAMAGED_IDS
+        return is_found and all(one.result == EQUAL for one in self.verdict.tables)
+
+
+def damage_customers(session: SparkSession, lake: Lake) -> None:
+    """Delete a row of the Delta table, change one and add one. Raises: MergeError."""
+    path = str(lake.locate(DAMAGED))
+    with lake.lock_table(str(DAMAGED), jvm=find_jvm(session)):
+        table = DeltaTable.forPath(session, path)
+        table.delete(f"id = {_DELETED}")
+        table.update(f"id = {_CHANGED}", {"name": functions.lit("Nobody")})
+        copied = table.toDF().where(f"id = {_COPIED}")
+        added = copied.withColumn("id", functions.lit(_ADDED).cast("long"))
+        added.write.format("delta").mode("append").save(path)
