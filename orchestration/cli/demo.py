@@ -42,6 +42,9 @@ def demo(
     ] = 50,
     cuts: Annotated[
         int, typer.Option(min=1, help="At so many cuts invariants are checked while it sells.")
+    ] = 3,
+    live: Annotated[
+        int, typer.Option(min=0, help="So often at least they are checked at live, too.")
     ] = 1,
     seed: Annotated[int, typer.Option(help="Of what the writers do.")] = 1,
 ) -> int:
@@ -64,7 +67,7 @@ def demo(
             if is_kept:
                 keep_demo(plan, show, stop=stop, hurry=hurry)
                 return 0
-            sale = Sale(seconds, large_transaction, cuts)
+            sale = Sale(seconds, large_transaction, cuts, live)
             is_equal = run_demo(plan, sale, show, stop=stop, hurry=hurry)
         finally:
             show.close()

@@ -53,12 +53,13 @@ _TOLD_S = 60.0
 class Sale:
     """How long the shop sells once tables are whole, and the rows of its large transaction.
 
-    It goes on until its invariants were checked at so many `cuts`.
+    It goes on until its invariants were checked at so many `cuts`, and so often at `live`.
     """
 
     seconds: float
     large_transaction: int
     cuts: int
+    live: int
 
 
 class Stopped(WalgateError):
@@ -92,7 +93,8 @@ def run_demo(
         run = Run(stack, session, show, stop)
         run.begin_archive(sale.large_transaction)
         first = run.begin()
-        verdict = run.prove(first, run.heal()) if run.sell(sale) else None
+        healing = run.heal()
+        verdict = run.prove(first, healing) if run.sell(sale) else None
         show.step("Everything ends")
     show.say("servers, Dagster and Spark have ended; nothing is left running")
     if verdict is None:
@@ -169,12 +171,15 @@ class Run:
         while not watch.breaches:
             passed = time.monotonic() - began
             is_imported = self._archive is None
-            if passed >= sale.seconds and is_imported and watch.cuts >= sale.cuts:
+            lacks_live = watch.live_readings < sale.live
+            is_enough = is_imported and watch.cuts >= sale.cuts and not lacks_live
+            if passed >= sale.seconds and is_enough:
                 return True
             if passed > sale.seconds + _PATIENCE_S:
-                raise self._lose_patience(f"{sale.cuts} cuts to check")
+                checks = f"{sale.cuts} cuts, and live {sale.live} times, to be checked"
+                raise self._lose_patience(checks)
             left = sale.seconds - passed
-            watch.look()
+            watch.look(is_selling=lacks_live)
             self._look(f"{left:.0f} s left" if left > 0 else "until enough is checked")
         return False
 
@@ -196,7 +201,7 @@ class Run:
             )
         )
         while not healed.done():
-            self.watch.look()
+            self.watch.look(is_selling=False)
             self._look(doing[-1])
         verdict = healed.result()
         for line in format_verdict(verdict):
@@ -219,7 +224,7 @@ class Run:
         show.say(f"staged through {settled.staged.lsn}; no change of a table is above the cut")
         show.step("The remaining cuts are checked")
         while not self.watch.breaches:
-            self.watch.look()
+            self.watch.look(is_selling=False)
             left = len(self.watch.list_unchecked())
             if not (left or self.watch.is_checking):
                 break
@@ -236,6 +241,7 @@ class Run:
             [self._records.sum_applied(compared.table) for compared in comparisons],
             self.watch.breaches,
             self.watch.cuts,
+            self.watch.live_readings,
             healing,
             measure_freshness(stack.lake, first),
             self._records.summarize(),
@@ -293,7 +299,7 @@ class Run:
                 return backlog
             if time.monotonic() > deadline:
                 raise self._lose_patience(what)
-            self.watch.look()
+            self.watch.look(is_selling=False)
             self._look(f"waiting for {what}")
 
     def _wait_until_told(self, cut: Lsn) -> None:
@@ -308,7 +314,7 @@ class Run:
         if time.monotonic() - self._told_at >= _TELL_INTERVAL_S:
             self._tell_news()
             parts = [doing, _describe(read_backlog(self._stack.lake))]
-            if self.watch.cuts:
+            if self.watch.cuts or self.watch.live_readings:
                 parts.append(self._describe_watch())
             self._show.progress("; ".join(parts))
             self._told_at = time.monotonic()
@@ -321,7 +327,8 @@ class Run:
             self._show.say(line)
 
     def _describe_watch(self) -> str:
-        return f"invariants hold at {self.watch.cuts} cuts"
+        live = self.watch.live_readings
+        return f"invariants hold at {self.watch.cuts} cuts and {live} times at live"
 
     def _await(self, done: Future[T]) -> T:
         while not wait([done], timeout=_POLL_S).done:

@@ -36,6 +36,7 @@ class Verdict:
     applied: list[Applied]
     breaches: list[Breach]
     cuts: int
+    live_readings: int
     healing: Healing
     freshness: Freshness
     runs: list[str]
@@ -65,7 +66,8 @@ def show_verdict(show: Show, verdict: Verdict) -> None:
     show.say("compared by EXCEPT ALL, both ways, on PostgreSQL's own text of every value;")
     show.say("inserted, updated and deleted are what the merges told Dagster")
     if not verdict.breaches:
-        show.headline(f"Every invariant held at each of {verdict.cuts} cuts:")
+        at_live = _tell_live(verdict.live_readings)
+        show.headline(f"Every invariant held at each of {verdict.cuts} cuts{at_live}:")
         for name in INVARIANTS:
             show.say(name)
     for breach in verdict.breaches:
@@ -100,6 +102,13 @@ def format_query(config: Path, at: str) -> str:
     walgate = Path(".venv/bin/walgate")
     program = str(walgate) if walgate.exists() else "walgate"
     return f'{program} sql --config {shlex.quote(_shorten(config))}{place} "{_QUERY}"'
+
+
+def _tell_live(readings: int) -> str:
+    if not readings:
+        return ""
+    times = "once" if readings == 1 else f"{readings} times"
+    return f", and {times} at live while the shop sold"
 
 
 def _write_row(compared: Comparison, applied: Applied) -> list[str]:

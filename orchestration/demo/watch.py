@@ -1,5 +1,6 @@
-"""Checks the shop's invariants while it sells, at every cut that has all tables whole.
+"""Checks the shop's invariants while it sells, at whole cuts and, in between, at `live`.
 
+A cut is whole that has every table of the shop whole.
 One check at a time, on a thread of its own, so that whoever waits for it can be stopped.
 """
 
@@ -14,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from cdc_core.vocabulary import TableName
 from orchestration.demo.invariants import Breach, find_breaches, list_whole_cuts
+from spark_jobs.cuts import find_bound_at
 from spark_jobs.lake import Bound, Lake
 
 T = TypeVar("T")
@@ -34,7 +36,7 @@ def begin(work: Callable[[], T]) -> Future[T]:
 
 
 class Watch:
-    """Which cuts were checked, and what did not hold."""
+    """Which cuts were checked, how often `live` was, and what did not hold."""
 
     def __init__(self, session: SparkSession, lake: Lake, tables: Collection[TableName]) -> None:
         """Nothing is checked yet; `tables` are all of the shop."""
@@ -44,6 +46,8 @@ class Watch:
         self._checking: Future[list[Breach]] | None = None
         self._place: Bound | None = None
         self._checked: set[Bound] = set()
+        self._is_live_next = False
+        self.live_readings = 0
         self.breaches: list[Breach] = []
 
     @property
@@ -61,8 +65,8 @@ class Watch:
         cuts = list_whole_cuts(self._lake, self._tables)
         return [cut for cut in cuts if cut not in self._checked]
 
-    def look(self) -> None:
-        """Take what a check found, and begin the next.
+    def look(self, *, is_selling: bool) -> None:
+        """Take what a check found and begin the next; `live` has its turn while the shop sells.
 
         Raises: what a check failed with.
         """
@@ -70,9 +74,23 @@ class Watch:
             if not self._checking.done():
                 return
             self.breaches += self._checking.result()
-            assert self._place is not None
-            self._checked.add(self._place)
+            if self._place is None:
+                self.live_readings += 1
+            else:
+                self._checked.add(self._place)
             self._checking = None
-        if unchecked := self.list_unchecked():
-            self._place = cut = unchecked[0]
-            self._checking = begin(lambda: find_breaches(self._session, self._lake, cut))
+        unchecked = self.list_unchecked()
+        if is_selling and (self._is_live_next or not unchecked):
+            self._begin(None)
+        elif unchecked:
+            self._begin(unchecked[0])
+
+    def _begin(self, cut: Bound | None) -> None:
+        """Check a cut, or `live`."""
+        self._place = cut
+        self._is_live_next = cut is not None
+        self._checking = begin(
+            lambda: find_breaches(
+                self._session, self._lake, cut or find_bound_at(self._lake, "live")
+            )
+        )
