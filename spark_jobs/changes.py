@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
+import pyarrow as pa
+from deltalake import DeltaTable
 from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -18,6 +21,7 @@ from pyspark.sql import types as T
 
 from cdc_core.vocabulary import Lsn, Operation, Position, Relation, ReplicaIdentity
 from spark_jobs.lake import Bound, Lake
+from spark_jobs.plain_files import can_read, read_files
 from spark_jobs.shapes import Shape
 from spark_jobs.types import map_type
 
@@ -25,6 +29,8 @@ DEPARTURE, ARRIVAL, RENEWAL = 0, 1, 2
 
 ROW_OPERATIONS = frozenset({Operation.INSERT, Operation.UPDATE, Operation.DELETE, Operation.READ})
 POSITION = ("epoch", "commit_lsn", "seq")
+# To find out what is in files one by one takes longer than Delta does with more of them.
+_MOST_FILES = 1_000
 _UNIX_START = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -45,7 +51,7 @@ class Span:
 
 def read_log(session: SparkSession, lake: Lake, lower: Bound | None, upper: Bound) -> DataFrame:
     """Read the entries of `(lower, upper]`; a repeated position may occur twice."""
-    log = session.read.format("delta").load(str(lake.changes))
+    log = _read_files(session, lake, lower, upper)
     epoch, lsn = F.col("epoch"), F.col("end_lsn")
     below = (epoch < upper.epoch) | ((epoch == upper.epoch) & (lsn <= int(upper.lsn)))
     if lower is None:
@@ -56,6 +62,28 @@ def read_log(session: SparkSession, lake: Lake, lower: Bound | None, upper: Boun
         return log.where((epoch == upper.epoch) & inside)
     above = (epoch > lower.epoch) | ((epoch == lower.epoch) & (lsn > int(lower.lsn)))
     return log.where(above & below)
+
+
+def _read_files(session: SparkSession, lake: Lake, lower: Bound | None, upper: Bound) -> DataFrame:
+    """The log, or the files of it that may hold something of a range."""
+    log = DeltaTable(lake.changes)
+    files = pa.table(log.get_add_actions(flatten=True)).to_pylist()
+    names = [file["path"] for file in files if _may_reach(file, lower, upper)]
+    if len(names) <= _MOST_FILES and can_read(lake.changes, log, names):
+        return read_files(session, lake.changes, log, names)
+    return session.read.format("delta").load(str(lake.changes))
+
+
+def _may_reach(file: Mapping[str, Any], lower: Bound | None, upper: Bound) -> bool:
+    """Whether a file may hold an entry of a range, by its statistics, as far as it has any."""
+    least, most = (
+        None
+        if file.get(f"{end}.end_lsn") is None
+        else (file[f"{end}.epoch"], file[f"{end}.end_lsn"])
+        for end in ("min", "max")
+    )
+    is_below = most is not None and lower is not None and most <= (lower.epoch, lower.lsn)
+    return not is_below and (least is None or least <= (upper.epoch, upper.lsn))
 
 
 def survey(log: DataFrame) -> list[Span]:

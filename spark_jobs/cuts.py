@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from deltalake import DeltaTable
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -20,6 +21,7 @@ from spark_jobs.changes import read_log, survey
 from spark_jobs.lake import Bound, Lake, find_bound, open_table, require_epochs
 from spark_jobs.ledger import Cut, find_cut, read_states
 from spark_jobs.outcome import work_out
+from spark_jobs.plain_files import read_rows
 from spark_jobs.renewal import renew
 from spark_jobs.rows import apply_rows, table_fields, widen
 from spark_jobs.shapes import Halt
@@ -171,20 +173,27 @@ def _find_newest(
 
 
 def _read_version(session: SparkSession, lake: Lake, table: TableName, version: int) -> DataFrame:
-    _open_version(lake, table, version)
-    path = str(lake.locate(table))
-    return session.read.format("delta").option("versionAsOf", str(version)).load(path)
+    opened = _open_version(lake, table, version)
+    try:
+        return read_rows(session, lake.locate(table), opened)
+    except AnalysisException as error:
+        # Its log is there still, but not all of its files.
+        raise _miss_version(table, version) from error
 
 
 def _open_version(lake: Lake, table: TableName, version: int) -> DeltaTable:
     try:
         return DeltaTable(lake.locate(table), version=version)
     except Exception as error:
-        raise LakeError(
-            f"version {version} of {table}, which a cut names, is gone",
-            fix="give a newer LSN; keep retained versions from VACUUM",
-            retry=Retry.AFTER_FIX,
-        ) from error
+        raise _miss_version(table, version) from error
+
+
+def _miss_version(table: TableName, version: int) -> LakeError:
+    return LakeError(
+        f"version {version} of {table}, which a cut names, is gone",
+        fix="give a newer LSN; keep retained versions from VACUUM",
+        retry=Retry.AFTER_FIX,
+    )
 
 
 def _find_halt(lake: Lake, cut: Cut, table: str) -> Halt | None:

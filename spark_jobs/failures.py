@@ -1,16 +1,21 @@
-"""What Spark fails at is one table's own trouble, and keeps no other from being merged."""
+"""What fails at one table is its own trouble, and keeps no other from being merged."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeAlias
 
+from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from cdc_core.errors import MergeError, Retry
 from spark_jobs.read_only import explain_refusal
+
+_Failure: TypeAlias = PySparkException | Py4JJavaError | DeltaError | OSError
+_FAILURES = (PySparkException, Py4JJavaError, DeltaError, OSError)
 
 _logger = logging.getLogger("walgate.merge")
 
@@ -20,14 +25,20 @@ class Failures:
 
     def __init__(self) -> None:
         """Nothing has failed yet."""
-        self._errors: dict[str, PySparkException | Py4JJavaError] = {}
+        self._errors: dict[str, _Failure] = {}
 
     @contextmanager
     def apart(self, table: str) -> Iterator[None]:
-        """Run a block that is about one table; what Spark raises is kept. Raises: all else."""
+        """Run a block that is about one table; what Spark, Delta or the storage raises is kept.
+
+        Raises: all else.
+        """
         try:
             yield
-        except (PySparkException, Py4JJavaError) as error:
+        except ConnectionError:
+            # Spark's JVM is gone, which is every table's trouble.
+            raise
+        except _FAILURES as error:
             self._errors[table] = error
             fields = {"table": table, "reason": _explain(error)}
             _logger.warning("merge of a table failed", extra={"fields": fields})
@@ -39,16 +50,18 @@ class Failures:
         said = "; ".join(f"{table}: {_explain(error)}" for table, error in self._errors.items())
         raise MergeError(
             f"not every table could be merged: {said}",
-            fix="the other tables go on; these do from where they are, once what Spark names is"
-            " mended",
+            fix="the other tables go on; these do from where they are, once what is named"
+            " here is mended",
             retry=Retry.LATER,
         ) from next(iter(self._errors.values()))
 
 
-def _explain(error: PySparkException | Py4JJavaError) -> str:
+def _explain(error: _Failure) -> str:
     """Name what happened; Spark's own words may have values of rows."""
     if isinstance(error, PySparkException):
         return explain_refusal(error)
+    if not isinstance(error, Py4JJavaError):
+        return type(error).__name__
     cause = error.java_exception
     while cause.getCause() is not None:
         cause = cause.getCause()

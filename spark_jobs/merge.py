@@ -39,6 +39,14 @@ from spark_jobs.lake import (
 from spark_jobs.lone_reads import set_apart
 from spark_jobs.losses import count_added, count_losses
 from spark_jobs.outcome import Outcome, add_lone, work_out
+from spark_jobs.plain_files import (
+    TABLE_PROPERTY,
+    commit_plain,
+    has_schema,
+    is_plain,
+    read_rows,
+    write_files,
+)
 from spark_jobs.rows import (
     apply_rows,
     carry,
@@ -48,7 +56,7 @@ from spark_jobs.rows import (
     widen,
 )
 from spark_jobs.shapes import Shape
-from spark_jobs.stretch import TABLE_PROPERTY, Stretch
+from spark_jobs.stretch import Stretch
 from spark_jobs.sweeps import find_reaching, is_swept
 
 _TXN_APP = "spark.databricks.delta.write.txnAppId"
@@ -95,10 +103,9 @@ def merge_stretch(session: SparkSession, lake: Lake, epoch: Epoch, stretch: Stre
         _create(session, lake, stretch.table, stretch.shape)
     else:
         _allow_types(session, path, there, stretch.shape)
-    target = session.read.format("delta").load(str(path))
-    counts_for_nothing = stretch.before is None or stretch.truncated_at is not None
-    base = None if counts_for_nothing else widen(target, stretch.shape)
     before = _require_table(path)
+    counts_for_nothing = stretch.before is None or stretch.truncated_at is not None
+    base = None if counts_for_nothing else widen(read_rows(session, path, before), stretch.shape)
     is_counted = stretch.before is not None and not stretch.has_younger_values
     known = read_losses(before) if is_counted else None
     lone = set_apart(stretch)
@@ -126,10 +133,10 @@ def merge_stretch(session: SparkSession, lake: Lake, epoch: Epoch, stretch: Stre
     reach("before_merge_commit")
     if base is not None and _changes_nothing(stretch, outcome):
         # Such as the end of a backfill: the bound alone moves.
-        _write(base.limit(0), path, "append", epoch, stretch, lossy)
+        _move_bound(base, path, before, epoch, stretch, lossy)
         inserted, updated, deleted = 0, 0, 0
     elif is_replaced:
-        updated, deleted = _replace(base, outcome, path, epoch, stretch, lossy)
+        updated, deleted = _replace(base, outcome, path, before, epoch, stretch, lossy)
         if counts_for_nothing:
             deleted = count_rows(before)
         inserted = outcome.arrived - updated
@@ -175,6 +182,9 @@ def _add(
 
 def _tell_losses(session: SparkSession, path: Path, table: TableName, lossy: Losses) -> None:
     """Have a commit that changes nothing tell the counts."""
+    if is_plain(written := _require_table(path)):
+        commit_plain(path, written, [], "append", reached=None, lossy=lossy)
+        return
     quoted = str(table).replace("\\", "\\\\").replace("'", "\\'")
     place = f"delta.`{str(path).replace('`', '``')}`"
     session.conf.set(_USER_METADATA, format_losses(lossy))
@@ -269,6 +279,7 @@ def _replace(  # noqa: PLR0917 - What is written, where, and what its commit say
     base: DataFrame | None,
     outcome: Outcome,
     path: Path,
+    before: LogReader,
     epoch: Epoch,
     stretch: Stretch,
     lossy: Losses,
@@ -279,8 +290,24 @@ def _replace(  # noqa: PLR0917 - What is written, where, and what its commit say
     rows = apply_rows(
         base, outcome.rows, stretch.shape, outcome.carried, swept=stretch.swept, touched=touched
     )
-    _write(rows, path, "overwrite", epoch, stretch, lossy)
+    if is_plain(before) and has_schema(before, table_fields(stretch.shape)):
+        added = write_files(rows, path)
+        reached = (epoch, stretch.upper)
+        commit_plain(path, before, added, "overwrite", reached=reached, lossy=lossy)
+    else:
+        _write(rows, path, "overwrite", epoch, stretch, lossy)
     return (0, 0) if base is None else (touched.get["updated"], touched.get["deleted"])
+
+
+def _move_bound(  # noqa: PLR0917 - What is written, where, and what its commit says.
+    base: DataFrame, path: Path, before: LogReader, epoch: Epoch, stretch: Stretch, lossy: Losses
+) -> None:
+    """Commit how far the table has come, and no row."""
+    if is_plain(before):
+        reached = (epoch, stretch.upper)
+        commit_plain(path, before, [], "append", reached=reached, lossy=lossy)
+    else:
+        _write(base.limit(0), path, "append", epoch, stretch, lossy)
 
 
 def _write(  # noqa: PLR0917 - What is written, where, and what its commit says.

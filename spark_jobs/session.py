@@ -37,6 +37,8 @@ _CONF = {
     "spark.databricks.delta.merge.materializeSource": "none",
     # Merges generate much code; a full code cache turns the compiler off for good.
     "spark.driver.defaultJavaOptions": "-XX:ReservedCodeCacheSize=512m",
+    # The files of the log that a round reads are named one by one; a job to find them costs more.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000",
     # A round compiles some 40 classes a table, the same in every round; 100 are kept by default.
     "spark.sql.codegen.cache.maxEntries": "4000",
     # Else PySpark looks at the stack for every expression: most of the time to build a wide query.

@@ -29,8 +29,6 @@ from spark_jobs.shapes import Choose, Halt, Shape, admit, choose_own, follow
 from spark_jobs.sweeps import Sweep, find_sweeps
 from spark_jobs.types import settle_type
 
-TABLE_PROPERTY = "walgate.table"
-
 _KNOWN_OPERATIONS = ROW_OPERATIONS | {Operation.TRUNCATE, Operation.SWEEP}
 
 

@@ -1,0 +1,168 @@
+"""A small Delta table's files, read and written by Spark as plain Parquet; delta-rs commits them.
+
+Spark's own way through Delta plans some ten jobs over the table's log for every commit, and two for
+every read: 2 s of CPU a table, however small. What is plain has nothing that Delta would have to do
+besides: no deletion vectors, mapped columns, constraints or change feed.
+
+Source: the Delta protocol, sections Add File and Remove File, Transaction Identifiers.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake.transaction import AddAction, RemoveAction
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
+
+from spark_jobs.lake import Bound, Epoch, Losses, format_losses
+
+TABLE_PROPERTY = "walgate.table"
+
+_READER_FEATURES = frozenset({"deletionVectors", "timestampNtz"})
+_WRITER_FEATURES = _READER_FEATURES | {"appendOnly", "invariants"}
+_PROPERTIES = frozenset({"delta.enableDeletionVectors", TABLE_PROPERTY})
+# All of it is read where Delta would pass over files.
+_MOST_BYTES = 64 << 20
+_MOST_FILES = 32
+# In the path of a file to read these are a pattern to Spark; encoded, they are not the file's name.
+_PATTERN = frozenset("{}[]*?\\%")
+# Nobody else writes: the table is locked, so what is in there was left by a process that died.
+_FOLDER = "_anew"
+# Columns that are NULL in most rows, by which files are passed over; and a leaf of each.
+_SELDOM = {"_raw": "_raw.key_value.key", "_holes": "_holes.list.element"}
+# As Spark's commits have it.
+_CHECKPOINT_INTERVAL = 10
+
+
+def read_rows(session: SparkSession, path: Path, table: DeltaTable) -> DataFrame:
+    """The rows of a table at the version of a delta-rs handle, columns with their metadata."""
+    files = pa.table(table.get_add_actions())
+    names = files["path"].to_pylist()
+    is_small = len(names) <= _MOST_FILES and sum(files["size_bytes"].to_pylist()) <= _MOST_BYTES
+    if is_small and can_read(path, table, names):
+        return read_files(session, path, table, names)
+    version = str(table.version())
+    return session.read.format("delta").option("versionAsOf", version).load(str(path))
+
+
+def can_read(path: Path, table: DeltaTable, names: list[str]) -> bool:
+    """Whether files of a table hold its rows as they are."""
+    protocol = table.protocol()
+    is_old = protocol.min_reader_version == 1
+    return (
+        (is_old or _READER_FEATURES.issuperset(protocol.reader_features or {"another"}))
+        and not table.metadata().partition_columns
+        and not _has_deletions(table)
+        and not any(_PATTERN.intersection(str(path / name)) for name in names)
+    )
+
+
+def read_files(session: SparkSession, path: Path, table: DeltaTable, names: list[str]) -> DataFrame:
+    """The rows of some files of a table that can be read so."""
+    schema = T.StructType.fromJson(json.loads(table.schema().to_json()))
+    if not names:
+        return session.createDataFrame([], schema)
+    return session.read.schema(schema).parquet(*(str(path / name) for name in names))
+
+
+def is_plain(table: DeltaTable) -> bool:
+    """Whether a table can be written so: its files hold its rows, and Delta keeps nothing else."""
+    protocol, metadata = table.protocol(), table.metadata()
+    return (
+        _READER_FEATURES.issuperset(protocol.reader_features or {"another"})
+        and _WRITER_FEATURES.issuperset(protocol.writer_features or {"another"})
+        and _PROPERTIES.issuperset(metadata.configuration)
+        and not metadata.partition_columns
+        and not _has_deletions(table)
+    )
+
+
+def has_schema(table: DeltaTable, fields: list[T.StructField]) -> bool:
+    """Whether a table has just these columns, with the same metadata."""
+    own: list[object] = json.loads(table.schema().to_json())["fields"]
+    return own == [field.jsonValue() for field in fields]
+
+
+def write_files(rows: DataFrame, path: Path) -> list[AddAction]:
+    """Write files into a plain table's folder, which no commit names yet."""
+    folder = path / _FOLDER
+    rows.write.mode("overwrite").parquet(str(folder))
+    added: list[AddAction] = []
+    for file in sorted(folder.glob("*.parquet")):
+        footer = pq.read_metadata(file)
+        if footer.num_rows:
+            file.replace(path / file.name)
+            added.append(_describe(path / file.name, footer))
+    shutil.rmtree(folder)
+    return added
+
+
+def commit_plain(
+    path: Path,
+    table: DeltaTable,
+    added: list[AddAction],
+    mode: str,
+    *,
+    reached: tuple[Epoch, Bound] | None,
+    lossy: Losses | None,
+) -> None:
+    """Commit files to a plain table, or none, with how far it has come and what it has lost.
+
+    It has come no further than it was where nothing is `reached`.
+    Raises: DeltaError if another commit came between; OSError.
+    """
+    actions: list[AddAction | RemoveAction] = [*added]
+    bounds = [] if reached is None else [Transaction(reached[0].app, int(reached[1].lsn))]
+    table.create_write_transaction(
+        actions,
+        mode,
+        table.schema(),
+        commit_properties=CommitProperties(
+            custom_metadata={"userMetadata": format_losses(lossy)},
+            app_transactions=bounds,
+            # What was read to write this may be out of date.
+            max_commit_retries=0,
+        ),
+        post_commithook_properties=PostCommitHookProperties(
+            create_checkpoint=False, cleanup_expired_logs=False
+        ),
+    )
+    newest = DeltaTable(path)
+    if newest.version() % _CHECKPOINT_INTERVAL == 0:
+        newest.create_checkpoint()
+        newest.cleanup_metadata()
+
+
+def _has_deletions(table: DeltaTable) -> bool:
+    return bool(pa.RecordBatchReader.from_stream(table.deletion_vectors()).read_all().num_rows)
+
+
+def _describe(file: Path, footer: pq.FileMetaData) -> AddAction:
+    """Add a file. It has no bounds: those of a small table would skip nothing that costs."""
+    nulls = {column: _count_nulls(footer, leaf) for column, leaf in _SELDOM.items()}
+    known = {column: count for column, count in nulls.items() if count is not None}
+    return AddAction(
+        path=file.name,
+        size=file.stat().st_size,
+        partition_values={},
+        modification_time=time.time_ns() // 1_000_000,
+        data_change=True,
+        stats=json.dumps({"numRecords": footer.num_rows, "nullCount": known}),
+    )
+
+
+def _count_nulls(footer: pq.FileMetaData, leaf: str) -> int | None:
+    """The rows in which a column is NULL; where it is not, it has at least one value."""
+    groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
+    columns = [group.column(i) for group in groups for i in range(group.num_columns)]
+    counted = [one.statistics for one in columns if one.path_in_schema == leaf]
+    if any(one is None or not one.has_null_count for one in counted):
+        return None
+    return sum(int(one.null_count) for one in counted)
