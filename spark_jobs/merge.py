@@ -71,6 +71,8 @@ _KEY_RANGES = 32
 # than writing the others too.
 SMALL_TABLE_BYTES = 4 << 20
 _FEW_ROWS = 25_000
+# More rows than these may make files that are worth passing over, for which Delta keeps bounds.
+_LITTLE_ROWS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +292,8 @@ def _replace(  # noqa: PLR0917 - What is written, where, and what its commit say
     rows = apply_rows(
         base, outcome.rows, stretch.shape, outcome.carried, swept=stretch.swept, touched=touched
     )
-    if is_plain(before) and has_schema(before, table_fields(stretch.shape)):
+    is_little = _is_small(before, 0) and outcome.arrived <= _LITTLE_ROWS
+    if is_little and is_plain(before) and has_schema(before, table_fields(stretch.shape)):
         added = write_files(rows, path)
         reached = (epoch, stretch.upper)
         commit_plain(path, before, added, "overwrite", reached=reached, lossy=lossy)

@@ -141,7 +141,8 @@ def commit_plain(
 
 
 def _has_deletions(table: DeltaTable) -> bool:
-    return bool(pa.RecordBatchReader.from_stream(table.deletion_vectors()).read_all().num_rows)
+    batches = pa.RecordBatchReader.from_stream(table.deletion_vectors())
+    return any(batch.num_rows for batch in batches)
 
 
 def _describe(file: Path, footer: pq.FileMetaData) -> AddAction:
@@ -163,6 +164,6 @@ def _count_nulls(footer: pq.FileMetaData, leaf: str) -> int | None:
     groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
     columns = [group.column(i) for group in groups for i in range(group.num_columns)]
     counted = [one.statistics for one in columns if one.path_in_schema == leaf]
-    if any(one is None or not one.has_null_count for one in counted):
+    if not counted or any(one is None or not one.has_null_count for one in counted):
         return None
     return sum(int(one.null_count) for one in counted)

@@ -98,6 +98,21 @@ def test_a_table_of_which_delta_keeps_more_is_left_to_delta(
         assert {row["k"] for row in changed.collect()} >= {3}
 
 
+@pytest.mark.parametrize(("bound", "value"), [("_LITTLE_ROWS", 1), ("SMALL_TABLE_BYTES", 100)])
+def test_a_table_that_is_not_small_keeps_its_bounds(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str, value: int
+) -> None:
+    small = SmallLake(spark, tmp_path)
+    monkeypatch.setattr(merge, "_FEW_ROWS", 1)
+    small.merge(FIRST)
+    assert find_writer(small) == PLAIN
+    monkeypatch.setattr(merge, bound, value)
+    small.merge([insert(ROWS, str(key), "v", None) for key in range(3, 103)])
+    added = [json.loads(action["add"]["stats"]) for action in read_commit(small) if "add" in action]
+    assert max(one["maxValues"]["k"] for one in added) == 102
+    assert read_commit(small)[0]["commitInfo"]["operation"] == "WRITE"
+
+
 def test_what_a_process_that_died_left_is_in_no_table(spark: SparkSession, tmp_path: Path) -> None:
     small = SmallLake(spark, tmp_path)
     small.merge(FIRST)
