@@ -142,7 +142,7 @@ class Pipeline:
     def unnamed_parts(self) -> set[str]:
         """Give the files in the log's folder that no commit names."""
         folder = self.root / "staging" / "changes"
-        if not (folder / "_delta_log").exists():
+        if not DeltaTable.is_deltatable(str(folder)):
             return set()
         files = {path.name for path in folder.glob("part-*.parquet")}
         named = DeltaTable(folder).file_uris()

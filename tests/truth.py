@@ -150,7 +150,8 @@ def read_staged(root: Path) -> int | None:
                 version: int = action["txn"]["version"]
                 return version
     folder = root / "staging" / "epochs"
-    if not (folder / "_delta_log").exists():
+    # A folder of the log is there before the first commit is.
+    if not DeltaTable.is_deltatable(str(folder)):
         return None
     epochs = DeltaTable(folder).to_pyarrow_table(columns=["first_lsn"])
     return min(epochs.column("first_lsn").to_pylist(), default=None)

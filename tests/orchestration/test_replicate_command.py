@@ -29,7 +29,7 @@ def slot(database18: Database, tmp_path: Path) -> str:
 
 def staged_rows(folder: Path) -> int:
     path = folder / "lake" / "staging" / "changes"
-    if not (path / "_delta_log").exists():
+    if not DeltaTable.is_deltatable(str(path)):
         return 0
     log = DeltaTable(path).to_pyarrow_dataset()
     return sum(op != "mark" for op in log.to_table(columns=["op"]).column("op").to_pylist())
