@@ -53,15 +53,8 @@ def read_rows(session: SparkSession, path: Path, table: DeltaTable) -> DataFrame
 
 
 def can_read(path: Path, table: DeltaTable, names: list[str]) -> bool:
-    """Whether files of a table hold its rows as they are."""
-    protocol = table.protocol()
-    is_old = protocol.min_reader_version == 1
-    return (
-        (is_old or _READER_FEATURES.issuperset(protocol.reader_features or {"another"}))
-        and not table.metadata().partition_columns
-        and not _has_deletions(table)
-        and not any(_PATTERN.intersection(str(path / name)) for name in names)
-    )
+    """Whether files of a table hold its rows as they are, and Spark finds them by their names."""
+    return _holds_rows(table) and not any(_PATTERN.intersection(str(path / name)) for name in names)
 
 
 def read_files(session: SparkSession, path: Path, table: DeltaTable, names: list[str]) -> DataFrame:
@@ -74,13 +67,10 @@ def read_files(session: SparkSession, path: Path, table: DeltaTable, names: list
 
 def is_plain(table: DeltaTable) -> bool:
     """Whether a table can be written so: its files hold its rows, and Delta keeps nothing else."""
-    protocol, metadata = table.protocol(), table.metadata()
     return (
-        _READER_FEATURES.issuperset(protocol.reader_features or {"another"})
-        and _WRITER_FEATURES.issuperset(protocol.writer_features or {"another"})
-        and _PROPERTIES.issuperset(metadata.configuration)
-        and not metadata.partition_columns
-        and not _has_deletions(table)
+        _WRITER_FEATURES.issuperset(table.protocol().writer_features or {"another"})
+        and _PROPERTIES.issuperset(table.metadata().configuration)
+        and _holds_rows(table)
     )
 
 
@@ -138,6 +128,17 @@ def commit_plain(
     if newest.version() % _CHECKPOINT_INTERVAL == 0:
         newest.create_checkpoint()
         newest.cleanup_metadata()
+
+
+def _holds_rows(table: DeltaTable) -> bool:
+    """Whether the files of a table are all of its rows, and none that is deleted."""
+    protocol = table.protocol()
+    is_old = protocol.min_reader_version == 1
+    return (
+        (is_old or _READER_FEATURES.issuperset(protocol.reader_features or {"another"}))
+        and not table.metadata().partition_columns
+        and not _has_deletions(table)
+    )
 
 
 def _has_deletions(table: DeltaTable) -> bool:

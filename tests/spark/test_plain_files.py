@@ -76,6 +76,7 @@ def test_a_table_that_loses_every_row_is_empty(spark: SparkSession, tmp_path: Pa
         "alter table {} set tblproperties (delta.enableChangeDataFeed = true)",
         "alter table {} add constraint positive check (k > 0)",
         "alter table {} set tblproperties (delta.columnMapping.mode = 'name')",
+        "alter table {} set tblproperties (delta.checkpointInterval = 3)",
         "delete from {} where k = 1",
     ],
 )
