@@ -106,7 +106,7 @@ class BackfillSettings(_Section):
     `automatic` is whether Dagster has queued tables read from the start.
     """
 
-    chunk_rows: Count = 50_000
+    chunk_rows: Count = 200_000
     parallel: Count = 2
     rows_per_second: Count | None = None
     order: Literal["smallest", "given"] = "smallest"

@@ -6,13 +6,18 @@ no row of a key that they name, nor one that a sweep removes.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
+
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.changes import id_names
 from spark_jobs.lone_reads import LoneReads
 from spark_jobs.outcome import Outcome
-from spark_jobs.rows import apply_rows, match_names
+from spark_jobs.plain_files import is_plain
+from spark_jobs.rows import match_names
 from spark_jobs.shapes import Shape
 from spark_jobs.stretch import Stretch
 
@@ -20,37 +25,40 @@ from spark_jobs.stretch import Stretch
 _MOST_NEAR = 100_000
 
 
-def find_addition(
-    stretch: Stretch, base: DataFrame | None, lone: LoneReads, outcome: Outcome | None
-) -> DataFrame | None:
-    """The rows that a stretch adds to a base (None where it counts for nothing).
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What a table has already: its rows, and the version of it that has them."""
+
+    rows: DataFrame
+    path: Path
+    table: DeltaTable
+
+
+def is_addition(
+    stretch: Stretch, base: Base | None, lone: LoneReads, outcome: Outcome | None
+) -> bool:
+    """Whether a stretch only adds rows to a base (None where it counts for nothing).
 
     `outcome` is what all but its lone reads leave; the stretch has the sweeps alone that reach a
-    row of the base. None where it changes rows too.
+    row of the base.
     """
     assert stretch.shape is not None
-    shape = stretch.shape
-    if base is not None and not _is_addition(stretch, base, lone, outcome):
-        return None
-    rows = apply_rows(None, lone.rows, shape, frozenset(), swept=())
-    if outcome is None:
-        return rows
-    return rows.unionByName(apply_rows(None, outcome.rows, shape, outcome.carried, swept=()))
-
-
-def _is_addition(
-    stretch: Stretch, base: DataFrame, lone: LoneReads, outcome: Outcome | None
-) -> bool:
-    assert stretch.shape is not None
+    if base is None:
+        return True
     assert stretch.before is not None
     shape = stretch.shape
     if stretch.swept or shape.names != stretch.before.names:
         return False
-    return not any(
-        _is_touched(base, shape, one.rows, one.least, one.greatest)
-        for one in (lone, outcome)
-        if one is not None
-    )
+    if outcome is not None and _is_touched(
+        base.rows, shape, outcome.rows, outcome.least, outcome.greatest
+    ):
+        return False
+    is_met = None
+    if lone.typed is not None and is_plain(base.table):
+        is_met = lone.typed.do_meet(base.path, base.table)
+    if is_met is not None:
+        return not is_met
+    return not _is_touched(base.rows, shape, lone.rows, lone.least, lone.greatest)
 
 
 def _is_touched(

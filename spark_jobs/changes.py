@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -67,11 +68,47 @@ def read_log(session: SparkSession, lake: Lake, lower: Bound | None, upper: Boun
 def _read_files(session: SparkSession, lake: Lake, lower: Bound | None, upper: Bound) -> DataFrame:
     """The log, or the files of it that may hold something of a range."""
     log = DeltaTable(lake.changes)
-    files = pa.table(log.get_add_actions(flatten=True)).to_pylist()
-    names = [file["path"] for file in files if _may_reach(file, lower, upper)]
+    files = [file for file in _list_files(log) if _may_reach(file, lower, upper)]
+    names = [file["path"] for file in files]
     if len(names) <= _MOST_FILES and can_read(lake.changes, log, names):
         return read_files(session, lake.changes, log, names)
     return session.read.format("delta").load(str(lake.changes))
+
+
+@dataclass(frozen=True, slots=True)
+class LogRange:
+    """A range of the log: its entries above a bound, if there is one, up to another."""
+
+    lake: Lake
+    low: Bound | None
+    high: Bound
+
+    def find_files(self, table: str) -> dict[Path, int] | None:
+        """The files that may hold entries of a table in the range, in order, with their sizes.
+
+        None where a file does not hold its entries as they are.
+        """
+        log = DeltaTable(self.lake.changes)
+        files = [
+            file
+            for file in _list_files(log)
+            if _may_reach(file, self.low, self.high) and _may_hold(file, table)
+        ]
+        if not can_read(self.lake.changes, log, [file["path"] for file in files]):
+            return None
+        files.sort(key=lambda file: (file["max.epoch"], file["max.end_lsn"]))
+        return {self.lake.changes / file["path"]: file["size_bytes"] for file in files}
+
+
+def _list_files(log: DeltaTable) -> list[dict[str, Any]]:
+    files: list[dict[str, Any]] = pa.table(log.get_add_actions(flatten=True)).to_pylist()
+    return files
+
+
+def _may_hold(file: Mapping[str, Any], table: str) -> bool:
+    """Whether a file may hold entries of a table; without statistics it may."""
+    least, most = file.get("min.table"), file.get("max.table")
+    return least is None or most is None or least <= table <= most
 
 
 def _may_reach(file: Mapping[str, Any], lower: Bound | None, upper: Bound) -> bool:

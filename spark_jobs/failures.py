@@ -40,14 +40,14 @@ class Failures:
             raise
         except _FAILURES as error:
             self._errors[table] = error
-            fields = {"table": table, "reason": _explain(error)}
+            fields = {"table": table, "reason": explain(error)}
             _logger.warning("merge of a table failed", extra={"fields": fields})
 
     def require_none(self) -> None:
         """Go on only where nothing has failed. Raises: MergeError."""
         if not self._errors:
             return
-        said = "; ".join(f"{table}: {_explain(error)}" for table, error in self._errors.items())
+        said = "; ".join(f"{table}: {explain(error)}" for table, error in self._errors.items())
         raise MergeError(
             f"not every table could be merged: {said}",
             fix="the other tables go on; these do from where they are, once what is named"
@@ -56,7 +56,7 @@ class Failures:
         ) from next(iter(self._errors.values()))
 
 
-def _explain(error: _Failure) -> str:
+def explain(error: _Failure) -> str:
     """Name what happened; Spark's own words may have values of rows."""
     if isinstance(error, PySparkException):
         return explain_refusal(error)

@@ -1,24 +1,29 @@
 """Reads that nothing else in their stretch touches: rows as they are, without a fold.
 
 A key that one read names, and no other change, has that read's row. Such reads are typed straight
-from the log: their texts are neither shuffled nor kept meanwhile, which is most of what bringing in
-a table costs. That a key is named once is counted, not taken from what a backfill promises: a key
-that is named again (a chunk staged twice, backfills that overlap, an entry that is in the log
-twice, a change of the stream, a row that moved) goes through the fold with all that names it.
+from the log, file by file where they are plain: their texts are neither shuffled nor kept
+meanwhile, which is most of what bringing in a table costs. That a key is named once is counted, not
+taken from what a backfill promises: a key that is named again (a chunk staged twice, backfills that
+overlap, an entry that is in the log twice, a change of the stream, a row that moved) goes through
+the fold with all that names it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from pyspark.sql import DataFrame, Observation
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from cdc_core.vocabulary import Operation
-from spark_jobs.changes import POSITION, ROW_OPERATIONS, id_names
-from spark_jobs.rows import type_rows
+from spark_jobs.changes import POSITION, ROW_OPERATIONS, LogRange, id_names
+from spark_jobs.rows import identify_rows, type_rows
 from spark_jobs.stretch import Stretch
 from spark_jobs.sweeps import is_swept
+from spark_jobs.typed_reads import TypedReads, typing_reads
 
 # To count the keys of fewer costs what folding them does.
 FEW_READS = 100_000
@@ -32,44 +37,112 @@ class LoneReads:
     """The rows of a stretch that reads alone name, in the table's columns, and the other steps.
 
     `others` is None where every step is a lone read. First ids lie between `least` and `greatest`.
+    `typed` has just these rows in files; None where they are in none.
     """
 
     rows: DataFrame
     others: DataFrame | None
     least: object
     greatest: object
+    typed: TypedReads | None
 
 
-def set_apart(stretch: Stretch) -> LoneReads | None:
-    """Tell lone reads from other steps; None where they are few, or too much else is among them."""
+@contextmanager
+def setting_apart(
+    session: SparkSession, stretch: Stretch, above: LogRange | None, path: Path
+) -> Iterator[LoneReads | None]:
+    """Tell lone reads from other steps; None where they are few, or too much else is among them.
+
+    `above` is the range of the log that the stretch is all of its table in, None where it is not;
+    `path` the folder of its table. What is lent holds until the block ends.
+    """
     reads = _only(stretch, Operation.READ)
     rest = _only(stretch, *(ROW_OPERATIONS - {Operation.READ}))
     if _count(reads) < FEW_READS or _count(rest) > _MOST_OTHERS:
-        return None
+        yield None
+    elif above is None:
+        yield _set_apart(session, stretch, reads, rest, None)
+    else:
+        with typing_reads(session, stretch, above, path) as typed:
+            yield _set_apart(session, stretch, reads, rest, typed)
+
+
+def _set_apart(
+    session: SparkSession, stretch: Stretch, reads: Stretch, rest: Stretch, typed: TypedReads | None
+) -> LoneReads | None:
     assert stretch.shape is not None
     shape, ids = stretch.shape, id_names(stretch.shape)
-    read, found = reads.take_steps(), Observation()
-    bounds = (F.min(ids[0]).alias("least"), F.max(ids[0]).alias("greatest"))
-    named = read.select(*ids, F.lit(1).alias("times")).observe(found, *bounds)
-    if _count(rest):
-        # A key that one change names is named twice: by a read too, or it is no read's. Of a row
-        # that moved there is a step for the key that it left, too.
-        changed = rest.take_steps().select(*ids, F.lit(2).alias("times"))
-        named = named.unionAll(changed)
-    again, count = _compute(named.groupBy(*ids).agg(F.sum("times").alias("times")), ids)
-    if count > _MOST_OTHERS:
+    read = reads.take_steps()
+    # Of a row that moved there is a step for the key that it left, too.
+    changed = rest.take_steps() if _count(rest) else None
+    if typed is None:
+        named = _count_named(read, changed, ids)
+        rows = _type(read, stretch)
+    else:
+        named = _find_named(session, typed, changed, ids)
+        rows = identify_rows(typed.rows, shape)
+    if named.count > _MOST_OTHERS:
         return None
-    others = None
-    if count:
+    others = changed
+    if named.touched:
         # NULL, as an id is that its type does not hold, is counted as a key too.
+        again = F.broadcast(named.again.alias("a"))
         same = [F.col(f"r.{name}").eqNullSafe(F.col(f"a.{name}")) for name in ids]
-        of_others = read.alias("r").join(F.broadcast(again.alias("a")), same, "left_semi")
-        read = read.alias("r").join(F.broadcast(again.alias("a")), same, "left_anti")
-        others = of_others.unionByName(rest.take_steps()) if _count(rest) else of_others
-    rows = type_rows(read.select(*ids, F.lit(True).alias("present"), *_KEPT), shape)
+        of_others, rows = (
+            of_reads.alias("r").join(again, same, kind)
+            for of_reads, kind in ((read, "left_semi"), (rows, "left_anti"))
+        )
+        others = of_others if others is None else of_others.unionByName(others)
+        typed = None
+    return LoneReads(rows, others, named.least, named.greatest, typed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """The keys that are named again; how many, how many of them by a read; what reads name."""
+
+    again: DataFrame
+    count: int
+    touched: int
+    least: object
+    greatest: object
+
+
+def _count_named(read: DataFrame, changed: DataFrame | None, ids: list[str]) -> _Named:
+    bounds, found = Observation(), Observation()
+    named = read.select(*ids, F.lit(1).alias("reads"), F.lit(0).alias("changes"))
+    named = named.observe(bounds, F.min(ids[0]).alias("least"), F.max(ids[0]).alias("greatest"))
+    if changed is not None:
+        others = changed.select(*ids, F.lit(0).alias("reads"), F.lit(1).alias("changes"))
+        named = named.unionAll(others)
+    counted = named.groupBy(*ids).agg(*(F.sum(name).alias(name) for name in ("reads", "changes")))
+    again = counted.where((F.col("reads") > 1) | (F.col("changes") > 0))
+    again = again.observe(
+        found, F.count(F.lit(1)).alias("count"), F.count_if(F.col("reads") > 0).alias("touched")
+    )
+    again = again.select(*ids).localCheckpoint()
+    ends, counts = bounds.get, found.get
+    return _Named(again, counts["count"], counts["touched"], ends["least"], ends["greatest"])
+
+
+def _find_named(
+    session: SparkSession, typed: TypedReads, changed: DataFrame | None, ids: list[str]
+) -> _Named:
+    keys = None
+    if changed is not None:
+        keys = changed.select(*ids).toArrow().cast(typed.keys.schema)
+    again, touched = typed.find_again(keys)
+    frame = session.createDataFrame(again)
+    return _Named(frame, again.num_rows, touched, typed.least, typed.greatest)
+
+
+def _type(read: DataFrame, stretch: Stretch) -> DataFrame:
+    assert stretch.shape is not None
+    ids = id_names(stretch.shape)
+    rows = type_rows(read.select(*ids, F.lit(True).alias("present"), *_KEPT), stretch.shape)
     if stretch.swept:
-        rows = rows.alias("s").where(~is_swept("s", shape, stretch.swept))
-    return LoneReads(rows, others, found.get["least"], found.get["greatest"])
+        rows = rows.alias("s").where(~is_swept("s", stretch.shape, stretch.swept))
+    return rows
 
 
 def _only(stretch: Stretch, *operations: Operation) -> Stretch:
@@ -86,11 +159,3 @@ def _only(stretch: Stretch, *operations: Operation) -> Stretch:
 
 def _count(stretch: Stretch) -> int:
     return sum(span.entries for span in stretch.spans if span.operation in ROW_OPERATIONS)
-
-
-def _compute(counted: DataFrame, ids: list[str]) -> tuple[DataFrame, int]:
-    """The keys that are named again, computed once, and how many."""
-    found = Observation()
-    again = counted.where(F.col("times") > 1).select(*ids)
-    again = again.observe(found, F.count(F.lit(1)).alias("count")).localCheckpoint()
-    return again, found.get["count"]

@@ -9,8 +9,7 @@ of the changes.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,19 +23,18 @@ from pyspark.sql import types as T
 
 from cdc_core.crash_points import reach
 from cdc_core.vocabulary import TableName
-from spark_jobs.addition import find_addition
-from spark_jobs.changes import id_names
+from spark_jobs.addition import Base, is_addition
+from spark_jobs.changes import LogRange, id_names
 from spark_jobs.lake import (
     Epoch,
     Lake,
     Losses,
     count_rows,
-    format_losses,
     may_hold,
     open_table,
     read_losses,
 )
-from spark_jobs.lone_reads import set_apart
+from spark_jobs.lone_reads import LoneReads, setting_apart
 from spark_jobs.losses import count_added, count_losses
 from spark_jobs.outcome import Outcome, add_lone, work_out
 from spark_jobs.plain_files import (
@@ -57,11 +55,9 @@ from spark_jobs.rows import (
 )
 from spark_jobs.shapes import Shape
 from spark_jobs.stretch import Stretch
-from spark_jobs.sweeps import find_reaching, is_swept
+from spark_jobs.sweeps import Sweep, find_reaching, is_swept, may_hold_older
+from spark_jobs.table_commits import carry_bound, move_bound, tell_losses, write_rows
 
-_TXN_APP = "spark.databricks.delta.write.txnAppId"
-_TXN_VERSION = "spark.databricks.delta.write.txnVersion"
-_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 # What Delta turns on by itself only while it makes a table.
 _LOCAL_TIME = "timestampNtz"
 # Delta skips files by literal ranges only; more of them cost planning.
@@ -93,10 +89,13 @@ class Merged:
     seconds: float
 
 
-def merge_stretch(session: SparkSession, lake: Lake, epoch: Epoch, stretch: Stretch) -> Merged:
+def merge_stretch(
+    session: SparkSession, lake: Lake, epoch: Epoch, stretch: Stretch, above: LogRange | None
+) -> Merged:
     """Commit a stretch to its table, which the caller holds locked; made if it is new.
 
-    A stretch with no shape before it replaces what the table holds, in whatever shape.
+    A stretch with no shape before it replaces what the table holds, in whatever shape. `above` is
+    the range of the log that the stretch is all of its table in; None where it is not all of one.
     """
     assert stretch.shape is not None
     began = time.monotonic()
@@ -106,21 +105,37 @@ def merge_stretch(session: SparkSession, lake: Lake, epoch: Epoch, stretch: Stre
     else:
         _allow_types(session, path, there, stretch.shape)
     before = _require_table(path)
+    with setting_apart(session, stretch, above, path) as lone:
+        return _commit(session, path, before, epoch, stretch, lone=lone, began=began)
+
+
+def _commit(
+    session: SparkSession,
+    path: Path,
+    before: LogReader,
+    epoch: Epoch,
+    stretch: Stretch,
+    *,
+    lone: LoneReads | None,
+    began: float,
+) -> Merged:
+    assert stretch.shape is not None
     counts_for_nothing = stretch.before is None or stretch.truncated_at is not None
     base = None if counts_for_nothing else widen(read_rows(session, path, before), stretch.shape)
     is_counted = stretch.before is not None and not stretch.has_younger_values
     known = read_losses(before) if is_counted else None
-    lone = set_apart(stretch)
     others = None if lone is None else lone.others
     outcome = work_out(stretch, base, others) if lone is None or others is not None else None
     # What arrives is swept already.
-    reaching = () if base is None else find_reaching(base, stretch.shape, stretch.swept)
+    reaching: tuple[Sweep, ...] = ()
+    if base is not None and may_hold_older(before, stretch.swept):
+        reaching = find_reaching(base, stretch.shape, stretch.swept)
     stretch = replace(stretch, swept=reaching)
     assert stretch.shape is not None
-    added = None if lone is None else find_addition(stretch, base, lone, outcome)
-    if added is not None:
-        had = None if base is None else before
-        lossy = _add(session, path, epoch, stretch, rows=added, base=had, known=known)
+    had = None if base is None else Base(base, path, before)
+    if lone is not None and is_addition(stretch, had, lone, outcome):
+        added = _Addition(lone, outcome, None if base is None else before)
+        lossy = _add(session, path, before, epoch, stretch, added=added, known=known)
         after = _require_table(path)
         rows, gone = count_rows(after), count_rows(before)
         inserted, deleted = (rows, gone) if base is None else (rows - gone, 0)
@@ -135,7 +150,7 @@ def merge_stretch(session: SparkSession, lake: Lake, epoch: Epoch, stretch: Stre
     reach("before_merge_commit")
     if base is not None and _changes_nothing(stretch, outcome):
         # Such as the end of a backfill: the bound alone moves.
-        _move_bound(base, path, before, epoch, stretch, lossy)
+        move_bound(base, path, before, epoch, stretch, lossy)
         inserted, updated, deleted = 0, 0, 0
     elif is_replaced:
         updated, deleted = _replace(base, outcome, path, before, epoch, stretch, lossy)
@@ -143,7 +158,7 @@ def merge_stretch(session: SparkSession, lake: Lake, epoch: Epoch, stretch: Stre
             deleted = count_rows(before)
         inserted = outcome.arrived - updated
     else:
-        with _carry_bound(session, epoch, stretch, lossy):
+        with carry_bound(session, epoch, stretch, lossy):
             _merge(DeltaTable.forPath(session, str(path)), outcome, stretch)
         inserted, updated, deleted = _read_metrics(_require_table(path))
     reach("after_merge_commit")
@@ -152,23 +167,37 @@ def merge_stretch(session: SparkSession, lake: Lake, epoch: Epoch, stretch: Stre
     return Merged(after.version(), count_rows(after), inserted, updated, deleted, lossy, seconds)
 
 
+@dataclass(frozen=True, slots=True)
+class _Addition:
+    """Lone reads, what all else leaves, and what they are added to; None if it does not count."""
+
+    lone: LoneReads
+    outcome: Outcome | None
+    base: LogReader | None
+
+    @property
+    def mode(self) -> str:
+        return "overwrite" if self.base is None else "append"
+
+
 def _add(
     session: SparkSession,
     path: Path,
+    before: LogReader,
     epoch: Epoch,
     stretch: Stretch,
     *,
-    rows: DataFrame,
-    base: LogReader | None,
+    added: _Addition,
     known: Losses | None,
 ) -> Losses:
-    """Add rows to a base (None where it counts for nothing), whose counts are known; give theirs.
+    """Add rows to a table, whose counts are known; give theirs.
 
     The rows are counted once they are written, and only where their files may hold a `_raw`.
     """
     assert stretch.shape is not None
+    base = added.base
     reach("before_merge_commit")
-    _write(rows, path, "overwrite" if base is None else "append", epoch, stretch, None)
+    _write_added(path, before, epoch, stretch, added)
     reach("after_merge_commit")
     had = dict.fromkeys(known or (), 0) if base is None else known
     if had is not None and not may_hold(_require_table(path), "_raw", besides=base):
@@ -178,22 +207,27 @@ def _add(
         since = min(span.first for span in stretch.spans) if is_known else None
         table = session.read.format("delta").load(str(path))
         lossy = count_added(table, stretch.shape, known, since=since)
-    _tell_losses(session, path, stretch.table, lossy)
+    tell_losses(session, path, stretch.table, lossy)
     return lossy
 
 
-def _tell_losses(session: SparkSession, path: Path, table: TableName, lossy: Losses) -> None:
-    """Have a commit that changes nothing tell the counts."""
-    if is_plain(written := _require_table(path)):
-        commit_plain(path, written, [], "append", reached=None, lossy=lossy)
+def _write_added(
+    path: Path, before: LogReader, epoch: Epoch, stretch: Stretch, added: _Addition
+) -> None:
+    shape, lone, outcome = stretch.shape, added.lone, added.outcome
+    assert shape is not None
+    more = None
+    if outcome is not None:
+        more = apply_rows(None, outcome.rows, shape, outcome.carried, swept=())
+    is_ours = is_plain(before) and has_schema(before, table_fields(shape))
+    if lone.typed is not None and is_ours:
+        files = lone.typed.move(path) + ([] if more is None else write_files(more, path))
+        reached = (epoch, stretch.upper)
+        commit_plain(path, before, files, added.mode, reached=reached, lossy=None)
         return
-    quoted = str(table).replace("\\", "\\\\").replace("'", "\\'")
-    place = f"delta.`{str(path).replace('`', '``')}`"
-    session.conf.set(_USER_METADATA, format_losses(lossy))
-    try:
-        session.sql(f"ALTER TABLE {place} SET TBLPROPERTIES ('{TABLE_PROPERTY}' = '{quoted}')")
-    finally:
-        session.conf.unset(_USER_METADATA)
+    rows = apply_rows(None, lone.rows, shape, frozenset(), swept=())
+    rows = rows if more is None else rows.unionByName(more)
+    write_rows(rows, path, added.mode, epoch, stretch, None)
 
 
 def _changes_nothing(stretch: Stretch, outcome: Outcome) -> bool:
@@ -298,53 +332,8 @@ def _replace(  # noqa: PLR0917 - What is written, where, and what its commit say
         reached = (epoch, stretch.upper)
         commit_plain(path, before, added, "overwrite", reached=reached, lossy=lossy)
     else:
-        _write(rows, path, "overwrite", epoch, stretch, lossy)
+        write_rows(rows, path, "overwrite", epoch, stretch, lossy)
     return (0, 0) if base is None else (touched.get["updated"], touched.get["deleted"])
-
-
-def _move_bound(  # noqa: PLR0917 - What is written, where, and what its commit says.
-    base: DataFrame, path: Path, before: LogReader, epoch: Epoch, stretch: Stretch, lossy: Losses
-) -> None:
-    """Commit how far the table has come, and no row."""
-    if is_plain(before):
-        reached = (epoch, stretch.upper)
-        commit_plain(path, before, [], "append", reached=reached, lossy=lossy)
-    else:
-        _write(base.limit(0), path, "append", epoch, stretch, lossy)
-
-
-def _write(  # noqa: PLR0917 - What is written, where, and what its commit says.
-    rows: DataFrame, path: Path, mode: str, epoch: Epoch, stretch: Stretch, lossy: Losses | None
-) -> None:
-    """Write rows in one commit that says how far the table has come."""
-    writer = rows.write.format("delta").mode(mode)
-    if mode == "overwrite":
-        writer = writer.option("overwriteSchema", "true")
-    (
-        writer.option("txnAppId", epoch.app)
-        .option("txnVersion", str(int(stretch.upper.lsn)))
-        .option("userMetadata", format_losses(lossy))
-        .save(str(path))
-    )
-
-
-@contextmanager
-def _carry_bound(
-    session: SparkSession, epoch: Epoch, stretch: Stretch, lossy: Losses
-) -> Iterator[None]:
-    """Make the commits of a block carry how far the table has come, and what it has lost."""
-    carried = {
-        _TXN_APP: epoch.app,
-        _TXN_VERSION: str(int(stretch.upper.lsn)),
-        _USER_METADATA: format_losses(lossy),
-    }
-    for name, value in carried.items():
-        session.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name in carried:
-            session.conf.unset(name)
 
 
 def _bound_keys(outcome: Outcome, first_id: str) -> list[tuple[object, object]]:

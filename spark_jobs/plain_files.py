@@ -89,9 +89,21 @@ def write_files(rows: DataFrame, path: Path) -> list[AddAction]:
         footer = pq.read_metadata(file)
         if footer.num_rows:
             file.replace(path / file.name)
-            added.append(_describe(path / file.name, footer))
+            added.append(describe_file(path / file.name, _sum_up(footer)))
     shutil.rmtree(folder)
     return added
+
+
+def describe_file(file: Path, statistics: str) -> AddAction:
+    """What a commit must say to add a file that lies in its table's folder."""
+    return AddAction(
+        path=file.name,
+        size=file.stat().st_size,
+        partition_values={},
+        modification_time=time.time_ns() // 1_000_000,
+        data_change=True,
+        stats=statistics,
+    )
 
 
 def commit_plain(
@@ -146,18 +158,11 @@ def _has_deletions(table: DeltaTable) -> bool:
     return any(batch.num_rows for batch in batches)
 
 
-def _describe(file: Path, footer: pq.FileMetaData) -> AddAction:
-    """Add a file. It has no bounds: those of a small table would skip nothing that costs."""
+def _sum_up(footer: pq.FileMetaData) -> str:
+    """The statistics of a file, without bounds: those of a small table would skip nothing."""
     nulls = {column: _count_nulls(footer, leaf) for column, leaf in _SELDOM.items()}
     known = {column: count for column, count in nulls.items() if count is not None}
-    return AddAction(
-        path=file.name,
-        size=file.stat().st_size,
-        partition_values={},
-        modification_time=time.time_ns() // 1_000_000,
-        data_change=True,
-        stats=json.dumps({"numRecords": footer.num_rows, "nullCount": known}),
-    )
+    return json.dumps({"numRecords": footer.num_rows, "nullCount": known})
 
 
 def _count_nulls(footer: pq.FileMetaData, leaf: str) -> int | None:

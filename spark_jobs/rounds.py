@@ -22,7 +22,7 @@ from cdc_core.crash_points import reach
 from cdc_core.vocabulary import Lsn, Operation, Position, Relation, TableName
 from spark_jobs.backfilled import read_backfilled
 from spark_jobs.backlog import choose_cut, is_scattered
-from spark_jobs.changes import Span, is_after, read_log, survey
+from spark_jobs.changes import LogRange, Span, is_after, read_log, survey
 from spark_jobs.failures import Failures
 from spark_jobs.lake import Bound, Epoch, Lake, find_bound, open_table, require_epochs
 from spark_jobs.ledger import (
@@ -281,7 +281,7 @@ def _merge_table(
             upper=cut,
             choose=choose_types(start.lake, name),
         )
-        stretch = plot(log, spans=spans)
+        plotted = stretch = plot(log, spans=spans)
         if delta is None and start.had_rows(table):
             stretch = _begin_anew(stretch, log, plot)
         if stretch.halt is not None and _has_sweep(spans):
@@ -292,7 +292,8 @@ def _merge_table(
             bound = stretch.upper if low is None else max(low, stretch.upper)
             return _Result(bound, version, None, stretch.halt)
         epoch = next(epoch for epoch in start.epochs if epoch.number == stretch.upper.epoch)
-        merged = merge_stretch(start.session, start.lake, epoch, stretch)
+        above = LogRange(start.lake, low, stretch.upper) if stretch is plotted else None
+        merged = merge_stretch(start.session, start.lake, epoch, stretch, above)
         return _Result(stretch.upper, merged.version, merged, stretch.halt)
 
 

@@ -97,6 +97,19 @@ def type_rows(folded: DataFrame, shape: Shape) -> DataFrame:
     )
 
 
+def identify_rows(rows: DataFrame, shape: Shape) -> DataFrame:
+    """Rows in a table's columns as `type_rows` gives rows that need no fold."""
+    own = {field.name: F.col(f"`{field.name}`") for field in table_fields(shape)}
+    ids = zip(match_names(shape), id_names(shape), strict=True)
+    return rows.select(
+        *(own[name].alias(id_name) for name, id_name in ids),
+        F.lit(True).alias("_present"),
+        *_select(own, shape),
+        _no_names().alias("_carried"),
+        F.lit(False).alias("_unclear"),
+    )
+
+
 def carry(shape: Shape, carried: frozenset[int], source: str, target: str) -> dict[str, Expression]:
     """Every column of a row of `source` that replaces one of `target`, by column name.
 

@@ -7,6 +7,7 @@ end. Until it has ended it may still commit, which `lake.Lake.lock_table` waits 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -68,6 +69,8 @@ def open_session(spark: SparkSettings, *, jars_folder: Path | None = None) -> Sp
         # A host name that does not resolve stops Spark, though nothing leaves this machine.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         os.environ.setdefault("SPARK_LOCAL_HOSTNAME", "localhost")
+        # Tasks in Python are of this program: another interpreter need not have its packages.
+        os.environ["PYSPARK_PYTHON"] = sys.executable
     session = builder.getOrCreate()
     # A failed task's error would be printed with the row value it is about; it is raised anyway.
     session.sparkContext.setLogLevel("OFF")

@@ -11,6 +11,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
+from deltalake import DeltaTable
 from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -45,6 +47,19 @@ def find_sweeps(entries: DataFrame) -> tuple[Sweep, ...]:
         Sweep(start, low, high)
         for (low, high), start in newest.items()
         if (low, high) == (None, None) or whole is None or start > whole
+    )
+
+
+def may_hold_older(table: DeltaTable, sweeps: Sequence[Sweep]) -> bool:
+    """Whether a table may have a row that is older than a sweep, by its files' statistics."""
+    if not sweeps:
+        return False
+    start = max(sweep.start for sweep in sweeps)
+    files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    least = ((file.get("min._epoch"), file.get("min._commit_lsn")) for file in files)
+    return any(
+        epoch is None or lsn is None or (epoch, lsn) <= (start.epoch, int(start.commit_lsn))
+        for epoch, lsn in least
     )
 
 

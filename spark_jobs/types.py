@@ -15,12 +15,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+import pyarrow as pa
 from pyspark.sql import Column as Expression
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from cdc_core.column_types import ColumnType
 from cdc_core.vocabulary import Column
+from spark_jobs.arrow_texts import (
+    Convert,
+    as_booleans,
+    as_bytes,
+    as_decimals,
+    as_floats,
+    as_integers,
+    as_matching,
+    keep,
+)
 from spark_jobs.canonical import (
     Write,
     write_array,
@@ -37,9 +48,12 @@ _MAX_PRECISION = 38
 _UNCONSTRAINED = T.DecimalType(38, 18)
 _SPOKEN = (T.StringType, T.BinaryType, T.TimestampType, T.TimestampNTZType)
 
-_DATE_FORM = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
-_TIMESTAMP_FORM = _DATE_FORM + r" [0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
-_FLOAT_FORM = r"(-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?|NaN|-?Infinity)"
+_DAY = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_MOMENT = _DAY + r" [0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
+_DATE_FORM = rf"\A{_DAY}\z"
+_TIMESTAMP_FORM = rf"\A{_MOMENT}\z"
+_TIMESTAMPTZ_FORM = rf"\A{_MOMENT}\+00\z"
+_FLOAT_FORM = r"\A(-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?|NaN|-?Infinity)\z"
 
 # While an array's text is taken apart these stand for its escapes `\\` and `\"`.
 _BACKSLASH, _QUOTE = "\ufffe", "\uffff"
@@ -52,7 +66,8 @@ class TypeMapping:
     `parse` gives NULL where the text does not fit; `write` gives back the text of a value (of a
     float its bits); `loses` says which of the texts that fit are not given back by their value,
     None if all are. `is_exact` says that each text has its own typed value, so that rows can be
-    identified by it. `raw` says to a reader what `_raw` holds.
+    identified by it. `raw` says to a reader what `_raw` holds. `convert` does what `parse` does,
+    for a whole column of texts that all fit and are given back; None where there is no such way.
     """
 
     spark_type: T.DataType
@@ -62,6 +77,7 @@ class TypeMapping:
     loses: Callable[[Expression], Expression] | None = None
     raw: str = ""
     write: Write = write_plain
+    convert: Convert | None = None
 
     @property
     def is_bare(self) -> bool:
@@ -139,7 +155,7 @@ def _map_as(kind: ColumnType, type_oid: int, type_modifier: int) -> TypeMapping:
             limits = decode_numeric_modifier(type_modifier) if type_oid == OIDS["numeric"] else None
             decimal = T.DecimalType(kind.precision, kind.scale)
             if limits is not None and limits[1] == kind.scale > 0:
-                return TypeMapping(decimal, _decimal(decimal, _fixed_form(kind.scale)), False)
+                return _closed_decimal(decimal, kind.scale)
             return _open_decimal(decimal)
         case name:
             return _integer(_INTEGERS[name])
@@ -155,7 +171,7 @@ def _map_numeric(type_modifier: int) -> TypeMapping:
     # numeric(3,-2) has five digits; numeric(2,4) is 0.00nn, which decimal(4,4) holds.
     digits = min(max(precision - min(scale, 0), scale), _MAX_PRECISION)
     decimal = T.DecimalType(digits, max(scale, 0))
-    return TypeMapping(decimal, _decimal(decimal, _fixed_form(scale)), False)
+    return _closed_decimal(decimal, scale)
 
 
 def _fixed_form(scale: int) -> str:
@@ -163,16 +179,37 @@ def _fixed_form(scale: int) -> str:
     return rf"\A-?[0-9]+\.[0-9]{{{scale}}}\z" if scale > 0 else r"\A-?[0-9]+\z"
 
 
-def _open_decimal(decimal: T.DecimalType) -> TypeMapping:
-    """A decimal of texts with any number of decimals: its value is they without last zeros."""
+def _closed_decimal(decimal: T.DecimalType, scale: int) -> TypeMapping:
+    """A decimal of texts with one number of decimals."""
+    decimals = rf"\.[0-9]{{{scale}}}" if scale > 0 else ""
     return TypeMapping(
         decimal,
-        # Digits beyond the scale would be rounded: only zeros may stand there.
-        _decimal(decimal, rf"\A-?[0-9]+(\.[0-9]{{0,{decimal.scale}}}0*)?\z"),
+        _decimal(decimal, _fixed_form(scale)),
         False,
-        loses=lambda text: text.rlike(r"\.[0-9]*0(\z|[,}])"),
+        convert=as_decimals(decimal.precision, decimal.scale, decimals=decimals),
+    )
+
+
+def _open_decimal(decimal: T.DecimalType) -> TypeMapping:
+    """A decimal of texts with any number of decimals: its value is they without last zeros."""
+    # Digits beyond the scale would be rounded: only zeros may stand there.
+    form, ends_in_zeros = (
+        rf"\A-?[0-9]+(\.[0-9]{{0,{decimal.scale}}}0*)?\z",
+        r"\.[0-9]*0(\z|[,}])",
+    )
+    return TypeMapping(
+        decimal,
+        _decimal(decimal, form),
+        False,
+        loses=lambda text: text.rlike(ends_in_zeros),
         raw="NaN, ±Infinity, what is longer; beside the value where zeros end its fraction",
         write=write_trimmed if decimal.scale else write_plain,
+        convert=as_decimals(
+            decimal.precision,
+            decimal.scale,
+            decimals=rf"(\.[0-9]{{0,{decimal.scale}}})?",
+            but=ends_in_zeros,
+        ),
     )
 
 
@@ -185,16 +222,23 @@ def _integer(kind: T.DataType) -> TypeMapping:
         value = text.try_cast(kind)
         return _where(value.cast("string") == text, value)
 
-    return TypeMapping(kind, parse, True)
+    return TypeMapping(kind, parse, True, convert=as_integers(_ARROW_INTEGERS[kind]))
 
 
 def _float(kind: T.DataType) -> TypeMapping:
     def parse(text: Expression) -> Expression:
         value = text.try_cast(kind)
         overflows = (F.abs(value) == float("inf")) & ~text.endswith("Infinity")
-        return _where(text.rlike(rf"\A{_FLOAT_FORM}\z") & ~overflows, value)
+        return _where(text.rlike(_FLOAT_FORM) & ~overflows, value)
 
-    return TypeMapping(kind, parse, False, write=write_bits(kind.simpleString()))
+    held = pa.float32() if isinstance(kind, T.FloatType) else pa.float64()
+    return TypeMapping(
+        kind,
+        parse,
+        False,
+        write=write_bits(kind.simpleString()),
+        convert=as_floats(held, _FLOAT_FORM),
+    )
 
 
 def _array(element: TypeMapping) -> TypeMapping:
@@ -245,15 +289,15 @@ def _parse_bytea(text: Expression) -> Expression:
 
 
 def _parse_date(text: Expression) -> Expression:
-    return _where(text.rlike(rf"\A{_DATE_FORM}\z"), text.try_cast("date"))
+    return _where(text.rlike(_DATE_FORM), text.try_cast("date"))
 
 
 def _parse_timestamp(text: Expression) -> Expression:
-    return _where(text.rlike(rf"\A{_TIMESTAMP_FORM}\z"), text.try_cast("timestamp_ntz"))
+    return _where(text.rlike(_TIMESTAMP_FORM), text.try_cast("timestamp_ntz"))
 
 
 def _parse_timestamptz(text: Expression) -> Expression:
-    return _where(text.rlike(rf"\A{_TIMESTAMP_FORM}\+00\z"), text.try_cast("timestamp"))
+    return _where(text.rlike(_TIMESTAMPTZ_FORM), text.try_cast("timestamp"))
 
 
 def _where(fits: Expression, value: Expression) -> Expression:
@@ -261,22 +305,40 @@ def _where(fits: Expression, value: Expression) -> Expression:
 
 
 _FAR = "±infinity, BC, years above 9999"
-_STRING = TypeMapping(T.StringType(), lambda text: text, True, True)
+_STRING = TypeMapping(T.StringType(), lambda text: text, True, True, convert=keep)
+_ARROW_INTEGERS: dict[T.DataType, pa.DataType] = {
+    T.ShortType(): pa.int16(),
+    T.IntegerType(): pa.int32(),
+    T.LongType(): pa.int64(),
+}
 _UNLIMITED_NUMERIC = _open_decimal(_UNCONSTRAINED)
 _INTEGERS = {"smallint": T.ShortType(), "int": T.IntegerType(), "bigint": T.LongType()}
 _MAPPINGS = {
-    "bool": TypeMapping(T.BooleanType(), _parse_bool, True, write=write_bool),
+    "bool": TypeMapping(T.BooleanType(), _parse_bool, True, write=write_bool, convert=as_booleans),
     "int2": _integer(T.ShortType()),
     "int4": _integer(T.IntegerType()),
     "int8": _integer(T.LongType()),
     "oid": _integer(T.LongType()),
     "float4": _float(T.FloatType()),
     "float8": _float(T.DoubleType()),
-    "bytea": TypeMapping(T.BinaryType(), _parse_bytea, True, write=write_bytes),
-    "date": TypeMapping(T.DateType(), _parse_date, False, raw=_FAR),
-    "timestamp": TypeMapping(T.TimestampNTZType(), _parse_timestamp, False, raw=_FAR),
+    "bytea": TypeMapping(T.BinaryType(), _parse_bytea, True, write=write_bytes, convert=as_bytes),
+    "date": TypeMapping(
+        T.DateType(), _parse_date, False, raw=_FAR, convert=as_matching(pa.date32(), _DATE_FORM)
+    ),
+    "timestamp": TypeMapping(
+        T.TimestampNTZType(),
+        _parse_timestamp,
+        False,
+        raw=_FAR,
+        convert=as_matching(pa.timestamp("us"), _TIMESTAMP_FORM),
+    ),
     "timestamptz": TypeMapping(
-        T.TimestampType(), _parse_timestamptz, False, raw=_FAR, write=write_moment
+        T.TimestampType(),
+        _parse_timestamptz,
+        False,
+        raw=_FAR,
+        write=write_moment,
+        convert=as_matching(pa.timestamp("us", tz="UTC"), _TIMESTAMPTZ_FORM),
     ),
 }
 _BY_OID = {OIDS[name]: mapping for name, mapping in _MAPPINGS.items()}

@@ -49,7 +49,7 @@ root = {root}
 # conf = {{}}
 
 # [backfill]
-# chunk_rows = 50000           # read at once at most; fewer where that takes seconds or 16 MB
+# chunk_rows = 200000          # read at once at most; fewer where that takes seconds or 16 MB
 # parallel = 2                 # connections that read at a time
 # rows_per_second = 20000      # of all of them; default: no limit
 # order = "smallest"           # of several tables, or "given"

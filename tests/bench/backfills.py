@@ -1,7 +1,8 @@
 """How fast a table that is there already is brought in, beside COPY of it to /dev/null.
 
 Capture runs before the clock starts. The clock of `backfill` ends when the log has every row and
-its sweep, that of `backfill, merge` when the cut of the merge that follows is written.
+its sweep. In `backfill, merge`, which is another backfill, what the log has is merged meanwhile, as
+a deployment does; its clock ends when the cut that has all of it is written.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,7 +28,8 @@ from cdc_core.settings import Settings
 from cdc_core.vocabulary import Lsn
 from orchestration.freshness import measure_freshness
 from spark_jobs.lake import Bound, Lake
-from spark_jobs.rounds import merge_until
+from spark_jobs.rounds import Round as RoundOfMerge
+from spark_jobs.rounds import follow, merge_until
 from tests.bench.backlog import lay_rows, sum_up_rows
 from tests.bench.checks import require_table
 from tests.bench.drains import DEADLINE_S, write_configuration
@@ -50,7 +54,7 @@ class Backfills:
         self._rows = rows
         self._folder = folder
         self._session = session
-        self._ages: dict[str, list[dict[str, Any]]] = {"alone": [], "beside a backfill": []}
+        self._ages: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
         lay_rows(database, rows)
         database.execute("create table pulse (id bigint generated always as identity primary key)")
 
@@ -60,8 +64,8 @@ class Backfills:
         return {name: ages[-1] for name, ages in self._ages.items()}
 
     def run(self) -> Round:
-        """Copy the table, then bring it in."""
-        return {COPY: self._copy(), **self._bring_in()}
+        """Copy the table, then bring it in, without merging and with it."""
+        return {COPY: self._copy(), READ: self._bring_in(), TABLE: self._bring_in(merging=True)}
 
     def _copy(self) -> Drained:
         server = self._database.server
@@ -71,7 +75,7 @@ class Backfills:
         subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
         return Drained(self._rows, time.monotonic() - started, {}, 0)
 
-    def _bring_in(self) -> Round:
+    def _bring_in(self, *, merging: bool = False) -> Drained:
         folder = self._folder / "backfill"
         folder.mkdir()
         self._database.query("select pg_create_logical_replication_slot('walgate', 'pgoutput')")
@@ -80,33 +84,34 @@ class Backfills:
         with self._capturing(folder) as capture:
             with self._changing("alone", settings) as count:
                 wait_for(lambda: count() >= _ALONE, DEADLINE_S, f"{_ALONE} changes")
+            merges = _Merges(self._session, lake, settings.merge.round_rows)
+            if merging:
+                # What was staged before is no part of it.
+                merges.end()
             worker, answer = self._start_worker(folder)
+            name = "beside a backfill and its merge" if merging else "beside a backfill"
             with (
-                self._changing("beside a backfill", settings),
+                self._changing(name, settings),
                 Meter({"client": worker.pid, "capture": capture.pid}) as meter,
             ):
-                worker.communicate(b"go\n", timeout=DEADLINE_S)
+                started = time.monotonic()
+                with merges.following() if merging else nullcontext():
+                    worker.communicate(b"go\n", timeout=DEADLINE_S)
                 assert worker.returncode == 0
+                rounds = merges.end() if merging else []
+                seconds = time.monotonic() - started
             read = json.loads(answer.read_text())
             cpu_s = {"client": sum(meter.cpu_s().values())}
             peak = meter.peak_bytes("client", "capture")
-            started = time.monotonic()
-            rounds = merge_until(self._session, lake, round_rows=settings.merge.round_rows)
-            merging = time.monotonic() - started
         self._database.query("select pg_drop_replication_slot('walgate')")
-        checked = require_table(self._session, lake, *sum_up_rows(self._database))
+        if not merging:
+            drained = Drained(self._rows, read["seconds"], cpu_s, peak, rows_checked=read["rows"])
+        else:
+            checked = require_table(self._session, lake, *sum_up_rows(self._database))
+            rounds_ms = tuple(1000 * done.seconds for done in rounds)
+            drained = Drained(self._rows, seconds, {}, 0, rounds_ms=rounds_ms, rows_checked=checked)
         shutil.rmtree(folder)
-        return {
-            READ: Drained(self._rows, read["seconds"], cpu_s, peak, rows_checked=read["rows"]),
-            TABLE: Drained(
-                self._rows,
-                read["seconds"] + merging,
-                {},
-                0,
-                rounds_ms=tuple(1000 * done.seconds for done in rounds),
-                rows_checked=checked,
-            ),
-        }
+        return drained
 
     @contextmanager
     def _capturing(self, folder: Path) -> Iterator[ChildProcess]:
@@ -172,3 +177,38 @@ class Backfills:
     def _current_lsn(self) -> int:
         ((lsn,),) = self._database.query("select pg_current_wal_lsn() - '0/0'")
         return int(lsn)
+
+
+class _Merges:
+    """Rounds that follow what is staged, as a deployment does."""
+
+    def __init__(self, session: SparkSession, lake: Lake, round_rows: int) -> None:
+        self._session = session
+        self._lake = lake
+        self._round_rows = round_rows
+        self._rounds: list[RoundOfMerge] = []
+
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        """Merge while a block runs."""
+        over = threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            merging = pool.submit(
+                follow,
+                self._session,
+                self._lake,
+                round_rows=self._round_rows,
+                linger_seconds=None,
+                stop=over,
+                on_round=self._rounds.append,
+            )
+            try:
+                yield
+            finally:
+                over.set()
+                merging.result()
+
+    def end(self) -> list[RoundOfMerge]:
+        """Merge what is staged; every round since it was last asked."""
+        rounds, self._rounds = self._rounds, []
+        return rounds + merge_until(self._session, self._lake, round_rows=self._round_rows)

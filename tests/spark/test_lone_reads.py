@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs import addition, lone_reads, merge
-from spark_jobs.addition import find_addition
+from spark_jobs.addition import Base, is_addition
 from spark_jobs.lake import Lake, open_table, read_losses
 from spark_jobs.rounds import Round, merge_until
 from spark_jobs.stretch import Stretch
@@ -61,11 +61,11 @@ class Told:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.ways: list[str] = []
-        patch.setattr(merge, "find_addition", self._tell)
+        patch.setattr(merge, "is_addition", self._tell)
 
-    def _tell(self, stretch: Stretch, base: DataFrame | None, *parts: Any) -> DataFrame | None:
-        found = find_addition(stretch, base, *parts)
-        self.ways.append("among others" if found is None else "added" if base else "alone")
+    def _tell(self, stretch: Stretch, base: Base | None, *parts: Any) -> bool:
+        found = is_addition(stretch, base, *parts)
+        self.ways.append("among others" if not found else "added" if base else "alone")
         return found
 
 
@@ -177,7 +177,7 @@ def test_a_key_that_is_named_again_is_folded_and_what_is_lost_is_told(
     # Killed between the rows and their counts: nothing is told until they are counted.
     small.commit([read(T, "5", FAR, "5")])
     with monkeypatch.context() as patch:
-        patch.setattr(merge, "_tell_losses", interrupt)
+        patch.setattr(merge, "tell_losses", interrupt)
         with pytest.raises(KeyboardInterrupt):
             small.merge()
     assert read_told(small) is None

@@ -1,0 +1,196 @@
+"""Reads of one table in files of the log, typed by Arrow into one Parquet file: a task of Spark's.
+
+Runs in a Python worker. All is plain, or nothing is given: reads of another width than the table, a
+position below a sweep, a text that its type does not hold or give back.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from cdc_core.vocabulary import Operation, Position
+from spark_jobs.arrow_texts import Convert, convert_plainly
+from spark_jobs.file_bounds import Bounds
+from spark_jobs.lake import Bound
+
+_COLUMNS = [
+    "epoch",
+    "commit_lsn",
+    "seq",
+    "end_lsn",
+    "committed_at",
+    "table",
+    "relation_version",
+    "op",
+    "values",
+]
+_MOST_GROUP_BYTES = 256 << 20
+# What is typed stays in memory until it is a row group of about this size.
+_GROUP_BYTES = 64 << 20
+# A dictionary makes a column smaller where at most this part of its first values differ.
+_FEW = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The reads of a table above `low` and up to `high`, under one relation version, and its types.
+
+    `columns` are the table's, in order, with their ways to be read; none may be below `start`.
+    """
+
+    table: str
+    low: Bound | None
+    high: Bound
+    relation_version: int
+    columns: tuple[tuple[str, Convert], ...]
+    start: Position | None
+
+
+@dataclass(frozen=True, slots=True)
+class TypedFile:
+    """A file that no commit names yet: its rows, and its statistics as Delta has them."""
+
+    path: Path
+    rows: int
+    statistics: str
+
+
+class _NotPlain(Exception):
+    """Something is not plain."""
+
+
+def type_files(sources: list[str], wanted: Wanted, folder: str) -> list[TypedFile] | None:
+    """Write what is wanted of some files of the log; none where they hold none of it.
+
+    None where it is not plain, with nothing left behind. Raises: OSError.
+    """
+    path = Path(folder) / f"part-{uuid.uuid4()}.parquet"
+    try:
+        file = _write(path, _type_rows(sources, wanted))
+    except _NotPlain:
+        path.unlink(missing_ok=True)
+        return None
+    return [file] if file.rows else []
+
+
+def _write(path: Path, typed: Iterator[pa.RecordBatch]) -> TypedFile:
+    first = next(typed, None)
+    if first is None:
+        return TypedFile(path, 0, "")
+    bounds, rows, waiting = Bounds(first.schema), 0, [first]
+    with pq.ParquetWriter(path, first.schema, use_dictionary=_find_repeated(first)) as writer:
+        bounds.add(first)
+        for batch in typed:
+            if sum(one.nbytes for one in waiting) + batch.nbytes > _GROUP_BYTES:
+                rows += _write_group(writer, waiting)
+                waiting = []
+            waiting.append(batch)
+            bounds.add(batch)
+        rows += _write_group(writer, waiting)
+    return TypedFile(path, rows, bounds.format())
+
+
+def _write_group(writer: pq.ParquetWriter, batches: list[pa.RecordBatch]) -> int:
+    group = pa.Table.from_batches(batches)
+    writer.write_table(group, row_group_size=max(1, group.num_rows))
+    return int(group.num_rows)
+
+
+def _find_repeated(rows: pa.RecordBatch) -> list[str]:
+    """The columns whose values often repeat."""
+    flat = [
+        name for name in rows.schema.names if not pa.types.is_nested(rows.schema.field(name).type)
+    ]
+    return [
+        name
+        for name in flat
+        if pc.count_distinct(rows.column(name)).as_py() <= _FEW * rows.num_rows
+    ]
+
+
+def _type_rows(sources: list[str], wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    for source in sources:
+        with pq.ParquetFile(source) as log:
+            for index in range(log.num_row_groups):
+                group = log.metadata.row_group(index)
+                if not _may_hold(group, wanted.table):
+                    continue
+                if group.total_byte_size > _MOST_GROUP_BYTES:
+                    raise _NotPlain
+                entries = log.read_row_group(index, columns=_COLUMNS, use_threads=False)
+                own = entries.filter(_is_wanted(entries, wanted)).combine_chunks()
+                for batch in own.to_batches():
+                    yield _type(batch, wanted)
+
+
+def _may_hold(group: pq.RowGroupMetaData, table: str) -> bool:
+    """Whether a row group may hold entries of a table, by its statistics, if it has any."""
+    columns = (group.column(index) for index in range(group.num_columns))
+    (own,) = (column for column in columns if column.path_in_schema == "table")
+    known = own.statistics
+    if known is None or not known.has_min_max:
+        return True
+    return bool(known.min <= table <= known.max)
+
+
+def _is_wanted(entries: pa.Table, wanted: Wanted) -> pa.ChunkedArray:
+    own = pc.and_(
+        pc.equal(entries["op"], Operation.READ.value), pc.equal(entries["table"], wanted.table)
+    )
+    end = [entries["epoch"], entries["end_lsn"]]
+    below = pc.invert(_is_above(end, [wanted.high.epoch, int(wanted.high.lsn)]))
+    own = pc.and_(own, below)
+    if wanted.low is not None:
+        own = pc.and_(own, _is_above(end, [wanted.low.epoch, int(wanted.low.lsn)]))
+    return own
+
+
+def _is_above(columns: list[pa.ChunkedArray], numbers: list[int]) -> pa.ChunkedArray:
+    """Whether columns, compared one after the other, are above some numbers."""
+    (column, *others), (number, *rest) = columns, numbers
+    above = pc.greater(column, number)
+    if not others:
+        return above
+    return pc.or_(above, pc.and_(pc.equal(column, number), _is_above(others, rest)))
+
+
+def _type(reads: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
+    """The rows of a table that some reads are. Raises: _NotPlain."""
+    _require(pc.equal(reads["relation_version"], wanted.relation_version))
+    if (start := wanted.start) is not None:
+        position = [reads["epoch"], reads["commit_lsn"], reads["seq"]]
+        _require(_is_above(position, [start.epoch, int(start.commit_lsn), start.seq - 1]))
+    values, width = reads["values"], len(wanted.columns)
+    _require(pc.equal(pc.list_value_length(values), width))
+    texts = values.flatten()
+    arrays: list[pa.Array] = []
+    for index, (_, convert) in enumerate(wanted.columns):
+        own = texts.take(pa.array(np.arange(index, len(texts), width)))
+        typed = convert_plainly(convert, own)
+        if typed is None:
+            raise _NotPlain
+        arrays.append(typed)
+    none = reads.num_rows
+    own_columns = {
+        "_epoch": reads["epoch"],
+        "_commit_lsn": reads["commit_lsn"],
+        "_seq": reads["seq"],
+        "_committed_at": reads["committed_at"],
+        "_raw": pa.nulls(none, pa.map_(pa.string(), pa.string())),
+        "_holes": pa.nulls(none, pa.list_(pa.field("element", pa.string()))),
+    }
+    names = [*(name for name, _ in wanted.columns), *own_columns]
+    return pa.RecordBatch.from_arrays([*arrays, *own_columns.values()], names)
+
+
+def _require(is_plain: pa.BooleanArray) -> None:
+    if not pc.all(is_plain, skip_nulls=False, min_count=0).as_py():
+        raise _NotPlain

@@ -1,0 +1,240 @@
+"""Reads of a backfill typed file by file in Spark's tasks, by Arrow: the fast way of a first copy.
+
+Spark's own readers and expressions take some ten times as long for the same rows. Where anything is
+not plain they are the way, and all that was written here is forgotten.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
+
+from cdc_core.vocabulary import Operation
+from spark_jobs.changes import LogRange, has_exact_key, id_names
+from spark_jobs.failures import explain
+from spark_jobs.plain_files import describe_file
+from spark_jobs.rows import map_columns, match_names, table_fields
+from spark_jobs.shapes import Shape
+from spark_jobs.stretch import Stretch
+from spark_jobs.typed_files import TypedFile, Wanted, type_files
+
+_logger = logging.getLogger("walgate.merge")
+
+# Nobody else writes: the table is locked, so what is in there was left by a process that died.
+_FOLDER = "_typed"
+# A file of a table is about as large as those of the log that it comes from.
+_FILE_BYTES = 128 << 20
+# Keys are held in memory, twice while they are counted.
+_MOST_KEY_BYTES = 256 << 20
+_MOST_NEAR = 5_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class TypedReads:
+    """All reads of a stretch in the table's columns, in files that no commit names."""
+
+    session: SparkSession
+    shape: Shape
+    files: tuple[TypedFile, ...]
+    keys: pa.Table  # What identifies each row, named as in a step.
+
+    @property
+    def rows(self) -> DataFrame:
+        """The rows of all files."""
+        schema = T.StructType(table_fields(self.shape))
+        return self.session.read.schema(schema).parquet(*(str(file.path) for file in self.files))
+
+    @property
+    def least(self) -> object:
+        """The least value of the first key column; None where there is no row."""
+        return pc.min(self.keys.column(0)).as_py()
+
+    @property
+    def greatest(self) -> object:
+        """The greatest value of the first key column; None where there is no row."""
+        return pc.max(self.keys.column(0)).as_py()
+
+    def find_again(self, changed: pa.Table | None) -> tuple[pa.Table, int]:
+        """The keys that several reads name, or changes too; and how many of them reads name.
+
+        `changed` has the keys of changes, as `keys` has those of reads.
+        """
+        names = self.keys.column_names
+        if changed is None and _count_distinct(self.keys) == self.keys.num_rows:
+            return self.keys.slice(0, 0), 0
+        reads = _tell(self.keys, reads=1, changes=0)
+        named = (
+            reads
+            if changed is None
+            else pa.concat_tables([reads, _tell(changed, reads=0, changes=1)])
+        )
+        counted = named.group_by(names).aggregate([("_reads", "sum"), ("_changes", "sum")])
+        again = counted.filter(
+            pc.or_(pc.greater(counted["_reads_sum"], 1), pc.greater(counted["_changes_sum"], 0))
+        )
+        touched = pc.sum(pc.greater(again["_reads_sum"], 0), min_count=0).as_py()
+        return again.select(names), touched
+
+    def do_meet(self, path: Path, table: DeltaTable) -> bool | None:
+        """Whether a plain table has a row of one of the keys; None where many rows are near."""
+        first, *_ = match_names(self.shape)
+        near = [
+            file
+            for file in pa.table(table.get_add_actions(flatten=True)).to_pylist()
+            if _may_hold(file, first, self.least, self.greatest)
+        ]
+        if sum(file["num_records"] for file in near) > _MOST_NEAR:
+            return None
+        held = (_read_keys(path / file["path"], self.shape) for file in near)
+        names = self.keys.column_names
+        return any(one.join(self.keys, names, join_type="left semi").num_rows for one in held)
+
+    def move(self, path: Path) -> list[AddAction]:
+        """Put the files into a table's folder; give what its commit must say of them."""
+        added: list[AddAction] = []
+        for file in self.files:
+            moved = file.path.replace(path / file.path.name)
+            added.append(describe_file(moved, file.statistics))
+        return added
+
+
+@contextmanager
+def typing_reads(
+    session: SparkSession, stretch: Stretch, above: LogRange, path: Path
+) -> Iterator[TypedReads | None]:
+    """Type the reads of a stretch, which is all of its table in a range, beside the table.
+
+    None where anything is not plain. What was not moved is gone when the block ends.
+    Raises: OSError.
+    """
+    assert stretch.shape is not None
+    folder = path / _FOLDER
+    shutil.rmtree(folder, ignore_errors=True)
+    wanted = _find_wanted(stretch, above)
+    # On another machine neither this program nor the lake's folder need be there.
+    is_local = str(session.sparkContext.master).startswith("local")
+    sources = above.find_files(str(stretch.table)) if is_local and wanted is not None else None
+    if not sources or wanted is None:
+        yield None
+        return
+    folder.mkdir()
+    try:
+        files = _type_all(session, sources, wanted, folder)
+        keys = None if files is None else _gather_keys(files, stretch.shape)
+        if files is None or keys is None:
+            yield None
+        else:
+            yield TypedReads(session, stretch.shape, files, keys)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _find_wanted(stretch: Stretch, above: LogRange) -> Wanted | None:
+    """What is to be typed; None where it is known already that not all of it is plain."""
+    shape = stretch.shape
+    assert shape is not None
+    versions = {span.relation_version for span in stretch.spans if span.operation == Operation.READ}
+    relations = [stretch.relations[version] for version in versions if version is not None]
+    if stretch.truncated_at is not None or len(relations) != 1:
+        return None
+    is_narrow = Shape.of(relations[0]).names != shape.names
+    is_own = has_exact_key(shape) and all(shape.chosen[i] is None for i in shape.key)
+    converts = [mapping.convert for mapping in map_columns(shape)]
+    known = [convert for convert in converts if convert is not None]
+    if is_narrow or not is_own or len(known) < len(converts):
+        return None
+    (version,) = versions
+    assert version is not None
+    return Wanted(
+        str(stretch.table),
+        above.low,
+        above.high,
+        version,
+        tuple(zip(shape.names, known, strict=True)),
+        max((sweep.start for sweep in stretch.swept), default=None),
+    )
+
+
+def _type_all(
+    session: SparkSession, sources: Mapping[Path, int], wanted: Wanted, folder: Path
+) -> tuple[TypedFile, ...] | None:
+    context = session.sparkContext
+    groups = _divide(sources, context.defaultParallelism)
+    work = partial(type_files, wanted=wanted, folder=str(folder))
+    try:
+        typed = context.parallelize(groups, len(groups)).map(work).collect()
+    except (PySparkException, Py4JJavaError) as error:
+        # Such as a task that was killed for want of memory: Spark's own way needs no Python.
+        fields = {"table": wanted.table, "reason": explain(error)}
+        _logger.warning("reads are typed by Spark", extra={"fields": fields})
+        return None
+    files: list[TypedFile] = []
+    for of_task in typed:
+        if of_task is None:
+            return None
+        files += of_task
+    return tuple(files)
+
+
+def _gather_keys(files: tuple[TypedFile, ...], shape: Shape) -> pa.Table | None:
+    """What identifies each row; None where that is too large to be held."""
+    keys: list[pa.Table] = []
+    for file in files:
+        keys.append(_read_keys(file.path, shape))
+        if sum(one.nbytes for one in keys) > _MOST_KEY_BYTES:
+            return None
+    return pa.concat_tables(keys)
+
+
+def _read_keys(file: Path, shape: Shape) -> pa.Table:
+    names = match_names(shape)
+    return pq.read_table(file, columns=names).select(names).rename_columns(id_names(shape))
+
+
+def _count_distinct(keys: pa.Table) -> int:
+    return int(keys.group_by(keys.column_names).aggregate([]).num_rows)
+
+
+def _tell(keys: pa.Table, *, reads: int, changes: int) -> pa.Table:
+    counts = {"_reads": reads, "_changes": changes}
+    for name, count in counts.items():
+        keys = keys.append_column(name, pa.repeat(pa.scalar(count, pa.int64()), keys.num_rows))
+    return keys
+
+
+def _may_hold(file: Mapping[str, Any], name: str, least: object, greatest: object) -> bool:
+    """Whether a file of a table may have a value between two, by its statistics, if it has any."""
+    low, high = file.get(f"min.{name}"), file.get(f"max.{name}")
+    if low is None or high is None or not type(low) is type(least) is type(greatest):
+        return True
+    is_outside: bool = high < least or greatest < low  # type: ignore[operator]  # Of one type.
+    return not is_outside
+
+
+def _divide(sources: Mapping[Path, int], parallel: int) -> list[list[str]]:
+    """Files for each task, in their order: as many tasks as run at once, or some times that."""
+    total = sum(sources.values())
+    count = parallel * max(1, -(-total // (parallel * _FILE_BYTES)))
+    groups: list[list[str]] = [[] for _ in range(count)]
+    before = 0
+    for path, size in sources.items():
+        # By its middle, so that files of one size are shared out evenly.
+        groups[min(count - 1, (2 * before + size) * count // (2 * total))].append(str(path))
+        before += size
+    return [group for group in groups if group]

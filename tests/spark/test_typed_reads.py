@@ -1,0 +1,407 @@
+"""A first copy typed by Arrow: the table that Spark's expressions give; its bounds are true."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from cdc_core.vocabulary import Lsn, Position
+from spark_jobs import lone_reads, typed_files, typed_reads
+from spark_jobs.arrow_texts import keep
+from spark_jobs.file_bounds import Bounds
+from spark_jobs.lake import Bound, Lake, open_table, read_losses
+from spark_jobs.typed_files import Wanted, type_files
+from tests.spark.log_writer import LogWriter
+from tests.spark.relations import Entry, insert, make_relation, mark, read, sweep, update
+from tests.spark.small_lake import SmallLake
+
+SEED = 20261122
+PLAIN = make_relation(
+    "plain",
+    "k int8, t text, u uuid, b bool, n numeric, f float8, d date, m timestamp, z timestamptz,"
+    " x bytea",
+)
+FIRST = datetime(1, 1, 1)  # noqa: DTZ001 - As a type without a zone has it.
+LAST = datetime.max  # noqa: DTZ901
+WORDS = [
+    "",
+    "a",
+    "é🐘",
+    "x" * 40,
+    "x" * 32 + "\U0010ffff",
+    "\U0010ffff" * 33,
+    "tab\there",
+    "q'\"\\",
+]
+
+
+class Told:
+    """How often reads were typed by Arrow, and how often their files became the table's."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.typed, self.moved = 0, 0
+        type_all, move = typed_reads._type_all, typed_reads.TypedReads.move
+
+        def tell_typed(*arguments: Any) -> Any:
+            files = type_all(*arguments)
+            self.typed += files is not None
+            return files
+
+        def tell_moved(*arguments: Any) -> Any:
+            self.moved += 1
+            return move(*arguments)
+
+        patch.setattr(typed_reads, "_type_all", tell_typed)
+        patch.setattr(typed_reads.TypedReads, "move", tell_moved)
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Told:
+    monkeypatch.setattr(lone_reads, "FEW_READS", 1)
+    return Told(monkeypatch)
+
+
+@pytest.fixture
+def small(spark: SparkSession, tmp_path: Path) -> Iterator[SmallLake]:
+    made = SmallLake(spark, tmp_path)
+    yield made
+    assert not [*made.lake.root.glob("tables/**/_typed")], "nothing is left behind"
+
+
+def make_row(rng: random.Random, key: int) -> list[str | None]:
+    moment = FIRST + timedelta(microseconds=rng.randrange(315_537_897_599_999_999))
+    row = [
+        rng.choice(WORDS) + str(rng.randrange(3)),
+        f"00000000-0000-0000-0000-{rng.randrange(10**12):012}",
+        rng.choice("tf"),
+        f"{rng.randrange(-(10**9), 10**9)}.{rng.randrange(10**6)}1",
+        rng.choice(["NaN", "Infinity", "-0", "1e+30", "0.1", str(rng.random())]),
+        f"{moment:%Y-%m-%d}".rjust(10, "0"),
+        moment.isoformat(" ", "microseconds"),
+        moment.isoformat(" ", "microseconds") + "+00",
+        "\\x" + rng.randbytes(rng.randrange(4)).hex(),
+    ]
+    return [str(key), *(None if rng.random() < 0.1 else text for text in row)]
+
+
+def read_json(small: SmallLake, relation: Any) -> list[str]:
+    path = str(small.lake.locate(relation.table))
+    rows = small.spark.read.format("delta").load(path)
+    # NaN and infinity are no JSON.
+    plain = rows.withColumn("f", F.col("f").cast("string")) if "f" in rows.columns else rows
+    return sorted(str(row[0]) for row in plain.select(F.to_json(F.struct("*"))).collect())
+
+
+def test_a_table_typed_by_arrow_is_the_one_that_spark_would_write(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Told
+) -> None:
+    rng = random.Random(SEED)
+    print(f"seed {SEED}")  # noqa: T201 - Told where it fails.
+    rows = [make_row(rng, key) for key in rng.sample(range(-(10**12), 10**12), 400)]
+    found = []
+    for way in ("by Arrow", "by Spark"):
+        small = SmallLake(spark, tmp_path / way)
+        with monkeypatch.context() as patch:
+            if way == "by Spark":
+                patch.setattr(typed_reads, "_find_wanted", lambda *_: None)
+            # Later chunks are added to a table that is there.
+            for part in (rows[:150], rows[150:300], rows[300:]):
+                for at in range(0, len(part), 30):
+                    small.log.add([read(PLAIN, *row) for row in part[at : at + 30]])
+                    small.log.commit()
+                small.merge()
+        found.append(read_json(small, PLAIN))
+        delta = open_table(small.lake.locate(PLAIN.table))
+        assert delta is not None
+        assert read_losses(delta) == {}
+    assert (told.typed, told.moved) == (3, 3)
+    assert len(found[0]) == len(rows)
+    assert found[0] == found[1]
+
+
+def test_the_files_have_true_bounds(small: SmallLake, spark: SparkSession, told: Told) -> None:
+    rng = random.Random(SEED)
+    rows = [make_row(rng, key) for key in range(200)]
+    for at in range(0, 200, 25):
+        small.log.add([read(PLAIN, *row) for row in rows[at : at + 25]])
+        small.log.commit()
+    small.merge()
+    assert told.moved == 1
+    path = small.lake.locate(PLAIN.table)
+    (commit,) = [
+        file for file in (path / "_delta_log").glob("*.json") if '"add"' in file.read_text()
+    ]
+    added = [json.loads(line)["add"] for line in commit.read_text().splitlines() if '"add"' in line]
+    assert len(added) > 1, "two tasks"
+    bounded = {"k", "t", "u", "n", "d", "m", "z", "_epoch", "_commit_lsn", "_seq", "_committed_at"}
+    for file in added:
+        statistics = json.loads(file["stats"])
+        own = spark.read.parquet(str(path / file["path"]))
+        assert statistics["numRecords"] == own.count()
+        # Of floats only where all of them are numbers.
+        assert statistics["minValues"].keys() | {"f"} == bounded | {"f"}
+        for name in bounded - {"f"}:
+            kind = own.schema[name].dataType
+            least, most = (
+                F.lit(statistics[end].get(name)).cast(kind) for end in ("minValues", "maxValues")
+            )
+            outside = own.where((F.col(name) < least) | (F.col(name) > most))
+            assert outside.count() == 0, (name, statistics)
+        for name, nulls in statistics["nullCount"].items():
+            assert own.where(F.col(name).isNull()).count() == nulls, name
+    # By them a reader passes over files.
+    (only,) = small.spark.read.format("delta").load(str(path)).where("k = 7").collect()
+    assert only["t"] == rows[7][1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "least", "most"),
+    [
+        (pa.string(), ["b", None, "a" * 40], "a" * 32, "b"),
+        (pa.string(), ["a", "b" * 40], "a", "b" * 32 + "\U0010ffff"),
+        (pa.string(), ["a", "b" * 32 + "\U0010ffff" + "c"], "a", None),
+        (pa.float64(), [1.5, -2.0, None], -2.0, 1.5),
+        (pa.float64(), [1.5, float("nan")], None, None),
+        (pa.float64(), [1.5, float("-inf")], None, None),
+        (pa.timestamp("us"), [FIRST + timedelta(microseconds=1001)], "0001-01-01T00:00:00.001",
+         "0001-01-01T00:00:00.002"),
+        (pa.timestamp("us"), [LAST], "9999-12-31T23:59:59.999", None),
+        (pa.timestamp("us", "UTC"), [datetime(2026, 1, 1, tzinfo=UTC)], "2026-01-01T00:00:00.000Z",
+         "2026-01-01T00:00:00.000Z"),
+        (pa.decimal128(38, 18), [Decimal("0.1"), Decimal(10) ** 19], 0.1, 1e19),
+        (pa.bool_(), [True], None, None),
+        (pa.int16(), [None], None, None),
+    ],
+)  # fmt: skip
+def test_a_bound_is_true_or_missing(
+    kind: pa.DataType, values: list[Any], least: Any, most: Any
+) -> None:
+    rows = pa.table({"c": pa.array(values, kind), "_raw": pa.nulls(len(values)),
+                     "_holes": pa.nulls(len(values))})  # fmt: skip
+    bounds = Bounds(rows.schema)
+    for batch in rows.to_batches(max_chunksize=1):
+        bounds.add(batch)
+    told = json.loads(bounds.format())
+    assert (told["minValues"].get("c"), told["maxValues"].get("c")) == (least, most)
+    assert told["nullCount"] == {
+        "c": values.count(None), "_raw": len(values), "_holes": len(values)
+    }  # fmt: skip
+
+
+T = make_relation("t", "k int4, v text")
+WIDER = make_relation("t", "k int4, v text, w int4", w={"missing_value": "7", "has_default": True})
+NOT_PLAIN: dict[str, tuple[list[Entry], list[tuple[Any, ...]]]] = {
+    "a text that does not fit": ([read(T, "1", "a"), read(T, "x", "b")], [(1, "a"), (None, "b")]),
+    "two widths": ([read(T, "1", "a"), read(WIDER, "2", "b", "3")], [(1, "a"), (2, "b")]),
+    "a number without a limit": (
+        [read(make_relation("t", "k int4, v numeric"), "1", "1.50")],
+        [(1, Decimal("1.5"))],
+    ),
+    "a key that is not exact": (
+        [read(make_relation("t", "k date, v text"), "2026-01-01", "a")],
+        [(date(2026, 1, 1), "a")],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", NOT_PLAIN)
+def test_what_is_not_plain_is_left_to_spark(small: SmallLake, told: Told, what: str) -> None:
+    entries, expected = NOT_PLAIN[what]
+    small.merge(entries)
+    assert small.rows(T, "k", "v") == sorted(expected, key=repr)
+    assert told.moved == 0
+
+
+def test_what_a_process_that_died_left_is_in_no_table(small: SmallLake, told: Told) -> None:
+    small.merge([read(T, "1", "a")])
+    left = small.lake.locate(T.table) / "_typed"
+    left.mkdir()
+    (left / "part-0.parquet").write_bytes(b"half")
+    small.merge([read(T, "2", "b")])
+    assert small.rows(T) == [(1, "a"), (2, "b")]
+    assert told.moved == 2
+
+
+def test_keys_that_are_named_again_keep_files_from_being_the_table_s(
+    small: SmallLake, told: Told
+) -> None:
+    small.merge([read(T, "1", "a"), read(T, "2", "b"), insert(T, "9", "new")])
+    assert (told.typed, told.moved) == (1, 1), "a change of another key is no reason"
+    small.merge([read(T, "3", "a"), read(T, "4", "b"), update(T, "4", "c")])
+    small.merge([read(T, "5", "a"), read(T, "6", "b"), read(T, "6", "c")])
+    assert (told.typed, told.moved) == (3, 1)
+    small.merge([read(T, "7", "a"), read(T, "2", "again")])
+    assert (told.typed, told.moved) == (4, 1), "the table has one of the keys"
+    assert small.rows(T) == [
+        (1, "a"), (2, "again"), (3, "a"), (4, "c"), (5, "a"), (6, "c"), (7, "a"), (9, "new")
+    ]  # fmt: skip
+
+
+def test_reads_are_typed_by_spark_where_a_task_fails(
+    small: SmallLake, told: Told, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(typed_reads, "type_files", fail)
+    with caplog.at_level("WARNING", "walgate.merge"):
+        small.merge([read(T, "1", "secret")])
+    assert small.rows(T) == [(1, "secret")]
+    assert (told.typed, told.moved) == (0, 0)
+    (warning,) = caplog.records
+    assert "secret" not in str(vars(warning))
+
+
+def fail(*_: Any, **__: Any) -> None:
+    raise OSError("no room for secret")
+
+
+def test_columns_may_have_any_name(small: SmallLake, told: Told) -> None:
+    names = ["reads", "a.b", "Ünï", "`q`", "id1", "a"]
+    odd = make_relation("odd", ", ".join(f"{name} text" for name in names), key="reads a.b")
+    small.merge([read(odd, "1", "x", *"abcd"), read(odd, "1", "y", *"abcd")])
+    small.merge([read(odd, "1", "z", *"abcd"), insert(odd, "2", "x", *"abcd")])
+    small.merge([read(odd, "1", "x", *"efgh")])
+    rows = small.spark.read.format("delta").load(str(small.lake.locate(odd.table)))
+    found = sorted(tuple(row)[: len(names)] for row in rows.collect())
+    assert found == [
+        ("1", "x", *"efgh"), ("1", "y", *"abcd"), ("1", "z", *"abcd"), ("2", "x", *"abcd")
+    ]  # fmt: skip
+    assert (told.typed, told.moved) == (3, 2)
+
+
+def test_reads_below_a_sweep_are_not_brought_back(small: SmallLake, told: Told) -> None:
+    began = small.log.add([read(T, "1", "gone")])
+    small.log.add([read(T, "2", "there")])
+    small.log.add([sweep(T, start=began + 16)])
+    small.log.commit()
+    small.merge()
+    assert small.rows(T) == [(2, "there")]
+    assert (told.typed, told.moved) == (0, 0)
+    small.log.add([read(T, "3", "there")])
+    small.log.add([sweep(T, start=began + 16)])
+    small.log.commit()
+    small.merge()
+    assert small.rows(T) == [(2, "there"), (3, "there")]
+    assert told.moved == 1
+
+
+def test_a_task_takes_the_reads_of_its_table_and_range_alone(tmp_path: Path) -> None:
+    log = SmallLog(tmp_path)
+    other = make_relation("other", "k int4, v text")
+    ends = [
+        log.writer.add([read(T, "1", "below"), read(other, "1", "other")]),
+        log.writer.add([read(T, "2", "a"), insert(T, "9", "no read"), mark(T)]),
+        log.writer.add([read(other, "2", "other"), read(T, "3", None)]),
+        log.writer.add([read(T, "4", "above")]),
+    ]
+    log.writer.commit()
+    sources = [str(file) for file in log.lake.changes.glob("*.parquet")]
+    wanted = Wanted(
+        str(T.table),
+        Bound(1, Lsn(ends[0])),
+        Bound(1, Lsn(ends[2])),
+        T.version,
+        (("k", keep), ("v", keep)),
+        None,
+    )
+    (file,) = type_files(sources, wanted, str(tmp_path)) or []
+    rows = pq.read_table(file.path)
+    assert rows.select(["k", "v", "_epoch", "_commit_lsn", "_seq"]).to_pylist() == [
+        {"k": "2", "v": "a", "_epoch": 1, "_commit_lsn": ends[1] - 8, "_seq": 0},
+        {"k": "3", "v": None, "_epoch": 1, "_commit_lsn": ends[2] - 8, "_seq": 1},
+    ]
+    assert file.rows == 2
+    # A position below where a sweep began is for Spark, and so is another width or version.
+    at = Position(1, Lsn(ends[1] - 8), 0)
+    for start in (at, replace(at, seq=1), replace(at, epoch=2)):
+        typed = type_files(sources, replace(wanted, start=start), str(tmp_path))
+        assert (typed is None) == (start != at), start
+    assert type_files(sources, replace(wanted, columns=(("k", keep),)), str(tmp_path)) is None
+    assert type_files(sources, replace(wanted, relation_version=7), str(tmp_path)) is None
+    nothing = replace(wanted, table="public.nothing")
+    assert type_files(sources, nothing, str(tmp_path)) == []
+    assert len([*tmp_path.glob("part-*")]) == 2, "nothing is left behind"
+
+
+def test_a_task_writes_groups_and_passes_over_those_too_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = SmallLog(tmp_path)
+    for first in range(0, 90, 30):
+        log.writer.add([read(T, str(key), "x" * 100) for key in range(first, first + 30)])
+        log.writer.commit()
+    sources = sorted(str(file) for file in log.lake.changes.glob("*.parquet"))
+    columns = (("k", keep), ("v", keep))
+    wanted = Wanted(str(T.table), None, Bound(1, Lsn(log.writer.lsn)), T.version, columns, None)
+    monkeypatch.setattr(typed_files, "_GROUP_BYTES", 5_000)
+    (file,) = type_files(sources, wanted, str(tmp_path)) or []
+    known = pq.read_metadata(file.path)
+    assert (known.num_rows, known.num_row_groups) == (90, 3)
+    # What repeats is in a dictionary.
+    encodings = {
+        column.path_in_schema: "RLE_DICTIONARY" in column.encodings
+        for column in (known.row_group(0).column(i) for i in range(known.num_columns))
+    }
+    assert encodings["v"]
+    assert encodings["_commit_lsn"]
+    assert not encodings["k"]
+    monkeypatch.setattr(typed_files, "_MOST_GROUP_BYTES", 1_000)
+    assert type_files(sources, wanted, str(tmp_path)) is None
+
+
+def test_keys_that_are_too_many_are_counted_by_spark(
+    small: SmallLake, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(typed_reads, "_MOST_KEY_BYTES", 10)
+    small.merge([read(T, str(key), "a") for key in range(10)])
+    assert (told.typed, told.moved) == (1, 0)
+    assert small.rows(T) == sorted(((key, "a") for key in range(10)), key=repr)
+
+
+def test_rows_near_are_looked_at_by_spark_where_they_are_many(
+    small: SmallLake, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(typed_reads, "_MOST_NEAR", 1)
+    small.merge([read(T, "1", "a"), read(T, "3", "a")])
+    small.merge([read(T, "2", "b"), read(T, "4", "b")])
+    small.merge([read(T, "3", "c"), read(T, "5", "c")])
+    assert told.moved == 2
+    assert small.rows(T) == [(1, "a"), (2, "b"), (3, "c"), (4, "b"), (5, "c")]
+
+
+def test_files_far_from_the_keys_are_not_opened(
+    small: SmallLake, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small.merge([read(T, "1", "a"), read(T, "3", "a")])
+    opened: list[str] = []
+    read_table = pq.read_table
+
+    def tell(path: Any, **options: Any) -> pa.Table:
+        opened.append(str(path))
+        return read_table(path, **options)
+
+    monkeypatch.setattr(pq, "read_table", tell)
+    small.merge([read(T, "4", "b"), read(T, "9", "b")])
+    assert [path for path in opened if "_typed" not in path] == []
+    small.merge([read(T, "8", "c")])
+    assert len([path for path in opened if "_typed" not in path]) == 1
+    assert told.moved == 3
+
+
+class SmallLog:
+    """A log without a merge."""
+
+    def __init__(self, folder: Path) -> None:
+        self.lake = Lake(folder / "lake", folder / "state")
+        self.writer = LogWriter(self.lake)
+        self.writer.begin_epoch(16)
