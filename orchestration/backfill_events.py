@@ -84,7 +84,7 @@ def describe_progress(progress: Progress, seconds: float) -> dict[str, Any]:
         percent = min(99, 100 * progress.rows // estimated)
         left = max(0, estimated - progress.rows)
     return {
-        "state": str(progress.state),
+        "state": str(BackfillState.RUNNING if progress.state.is_running else progress.state),
         "reason": progress.reason,
         "rows": progress.rows,
         "rows_estimated": estimated,

@@ -8,8 +8,6 @@ from cdc_core.settings import LakeSettings
 from cdc_core.staging.backfills import BackfillLedger, BackfillReport, BackfillState
 from cdc_core.staging.chunks import ChunkFolder
 
-_RUNNING = {BackfillState.BEGUN, BackfillState.RESUMED, BackfillState.RUNNING}
-
 
 def describe_backfills(lake: LakeSettings) -> list[dict[str, Any]]:
     """The newest backfill of each table, in order of name. Raises: StagingError."""
@@ -23,7 +21,7 @@ def describe_backfills(lake: LakeSettings) -> list[dict[str, Any]]:
 
 def _describe(table: str, report: BackfillReport, *, is_running: bool) -> dict[str, Any]:
     state = str(report.state)
-    if report.state in _RUNNING:
+    if report.state.is_running:
         state = "running" if is_running else "interrupted"
     elif report.state is BackfillState.HELD and not is_running:
         state = "interrupted"

@@ -136,11 +136,10 @@ def typing_reads(
     folder.mkdir()
     try:
         files = _type_all(session, sources, wanted, folder)
-        keys = None if files is None else _gather_keys(files, stretch.shape)
-        if files is None or keys is None:
-            yield None
-        else:
-            yield TypedReads(session, stretch.shape, files, keys)
+        # As many as Spark found, or nothing is believed.
+        is_all = files is not None and sum(file.rows for file in files) == _count(stretch)
+        keys = _gather_keys(files, stretch.shape) if files and is_all else None
+        yield TypedReads(session, stretch.shape, files, keys) if files and keys else None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -169,6 +168,10 @@ def _find_wanted(stretch: Stretch, above: LogRange) -> Wanted | None:
         tuple(zip(shape.names, known, strict=True)),
         max((sweep.start for sweep in stretch.swept), default=None),
     )
+
+
+def _count(stretch: Stretch) -> int:
+    return sum(span.entries for span in stretch.spans if span.operation == Operation.READ)
 
 
 def _type_all(

@@ -49,6 +49,11 @@ class BackfillState(StrEnum):
     CANCELLED = "cancelled"
     DONE = "done"
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it goes on, if a worker lives."""
+        return self in {BackfillState.BEGUN, BackfillState.RESUMED, BackfillState.RUNNING}
+
 
 # What ends a state that lasts; whatever else is told meanwhile was told too late.
 _ENDED_BY = {

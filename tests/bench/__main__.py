@@ -62,7 +62,7 @@ class Plan:
     systems: tuple[str, ...] = SYSTEMS
     rows: int = 500_000
     rounds: int = 3
-    backfill_rows: int = 3_000_000
+    backfill_rows: int = 8_000_000
 
 
 def run(plan: Plan) -> dict[str, Any]:

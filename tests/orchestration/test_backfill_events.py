@@ -48,15 +48,15 @@ def test_progress_is_told_now_and_then_and_the_end_fills_the_partition(
     telling.tell(40, BackfillState.DONE, 2000)
     seen, made = dg.AssetObservation, dg.AssetMaterialization
     assert telling.read() == [
-        (seen, "begun", 30, 20.0, 35.0),
+        (seen, "running", 30, 20.0, 35.0),
         # An estimate that was too low.
-        (seen, "begun", 99, 48.4, 0.0),
+        (seen, "running", 99, 48.4, 0.0),
         (made, "done", 100, 50.0, None),
     ]
     assert {one.partition for one in telling.events} == {"public/notes"}
     assert [one.description for one in telling.events] == [
-        "public.notes: begun, 300 rows (30 %) in 3 chunks at 20 rows/s",
-        "public.notes: begun, 1,500 rows (99 %) in 3 chunks at 48 rows/s",
+        "public.notes: running, 300 rows (30 %) in 3 chunks at 20 rows/s",
+        "public.notes: running, 1,500 rows (99 %) in 3 chunks at 48 rows/s",
         "public.notes: done, 2,000 rows (100 %) in 3 chunks at 50 rows/s",
     ]
 
@@ -78,4 +78,4 @@ def test_rows_of_an_earlier_run_are_not_of_this_ones_rate(monkeypatch: pytest.Mo
     telling.tell(0, BackfillState.RESUMED, 0)
     telling.tell(1, BackfillState.RESUMED, 400, rows_before=400)
     telling.tell(20, BackfillState.RESUMED, 600, rows_before=400)
-    assert telling.read()[-1][1:] == ("resumed", 60, 10.0, 40.0)
+    assert telling.read()[-1][1:] == ("running", 60, 10.0, 40.0)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
-from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from cdc_core.vocabulary import Lsn, Position
-from spark_jobs import lone_reads, typed_files, typed_reads
-from spark_jobs.arrow_texts import keep
-from spark_jobs.file_bounds import Bounds
-from spark_jobs.lake import Bound, Lake, open_table, read_losses
-from spark_jobs.typed_files import Wanted, type_files
-from tests.spark.log_writer import LogWriter
-from tests.spark.relations import Entry, insert, make_relation, mark, read, sweep, update
+from spark_jobs import lone_reads, typed_reads
+from spark_jobs.lake import open_table, read_losses
+from tests.spark.relations import Entry, insert, make_relation, read, sweep, update
 from tests.spark.small_lake import SmallLake
 
 SEED = 20261122
@@ -34,7 +28,6 @@ PLAIN = make_relation(
     " x bytea",
 )
 FIRST = datetime(1, 1, 1)  # noqa: DTZ001 - As a type without a zone has it.
-LAST = datetime.max  # noqa: DTZ901
 WORDS = [
     "",
     "a",
@@ -166,40 +159,6 @@ def test_the_files_have_true_bounds(small: SmallLake, spark: SparkSession, told:
     assert only["t"] == rows[7][1]
 
 
-@pytest.mark.parametrize(
-    ("kind", "values", "least", "most"),
-    [
-        (pa.string(), ["b", None, "a" * 40], "a" * 32, "b"),
-        (pa.string(), ["a", "b" * 40], "a", "b" * 32 + "\U0010ffff"),
-        (pa.string(), ["a", "b" * 32 + "\U0010ffff" + "c"], "a", None),
-        (pa.float64(), [1.5, -2.0, None], -2.0, 1.5),
-        (pa.float64(), [1.5, float("nan")], None, None),
-        (pa.float64(), [1.5, float("-inf")], None, None),
-        (pa.timestamp("us"), [FIRST + timedelta(microseconds=1001)], "0001-01-01T00:00:00.001",
-         "0001-01-01T00:00:00.002"),
-        (pa.timestamp("us"), [LAST], "9999-12-31T23:59:59.999", None),
-        (pa.timestamp("us", "UTC"), [datetime(2026, 1, 1, tzinfo=UTC)], "2026-01-01T00:00:00.000Z",
-         "2026-01-01T00:00:00.000Z"),
-        (pa.decimal128(38, 18), [Decimal("0.1"), Decimal(10) ** 19], 0.1, 1e19),
-        (pa.bool_(), [True], None, None),
-        (pa.int16(), [None], None, None),
-    ],
-)  # fmt: skip
-def test_a_bound_is_true_or_missing(
-    kind: pa.DataType, values: list[Any], least: Any, most: Any
-) -> None:
-    rows = pa.table({"c": pa.array(values, kind), "_raw": pa.nulls(len(values)),
-                     "_holes": pa.nulls(len(values))})  # fmt: skip
-    bounds = Bounds(rows.schema)
-    for batch in rows.to_batches(max_chunksize=1):
-        bounds.add(batch)
-    told = json.loads(bounds.format())
-    assert (told["minValues"].get("c"), told["maxValues"].get("c")) == (least, most)
-    assert told["nullCount"] == {
-        "c": values.count(None), "_raw": len(values), "_holes": len(values)
-    }  # fmt: skip
-
-
 T = make_relation("t", "k int4, v text")
 WIDER = make_relation("t", "k int4, v text, w int4", w={"missing_value": "7", "has_default": True})
 NOT_PLAIN: dict[str, tuple[list[Entry], list[tuple[Any, ...]]]] = {
@@ -265,6 +224,21 @@ def fail(*_: Any, **__: Any) -> None:
     raise OSError("no room for secret")
 
 
+def test_reads_of_which_one_is_missing_are_typed_by_spark(
+    small: SmallLake, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(typed_reads, "_divide", lose_a_file)
+    for key in "123":
+        small.commit([read(T, key, "a")])
+    small.merge()
+    assert small.rows(T) == [(1, "a"), (2, "a"), (3, "a")]
+    assert (told.typed, told.moved) == (1, 0)
+
+
+def lose_a_file(sources: Any, _: int) -> list[list[str]]:
+    return [[str(path)] for path in sources][1:]
+
+
 def test_columns_may_have_any_name(small: SmallLake, told: Told) -> None:
     names = ["reads", "a.b", "Ünï", "`q`", "id1", "a"]
     odd = make_relation("odd", ", ".join(f"{name} text" for name in names), key="reads a.b")
@@ -293,70 +267,6 @@ def test_reads_below_a_sweep_are_not_brought_back(small: SmallLake, told: Told) 
     small.merge()
     assert small.rows(T) == [(2, "there"), (3, "there")]
     assert told.moved == 1
-
-
-def test_a_task_takes_the_reads_of_its_table_and_range_alone(tmp_path: Path) -> None:
-    log = SmallLog(tmp_path)
-    other = make_relation("other", "k int4, v text")
-    ends = [
-        log.writer.add([read(T, "1", "below"), read(other, "1", "other")]),
-        log.writer.add([read(T, "2", "a"), insert(T, "9", "no read"), mark(T)]),
-        log.writer.add([read(other, "2", "other"), read(T, "3", None)]),
-        log.writer.add([read(T, "4", "above")]),
-    ]
-    log.writer.commit()
-    sources = [str(file) for file in log.lake.changes.glob("*.parquet")]
-    wanted = Wanted(
-        str(T.table),
-        Bound(1, Lsn(ends[0])),
-        Bound(1, Lsn(ends[2])),
-        T.version,
-        (("k", keep), ("v", keep)),
-        None,
-    )
-    (file,) = type_files(sources, wanted, str(tmp_path)) or []
-    rows = pq.read_table(file.path)
-    assert rows.select(["k", "v", "_epoch", "_commit_lsn", "_seq"]).to_pylist() == [
-        {"k": "2", "v": "a", "_epoch": 1, "_commit_lsn": ends[1] - 8, "_seq": 0},
-        {"k": "3", "v": None, "_epoch": 1, "_commit_lsn": ends[2] - 8, "_seq": 1},
-    ]
-    assert file.rows == 2
-    # A position below where a sweep began is for Spark, and so is another width or version.
-    at = Position(1, Lsn(ends[1] - 8), 0)
-    for start in (at, replace(at, seq=1), replace(at, epoch=2)):
-        typed = type_files(sources, replace(wanted, start=start), str(tmp_path))
-        assert (typed is None) == (start != at), start
-    assert type_files(sources, replace(wanted, columns=(("k", keep),)), str(tmp_path)) is None
-    assert type_files(sources, replace(wanted, relation_version=7), str(tmp_path)) is None
-    nothing = replace(wanted, table="public.nothing")
-    assert type_files(sources, nothing, str(tmp_path)) == []
-    assert len([*tmp_path.glob("part-*")]) == 2, "nothing is left behind"
-
-
-def test_a_task_writes_groups_and_passes_over_those_too_large(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = SmallLog(tmp_path)
-    for first in range(0, 90, 30):
-        log.writer.add([read(T, str(key), "x" * 100) for key in range(first, first + 30)])
-        log.writer.commit()
-    sources = sorted(str(file) for file in log.lake.changes.glob("*.parquet"))
-    columns = (("k", keep), ("v", keep))
-    wanted = Wanted(str(T.table), None, Bound(1, Lsn(log.writer.lsn)), T.version, columns, None)
-    monkeypatch.setattr(typed_files, "_GROUP_BYTES", 5_000)
-    (file,) = type_files(sources, wanted, str(tmp_path)) or []
-    known = pq.read_metadata(file.path)
-    assert (known.num_rows, known.num_row_groups) == (90, 3)
-    # What repeats is in a dictionary.
-    encodings = {
-        column.path_in_schema: "RLE_DICTIONARY" in column.encodings
-        for column in (known.row_group(0).column(i) for i in range(known.num_columns))
-    }
-    assert encodings["v"]
-    assert encodings["_commit_lsn"]
-    assert not encodings["k"]
-    monkeypatch.setattr(typed_files, "_MOST_GROUP_BYTES", 1_000)
-    assert type_files(sources, wanted, str(tmp_path)) is None
 
 
 def test_keys_that_are_too_many_are_counted_by_spark(
@@ -396,12 +306,3 @@ def test_files_far_from_the_keys_are_not_opened(
     small.merge([read(T, "8", "c")])
     assert len([path for path in opened if "_typed" not in path]) == 1
     assert told.moved == 3
-
-
-class SmallLog:
-    """A log without a merge."""
-
-    def __init__(self, folder: Path) -> None:
-        self.lake = Lake(folder / "lake", folder / "state")
-        self.writer = LogWriter(self.lake)
-        self.writer.begin_epoch(16)
