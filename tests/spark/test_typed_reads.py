@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from spark_jobs import lone_reads, typed_reads
 from spark_jobs.lake import open_table, read_losses
-from tests.spark.relations import Entry, insert, make_relation, read, sweep, update
+from tests.spark.relations import Entry, insert, make_relation, read, sweep, truncate, update
 from tests.spark.small_lake import SmallLake
 
 SEED = 20261122
@@ -237,6 +237,12 @@ def test_reads_of_which_one_is_missing_are_typed_by_spark(
 
 def lose_a_file(sources: Any, _: int) -> list[list[str]]:
     return [[str(path)] for path in sources][1:]
+
+
+def test_reads_before_a_truncate_are_gone(small: SmallLake, told: Told) -> None:
+    small.merge([read(T, "1", "gone")], [truncate(T)], [read(T, "2", "there")])
+    assert small.rows(T) == [(2, "there")]
+    assert told.typed == 0
 
 
 def test_columns_may_have_any_name(small: SmallLake, told: Told) -> None:
