@@ -245,6 +245,14 @@ def test_reads_before_a_truncate_are_gone(small: SmallLake, told: Told) -> None:
     assert told.typed == 0
 
 
+def test_a_sweep_finds_what_is_old_in_typed_files(small: SmallLake, told: Told) -> None:
+    small.merge([read(T, "1", "old"), read(T, "2", "old")])
+    assert told.moved == 1
+    began = small.log.add([read(T, "2", "new")])
+    small.merge([sweep(T, start=began)])
+    assert small.rows(T) == [(2, "new")]
+
+
 def test_columns_may_have_any_name(small: SmallLake, told: Told) -> None:
     names = ["reads", "a.b", "Ünï", "`q`", "id1", "a"]
     odd = make_relation("odd", ", ".join(f"{name} text" for name in names), key="reads a.b")
