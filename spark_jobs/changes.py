@@ -8,21 +8,16 @@ two steps at one position. Texts stand in the order of the table's shape.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
-from deltalake import DeltaTable
 from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from cdc_core.vocabulary import Lsn, Operation, Position, Relation, ReplicaIdentity
-from spark_jobs.lake import Bound, Lake
-from spark_jobs.plain_files import can_read, read_files
+from spark_jobs.lake import Bound
+from spark_jobs.log_files import LogFiles
+from spark_jobs.plain_files import read_files
 from spark_jobs.shapes import Shape
 from spark_jobs.types import map_type
 
@@ -32,27 +27,13 @@ ROW_OPERATIONS = frozenset({Operation.INSERT, Operation.UPDATE, Operation.DELETE
 POSITION = ("epoch", "commit_lsn", "seq")
 # To find out what is in files one by one takes longer than Delta does with more of them.
 _MOST_FILES = 1_000
-_UNIX_START = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """What a range of the log holds of one table, by relation version and operation."""
-
-    table: str | None
-    relation_version: int | None
-    operation: str
-    entries: int
-    first: Position
-    last: Position
-    committed_at: datetime
-    unchanged: frozenset[int]
-    has_old_values: bool
-
-
-def read_log(session: SparkSession, lake: Lake, lower: Bound | None, upper: Bound) -> DataFrame:
+def read_log(
+    session: SparkSession, files: LogFiles, lower: Bound | None, upper: Bound
+) -> DataFrame:
     """Read the entries of `(lower, upper]`; a repeated position may occur twice."""
-    log = _read_files(session, lake, lower, upper)
+    log = _read_files(session, files, lower, upper)
     epoch, lsn = F.col("epoch"), F.col("end_lsn")
     below = (epoch < upper.epoch) | ((epoch == upper.epoch) & (lsn <= int(upper.lsn)))
     if lower is None:
@@ -65,94 +46,14 @@ def read_log(session: SparkSession, lake: Lake, lower: Bound | None, upper: Boun
     return log.where(above & below)
 
 
-def _read_files(session: SparkSession, lake: Lake, lower: Bound | None, upper: Bound) -> DataFrame:
+def _read_files(
+    session: SparkSession, files: LogFiles, lower: Bound | None, upper: Bound
+) -> DataFrame:
     """The log, or the files of it that may hold something of a range."""
-    log = DeltaTable(lake.changes)
-    files = [file for file in _list_files(log) if _may_reach(file, lower, upper)]
-    names = [file["path"] for file in files]
-    if len(names) <= _MOST_FILES and can_read(lake.changes, log, names):
-        return read_files(session, lake.changes, log, names)
-    return session.read.format("delta").load(str(lake.changes))
-
-
-@dataclass(frozen=True, slots=True)
-class LogRange:
-    """A range of the log: its entries above a bound, if there is one, up to another."""
-
-    lake: Lake
-    low: Bound | None
-    high: Bound
-
-    def find_files(self, table: str) -> dict[Path, int] | None:
-        """The files that may hold entries of a table in the range, in order, with their sizes.
-
-        None where a file does not hold its entries as they are.
-        """
-        log = DeltaTable(self.lake.changes)
-        files = [
-            file
-            for file in _list_files(log)
-            if _may_reach(file, self.low, self.high) and _may_hold(file, table)
-        ]
-        if not can_read(self.lake.changes, log, [file["path"] for file in files]):
-            return None
-        files.sort(key=lambda file: (file["max.epoch"], file["max.end_lsn"]))
-        return {self.lake.changes / file["path"]: file["size_bytes"] for file in files}
-
-
-def _list_files(log: DeltaTable) -> list[dict[str, Any]]:
-    files: list[dict[str, Any]] = pa.table(log.get_add_actions(flatten=True)).to_pylist()
-    return files
-
-
-def _may_hold(file: Mapping[str, Any], table: str) -> bool:
-    """Whether a file may hold entries of a table; without statistics it may."""
-    least, most = file.get("min.table"), file.get("max.table")
-    return least is None or most is None or least <= table <= most
-
-
-def _may_reach(file: Mapping[str, Any], lower: Bound | None, upper: Bound) -> bool:
-    """Whether a file may hold an entry of a range, by its statistics, as far as it has any."""
-    least, most = (
-        None
-        if file.get(f"{end}.end_lsn") is None
-        else (file[f"{end}.epoch"], file[f"{end}.end_lsn"])
-        for end in ("min", "max")
-    )
-    is_below = most is not None and lower is not None and most <= (lower.epoch, lower.lsn)
-    return not is_below and (least is None or least <= (upper.epoch, upper.lsn))
-
-
-def survey(log: DataFrame) -> list[Span]:
-    """Say what a range holds, one span per table, relation version and operation."""
-    position = F.struct(*POSITION)
-    rows = (
-        log.groupBy("table", "relation_version", "op")
-        .agg(
-            F.count(F.lit(1)).alias("entries"),
-            F.min(position).alias("first"),
-            F.max(position).alias("last"),
-            # As a number: a time would come in the time zone of this process, without a name.
-            F.max(F.unix_micros("committed_at")).alias("committed_at"),
-            F.array_distinct(F.flatten(F.collect_set("unchanged"))).alias("unchanged"),
-            F.max(F.col("old_values").isNotNull()).alias("has_old_values"),
-        )
-        .collect()
-    )
-    return [
-        Span(
-            row["table"],
-            row["relation_version"],
-            row["op"],
-            row["entries"],
-            Position(row["first"][0], Lsn(row["first"][1]), row["first"][2]),
-            Position(row["last"][0], Lsn(row["last"][1]), row["last"][2]),
-            _UNIX_START + timedelta(microseconds=row["committed_at"]),
-            frozenset(row["unchanged"]),
-            row["has_old_values"],
-        )
-        for row in rows
-    ]
+    reaching = files.list_reaching(lower, upper)
+    if len(reaching) <= _MOST_FILES and files.can_read(reaching):
+        return read_files(session, files.folder, files.log, [file.name for file in reaching])
+    return session.read.format("delta").load(str(files.folder))
 
 
 def find_first(log: DataFrame, table: str, versions: Iterable[int], after: Position) -> Position:

@@ -17,14 +17,16 @@ from pyspark.sql import functions as F
 from cdc_core.errors import LakeError, Retry
 from cdc_core.vocabulary import Lsn, TableName
 from spark_jobs.backfilled import Lack, read_backfilled
-from spark_jobs.changes import read_log, survey
+from spark_jobs.changes import read_log
 from spark_jobs.lake import Bound, Lake, find_bound, open_table, require_epochs
 from spark_jobs.ledger import Cut, find_cut, read_states
+from spark_jobs.log_files import LogFiles
 from spark_jobs.outcome import work_out
 from spark_jobs.plain_files import read_rows
 from spark_jobs.renewal import renew
 from spark_jobs.rows import apply_rows, table_fields, widen
 from spark_jobs.shapes import Halt
+from spark_jobs.spans import survey
 from spark_jobs.stretch import choose_types, plot_stretch, read_shape
 
 
@@ -105,7 +107,9 @@ def table_at(
     base = None if version is None else _read_version(session, lake, table, version)
     if cut is not None and at == cut.bound and base is not None and not is_newest:
         return Reading(base, low or at, _find_halt(lake, cut, name), lack)
-    log = read_log(session, lake, low, at)
+    files = LogFiles.open(lake)
+    assert files is not None
+    log = read_log(session, files, low, at)
     plot = partial(
         plot_stretch,
         table=table,
@@ -116,7 +120,7 @@ def table_at(
     )
     stretch = plot(log, spans=survey(log.where(F.col("table") == name)))
     if stretch.halt is not None:
-        read_above = partial(read_log, session, lake, upper=at)
+        read_above = partial(read_log, session, files, upper=at)
         renewed = renew(stretch, read_above, plot, entries=log)
         if renewed is not None:
             stretch, base = renewed, None

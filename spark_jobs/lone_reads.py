@@ -19,7 +19,8 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from cdc_core.vocabulary import Operation
-from spark_jobs.changes import POSITION, ROW_OPERATIONS, LogRange, id_names
+from spark_jobs.changes import POSITION, ROW_OPERATIONS, id_names
+from spark_jobs.log_files import LogRange
 from spark_jobs.rows import identify_rows, type_rows
 from spark_jobs.stretch import Stretch
 from spark_jobs.sweeps import is_swept

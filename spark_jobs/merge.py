@@ -24,7 +24,7 @@ from pyspark.sql import types as T
 from cdc_core.crash_points import reach
 from cdc_core.vocabulary import TableName
 from spark_jobs.addition import Base, is_addition
-from spark_jobs.changes import LogRange, id_names
+from spark_jobs.changes import id_names
 from spark_jobs.lake import (
     Epoch,
     Lake,
@@ -34,6 +34,7 @@ from spark_jobs.lake import (
     open_table,
     read_losses,
 )
+from spark_jobs.log_files import LogRange
 from spark_jobs.lone_reads import LoneReads, setting_apart
 from spark_jobs.losses import count_added, count_losses
 from spark_jobs.outcome import Outcome, add_lone, work_out

@@ -17,8 +17,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from cdc_core.vocabulary import Lsn, Operation, Position
-from spark_jobs.changes import is_after, survey
+from spark_jobs.changes import is_after
 from spark_jobs.lake import Bound
+from spark_jobs.spans import survey
 from spark_jobs.stretch import Stretch
 
 

@@ -22,7 +22,7 @@ from cdc_core.crash_points import reach
 from cdc_core.vocabulary import Lsn, Operation, Position, Relation, TableName
 from spark_jobs.backfilled import read_backfilled
 from spark_jobs.backlog import choose_cut, is_scattered
-from spark_jobs.changes import LogRange, Span, is_after, read_log, survey
+from spark_jobs.changes import is_after, read_log
 from spark_jobs.failures import Failures
 from spark_jobs.lake import Bound, Epoch, Lake, find_bound, open_table, require_epochs
 from spark_jobs.ledger import (
@@ -35,10 +35,12 @@ from spark_jobs.ledger import (
     write_cut,
     write_states,
 )
+from spark_jobs.log_files import LogFiles, LogRange
 from spark_jobs.merge import Merged, merge_stretch
 from spark_jobs.renewal import renew
 from spark_jobs.session import find_jvm, noticing_death
 from spark_jobs.shapes import Halt
+from spark_jobs.spans import Span, survey, survey_files
 from spark_jobs.stretch import Stretch, choose_types, plot_stretch, read_shape
 
 # Whoever waits is woken by what is staged; where nothing can wake it, it looks this often.
@@ -88,7 +90,9 @@ def merge_until(
     rounds: list[Round] = []
     with noticing_death(session), lake.lock_table("rounds", jvm=find_jvm(session)):
         while staged is not None and not _is_over(stop, deadline):
-            starting = _Start(session, lake, epochs, lake.read_relations(), find_cut(lake))
+            log = LogFiles.open(lake)
+            assert log is not None
+            starting = _Start(session, lake, log, epochs, lake.read_relations(), find_cut(lake))
             failures = Failures()
             done = _merge_round(
                 starting,
@@ -175,6 +179,7 @@ class _Start:
 
     session: SparkSession
     lake: Lake
+    log: LogFiles
     epochs: list[Epoch]
     relations: dict[int, Relation]
     cut: Cut | None
@@ -216,7 +221,10 @@ def _merge_round(
     began = time.monotonic()
     cut = start.low
     if cut is None or cut < staged:
-        cut = choose_cut(start.lake, start.low, staged, round_rows)
+        cut = choose_cut(start.log, start.low, staged, round_rows)
+    behind = {table for table in start.find_behind() if chosen is None or table in chosen}
+    if cut == start.low and behind.issubset(passed_over):
+        return None
     with _keep_range(start, cut) as (log, spans):
         touched = {span.table for span in spans if span.table is not None}
         own = {table: [s for s in spans if s.table == table] for table in touched}
@@ -250,15 +258,21 @@ def _merge_round(
 @contextmanager
 def _keep_range(start: _Start, cut: Bound) -> Iterator[tuple[DataFrame, list[Span]]]:
     """What the log holds above the newest cut, and what is in it; small files are opened once."""
-    log = read_log(start.session, start.lake, start.low, cut)
-    is_kept = cut != start.low and is_scattered(start.lake, start.low, cut)
+    log = read_log(start.session, start.log, start.low, cut)
+    is_kept = cut != start.low and is_scattered(start.log, start.low, cut)
     if is_kept:
         log.persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        yield log, survey(log) if cut != start.low else []
+        yield log, _survey_range(start, cut, log, is_kept=is_kept) if cut != start.low else []
     finally:
         if is_kept:
             log.unpersist()
+
+
+def _survey_range(start: _Start, cut: Bound, log: DataFrame, *, is_kept: bool) -> list[Span]:
+    # What is kept is read anyway.
+    files = None if is_kept else LogRange(start.log, start.low, cut).find_files()
+    return survey(log) if files is None else survey_files(files, start.low, cut)
 
 
 def _merge_table(
@@ -271,7 +285,7 @@ def _merge_table(
         own = None if delta is None else find_bound(delta, start.epochs)
         low = max(filter(None, (own, start.find_merged(table))), default=None)
         if low != start.low:
-            log = read_log(start.session, start.lake, low, cut)
+            log = read_log(start.session, start.log, low, cut)
             spans = survey(log.where(F.col("table") == table))
         plot = partial(
             plot_stretch,
@@ -285,20 +299,16 @@ def _merge_table(
         if delta is None and start.had_rows(table):
             stretch = _begin_anew(stretch, log, plot)
         if stretch.halt is not None and _has_sweep(spans):
-            read_above = partial(_read_up_to, start, cut)
+            read_above = partial(read_log, start.session, start.log, upper=cut)
             stretch = renew(stretch, read_above, plot, entries=log) or stretch
         version = None if delta is None else delta.version()
         if stretch.is_empty:
             bound = stretch.upper if low is None else max(low, stretch.upper)
             return _Result(bound, version, None, stretch.halt)
         epoch = next(epoch for epoch in start.epochs if epoch.number == stretch.upper.epoch)
-        above = LogRange(start.lake, low, stretch.upper) if stretch is plotted else None
+        above = LogRange(start.log, low, stretch.upper) if stretch is plotted else None
         merged = merge_stretch(start.session, start.lake, epoch, stretch, above)
         return _Result(stretch.upper, merged.version, merged, stretch.halt)
-
-
-def _read_up_to(start: _Start, cut: Bound, low: Bound) -> DataFrame:
-    return read_log(start.session, start.lake, low, cut)
 
 
 def _has_sweep(spans: list[Span]) -> bool:

@@ -16,16 +16,10 @@ from pyspark.sql import functions as F
 
 from cdc_core.errors import LakeError, Retry
 from cdc_core.vocabulary import Operation, Position, Relation, ReplicaIdentity, TableName
-from spark_jobs.changes import (
-    ROW_OPERATIONS,
-    Span,
-    find_first,
-    is_after,
-    survey,
-    take_steps,
-)
+from spark_jobs.changes import ROW_OPERATIONS, find_first, is_after, take_steps
 from spark_jobs.lake import Bound, Lake
 from spark_jobs.shapes import Choose, Halt, Shape, admit, choose_own, follow
+from spark_jobs.spans import Span, survey
 from spark_jobs.sweeps import Sweep, find_sweeps
 from spark_jobs.types import settle_type
 

@@ -20,6 +20,7 @@ from cdc_core.vocabulary import Operation, Position
 from spark_jobs.arrow_texts import Convert, convert_plainly
 from spark_jobs.file_bounds import Bounds
 from spark_jobs.lake import Bound
+from spark_jobs.log_entries import is_above, is_inside
 
 _COLUMNS = [
     "epoch",
@@ -145,21 +146,7 @@ def _is_wanted(entries: pa.Table, wanted: Wanted) -> pa.ChunkedArray:
     own = pc.and_(
         pc.equal(entries["op"], Operation.READ.value), pc.equal(entries["table"], wanted.table)
     )
-    end = [entries["epoch"], entries["end_lsn"]]
-    below = pc.invert(_is_above(end, [wanted.high.epoch, int(wanted.high.lsn)]))
-    own = pc.and_(own, below)
-    if wanted.low is not None:
-        own = pc.and_(own, _is_above(end, [wanted.low.epoch, int(wanted.low.lsn)]))
-    return own
-
-
-def _is_above(columns: list[pa.ChunkedArray], numbers: list[int]) -> pa.ChunkedArray:
-    """Whether columns, compared one after the other, are above some numbers."""
-    (column, *others), (number, *rest) = columns, numbers
-    above = pc.greater(column, number)
-    if not others:
-        return above
-    return pc.or_(above, pc.and_(pc.equal(column, number), _is_above(others, rest)))
+    return pc.and_(own, is_inside(entries, wanted.low, wanted.high))
 
 
 def _type(reads: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
@@ -167,7 +154,7 @@ def _type(reads: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
     _require(pc.equal(reads["relation_version"], wanted.relation_version))
     if (start := wanted.start) is not None:
         position = [reads["epoch"], reads["commit_lsn"], reads["seq"]]
-        _require(_is_above(position, [start.epoch, int(start.commit_lsn), start.seq - 1]))
+        _require(is_above(position, [start.epoch, int(start.commit_lsn), start.seq - 1]))
     values, width = reads["values"], len(wanted.columns)
     _require(pc.equal(pc.list_value_length(values), width))
     texts = values.flatten()

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -26,8 +27,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from cdc_core.vocabulary import Operation
-from spark_jobs.changes import LogRange, has_exact_key, id_names
+from spark_jobs.changes import has_exact_key, id_names
 from spark_jobs.failures import explain
+from spark_jobs.log_files import LogRange
 from spark_jobs.plain_files import describe_file
 from spark_jobs.rows import map_columns, match_names, table_fields
 from spark_jobs.shapes import Shape
@@ -211,7 +213,12 @@ def _read_keys(file: Path, shape: Shape) -> pa.Table:
 
 
 def _count_distinct(keys: pa.Table) -> int:
-    return int(keys.group_by(keys.column_names).aggregate([]).num_rows)
+    first, *others = keys.columns
+    if not others and pa.types.is_integer(first.type) and not first.null_count:
+        # In runs, as chunks are: to sort them takes a tenth of what hashing does.
+        ordered = np.sort(first.to_numpy(), kind="stable")
+        return int(np.count_nonzero(np.diff(ordered))) + min(1, len(ordered))
+    return int(keys.group_by(keys.column_names, use_threads=False).aggregate([]).num_rows)
 
 
 def _tell(keys: pa.Table, *, reads: int, changes: int) -> pa.Table:

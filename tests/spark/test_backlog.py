@@ -10,6 +10,7 @@ from cdc_core.vocabulary import Lsn
 from spark_jobs.backlog import Backlog, choose_cut, is_scattered, read_backlog
 from spark_jobs.lake import Bound, Lake
 from spark_jobs.ledger import Cut, write_cut
+from spark_jobs.log_files import LogFiles
 from tests.spark.log_writer import LogWriter
 from tests.spark.relations import insert, make_relation, mark
 
@@ -32,6 +33,12 @@ def log(lake: Lake) -> LogWriter:
     log.add([mark(TABLE)])
     log.commit()
     return log
+
+
+def open_files(lake: Lake) -> LogFiles:
+    files = LogFiles.open(lake)
+    assert files is not None
+    return files
 
 
 def cut_at(
@@ -80,19 +87,19 @@ def test_a_file_whose_marks_were_not_counted_counts_whole_unless_it_holds_no_tab
 
 
 def test_a_round_takes_whole_commits_until_it_has_its_rows(lake: Lake, log: LogWriter) -> None:
-    staged = Bound(1, Lsn(log.lsn))
-    assert choose_cut(lake, None, staged, 1) == Bound(1, Lsn(32))
-    assert choose_cut(lake, None, staged, 3) == Bound(1, Lsn(48))
-    assert choose_cut(lake, Bound(1, Lsn(32)), staged, 3) == staged
-    assert choose_cut(lake, None, staged, 100) == staged
+    staged, files = Bound(1, Lsn(log.lsn)), open_files(lake)
+    assert choose_cut(files, None, staged, 1) == Bound(1, Lsn(32))
+    assert choose_cut(files, None, staged, 3) == Bound(1, Lsn(48))
+    assert choose_cut(files, Bound(1, Lsn(32)), staged, 3) == staged
+    assert choose_cut(files, None, staged, 100) == staged
 
 
 def test_a_range_is_scattered_where_its_own_files_are_small(lake: Lake, log: LogWriter) -> None:
     small = Bound(1, Lsn(64))
-    assert is_scattered(lake, None, small)
-    assert not is_scattered(lake, small, small), "there is nothing in it"
+    assert is_scattered(open_files(lake), None, small)
+    assert not is_scattered(open_files(lake), small, small), "there is nothing in it"
     log.add([insert(TABLE, str(key)) for key in range(10, 6_010)])
     log.commit()
     large = Bound(1, Lsn(80))
-    assert not is_scattered(lake, small, large)
-    assert is_scattered(lake, None, large)
+    assert not is_scattered(open_files(lake), small, large)
+    assert is_scattered(open_files(lake), None, large)

@@ -1,0 +1,163 @@
+"""What a range of the log holds, without its rows: found by Spark, or by Arrow in whole files.
+
+Spark takes ten times as long for the same entries, and compiles it anew for each range; it is the
+way where the files do not hold the entries as they are, and where it keeps what it reads.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from cdc_core.vocabulary import Lsn, Position
+from spark_jobs.changes import POSITION
+from spark_jobs.lake import Bound
+from spark_jobs.log_entries import is_inside
+
+_UNIX_START = datetime(1970, 1, 1, tzinfo=UTC)
+_OF = ("table", "relation_version", "op")
+_COLUMNS = [*_OF, *POSITION, "end_lsn", "committed_at", "unchanged", "old_values"]
+# Row groups of one file are read together up to this size.
+_MOST_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What a range of the log holds of one table, by relation version and operation."""
+
+    table: str | None
+    relation_version: int | None
+    operation: str
+    entries: int
+    first: Position
+    last: Position
+    committed_at: datetime
+    unchanged: frozenset[int]
+    has_old_values: bool
+
+
+def survey(log: DataFrame) -> list[Span]:
+    """Say what a range holds, one span per table, relation version and operation."""
+    position = F.struct(*POSITION)
+    rows = (
+        log.groupBy("table", "relation_version", "op")
+        .agg(
+            F.count(F.lit(1)).alias("entries"),
+            F.min(position).alias("first"),
+            F.max(position).alias("last"),
+            # As a number: a time would come in the time zone of this process, without a name.
+            F.max(F.unix_micros("committed_at")).alias("committed_at"),
+            F.array_distinct(F.flatten(F.collect_set("unchanged"))).alias("unchanged"),
+            F.max(F.col("old_values").isNotNull()).alias("has_old_values"),
+        )
+        .collect()
+    )
+    return [
+        Span(
+            row["table"],
+            row["relation_version"],
+            row["op"],
+            row["entries"],
+            Position(row["first"][0], Lsn(row["first"][1]), row["first"][2]),
+            Position(row["last"][0], Lsn(row["last"][1]), row["last"][2]),
+            _UNIX_START + timedelta(microseconds=row["committed_at"]),
+            frozenset(row["unchanged"]),
+            row["has_old_values"],
+        )
+        for row in rows
+    ]
+
+
+def survey_files(files: Iterable[Path], low: Bound | None, high: Bound) -> list[Span]:
+    """Say the same of what some files of the log hold in `(low, high]`. Raises: OSError."""
+    found: dict[tuple[object, ...], Span] = {}
+    for file in files:
+        for entries in _read_entries(file):
+            for span in _sum_up(entries.filter(is_inside(entries, low, high))):
+                of = (span.table, span.relation_version, span.operation)
+                known = found.get(of)
+                found[of] = span if known is None else _join(known, span)
+    return list(found.values())
+
+
+def _read_entries(file: Path) -> Iterator[pa.Table]:
+    with pq.ParquetFile(file, read_dictionary=["table", "op"]) as log:
+        groups: list[int] = []
+        size = 0
+        for index in range(log.num_row_groups):
+            group = log.metadata.row_group(index)
+            columns = (group.column(i) for i in range(group.num_columns))
+            own = sum(
+                column.total_uncompressed_size
+                for column in columns
+                if column.path_in_schema.partition(".")[0] in _COLUMNS
+            )
+            if groups and size + own > _MOST_BYTES:
+                yield log.read_row_groups(groups, columns=_COLUMNS, use_threads=False)
+                groups, size = [], 0
+            groups.append(index)
+            size += own
+        yield log.read_row_groups(groups, columns=_COLUMNS, use_threads=False)
+
+
+def _sum_up(entries: pa.Table) -> Iterator[Span]:
+    # One dictionary for all row groups.
+    entries = entries.combine_chunks()
+    entries = entries.append_column("at_us", entries["committed_at"].cast(pa.int64()))
+    entries = entries.append_column("is_old", entries["old_values"].is_valid())
+    of_one = entries.group_by([*_OF, "epoch", "commit_lsn"], use_threads=False).aggregate(
+        [("seq", "min"), ("seq", "max"), ("at_us", "max"), ("is_old", "any"), ([], "count_all")]
+    )
+    # Of each transaction there is one row now, so that theirs are in order.
+    of_one = of_one.sort_by([("epoch", "ascending"), ("commit_lsn", "ascending")])
+    ends = [
+        (name, end) for name in (*POSITION[:2], "seq_min", "seq_max") for end in ("first", "last")
+    ]
+    facts = of_one.group_by([*_OF], use_threads=False).aggregate(
+        [*ends, ("at_us_max", "max"), ("is_old_any", "any"), ("count_all", "sum")]
+    )
+    unchanged = _list_unchanged(entries)
+    for row in facts.to_pylist():
+        yield Span(
+            row["table"],
+            row["relation_version"],
+            row["op"],
+            row["count_all_sum"],
+            Position(row["epoch_first"], Lsn(row["commit_lsn_first"]), row["seq_min_first"]),
+            Position(row["epoch_last"], Lsn(row["commit_lsn_last"]), row["seq_max_last"]),
+            _UNIX_START + timedelta(microseconds=row["at_us_max_max"]),
+            unchanged.get(tuple(row[name] for name in _OF), frozenset()),
+            row["is_old_any_any"],
+        )
+
+
+def _list_unchanged(entries: pa.Table) -> dict[tuple[object, ...], frozenset[int]]:
+    """The columns that some change did not send, where there are any."""
+    lists = entries["unchanged"].combine_chunks()
+    told = entries.select(_OF).take(pc.list_parent_indices(lists))
+    told = told.append_column("unchanged", pc.list_flatten(lists))
+    found: defaultdict[tuple[object, ...], set[int]] = defaultdict(set)
+    for row in told.group_by(told.column_names).aggregate([]).to_pylist():
+        found[tuple(row[name] for name in _OF)].add(row["unchanged"])
+    return {of: frozenset(indexes) for of, indexes in found.items()}
+
+
+def _join(one: Span, other: Span) -> Span:
+    return replace(
+        one,
+        entries=one.entries + other.entries,
+        first=min(one.first, other.first),
+        last=max(one.last, other.last),
+        committed_at=max(one.committed_at, other.committed_at),
+        unchanged=one.unchanged | other.unchanged,
+        has_old_values=one.has_old_values or other.has_old_values,
+    )

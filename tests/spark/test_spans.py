@@ -1,0 +1,150 @@
+"""What a range holds is the same by Spark and by Arrow."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from cdc_core.vocabulary import Lsn
+from spark_jobs import backlog, rounds, spans
+from spark_jobs.changes import read_log
+from spark_jobs.lake import Bound
+from spark_jobs.log_files import LogFiles, LogRange
+from spark_jobs.spans import Span, survey, survey_files
+from tests.spark.relations import (
+    Entry,
+    delete,
+    insert,
+    make_relation,
+    mark,
+    read,
+    sweep,
+    truncate,
+    update,
+)
+from tests.spark.small_lake import SmallLake
+
+A = make_relation("a", "k int4, v text, w text")
+B = make_relation("Ünï.b", "k int4, v text, w text", identity="f")
+# Where row groups of these rows are read by as many bytes, or each by itself.
+ROW_GROUPS = {"one row group": 1_000, "several, one by one": 3}
+
+
+def random_entry(chance: random.Random) -> Entry:
+    relation, key = chance.choice([A, A, B]), str(chance.randrange(5))
+    row: list[str | None] = [key, chance.choice([None, "x"]), "y"]
+    old = chance.choice([None, row])
+    unchanged = chance.choice([None, [], [1], [2], [1, 2]])
+    return chance.choice(
+        [
+            insert(relation, *row),
+            update(relation, *row, old=old, unchanged=unchanged),
+            update(relation, *row, old=old, unchanged=unchanged),
+            delete(relation, key, None, None),
+            truncate(relation),
+            sweep(relation, start=16),
+            mark(relation),
+            read(relation, *row),
+        ]
+    )
+
+
+def write_history(small: SmallLake, chance: random.Random) -> list[Bound]:
+    """Some epochs of transactions in some files, some entries twice; the ends of transactions."""
+    ends = [Bound(1, Lsn(small.log.lsn))]
+    for epoch in range(1, 4):
+        if epoch > 1:
+            # A newer epoch may have smaller LSNs.
+            small.log.begin_epoch(chance.choice([16, small.log.lsn]))
+        for _ in range(chance.randrange(1, 5)):
+            for _ in range(chance.randrange(1, 4)):
+                entries = [random_entry(chance) for _ in range(chance.randrange(1, 6))]
+                ends.append(Bound(small.log.epoch, Lsn(small.log.add(entries))))
+            small.log.commit(repeat=chance.choice([0, 2]))
+    return ends
+
+
+def scatter(files: list[Path], folder: Path, chance: random.Random, row_group: int) -> list[Path]:
+    """Write what files hold into two, in any order: nothing is taken from the order it is in."""
+    entries = pa.concat_tables([pq.ParquetFile(file).read() for file in files])
+    entries = entries.take(chance.sample(range(entries.num_rows), entries.num_rows))
+    middle = chance.randrange(entries.num_rows + 1)
+    anew = [folder / "one.parquet", folder / "other.parquet"]
+    for path, part in zip(anew, (entries[:middle], entries[middle:]), strict=True):
+        pq.write_table(part, path, row_group_size=row_group)
+    return anew
+
+
+def tell_apart(found: list[Span]) -> dict[object, Span]:
+    by: dict[object, Span] = {
+        (span.table, span.relation_version, span.operation): span for span in found
+    }
+    assert len(by) == len(found)
+    return by
+
+
+@pytest.mark.parametrize("row_group", ROW_GROUPS.values(), ids=ROW_GROUPS)
+def test_arrow_finds_in_files_what_spark_finds_in_their_entries(
+    spark: SparkSession, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch, row_group: int
+) -> None:
+    chance = random.Random(f"{seed} {row_group}")
+    small = SmallLake(spark, tmp_path)
+    ends = write_history(small, chance)
+    log = LogFiles.open(small.lake)
+    assert log is not None
+    if row_group < 1_000:
+        monkeypatch.setattr(spans, "_MOST_BYTES", 1)
+    for _ in range(6):
+        low, high = sorted(chance.sample(ends, 2))
+        bound = chance.choice([None, low])
+        files = LogRange(log, bound, high).find_files()
+        assert files
+        anew = scatter(list(files), tmp_path, chance, row_group)
+        expected = tell_apart(survey(read_log(spark, log, bound, high)))
+        assert tell_apart(survey_files(anew, bound, high)) == expected
+
+
+def test_nothing_is_found_in_no_file_and_in_a_range_without_entries(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    small = SmallLake(spark, tmp_path)
+    (end,) = small.commit([insert(A, "1", "x", "y")])
+    log = LogFiles.open(small.lake)
+    assert log is not None
+    files = LogRange(log, None, Bound(1, Lsn(end))).find_files()
+    assert files
+    assert survey_files([], None, Bound(1, Lsn(end))) == []
+    assert survey_files(files, Bound(1, Lsn(end)), Bound(1, Lsn(end + 16))) == []
+
+
+def test_a_round_of_large_files_has_no_survey_by_spark(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> list[Span]:
+        pytest.fail("Spark looks at entries that Arrow can look at")
+
+    small = SmallLake(spark, tmp_path)
+    monkeypatch.setattr(backlog, "_FEW_ENTRIES", 1)
+    monkeypatch.setattr(rounds, "survey", refuse)
+    small.merge([insert(A, "1", "x", "y"), insert(A, "2", "x", "y")])
+    small.merge([update(A, "1", None, "z", unchanged=[1]), delete(A, "2", None, None)])
+    assert small.rows(A) == [(1, "x", "z")]
+
+
+def test_a_log_with_deleted_entries_is_looked_at_by_spark(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = SmallLake(spark, tmp_path)
+    monkeypatch.setattr(backlog, "_FEW_ENTRIES", 1)
+    small.commit([insert(A, "1", "x", "y"), insert(A, "2", "x", "y")])
+    path = str(small.lake.changes)
+    spark.sql(f"alter table delta.`{path}` set tblproperties (delta.enableDeletionVectors = true)")
+    spark.sql(f"delete from delta.`{path}` where values[0] = '2'")
+    (done,) = small.merge()
+    assert small.rows(A, "k") == [(1,)]
+    assert done.entries == 1
