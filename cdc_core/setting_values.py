@@ -5,6 +5,7 @@ Pydantic's validators; each raises ValueError with what was expected.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,8 @@ from cdc_core.table_patterns import TablePattern
 
 # PostgreSQL cuts identifiers here.
 _NAME_BYTES = 63
+# What delta-rs takes for part of a URL: these are no characters of one, or stand for another.
+_NOT_OPENABLE = re.compile(r"[\[\]|^\\\x00-\x1f\x7f]|%[0-9A-Fa-f]{2}")
 
 
 def _resolve_path(value: object, info: ValidationInfo) -> object:
@@ -26,6 +29,16 @@ def _resolve_path(value: object, info: ValidationInfo) -> object:
         raise ValueError("expected a path")
     folder = (info.context or {}).get("folder", Path.cwd())
     return (Path(folder) / Path(value).expanduser()).resolve()
+
+
+def _require_openable(folder: Path) -> Path:
+    """Refuse a place that the library for Delta panics at, or mistakes for another."""
+    if (found := _NOT_OPENABLE.search(str(folder))) is not None:
+        raise ValueError(
+            f"expected a folder that Delta's library can open, which it cannot where its path has"
+            f" {found[0]!r}: {folder}"
+        )
+    return folder
 
 
 def _resolve_jars(value: object, info: ValidationInfo) -> object:
@@ -106,6 +119,7 @@ def _require_time(value: float) -> float:
 
 
 LocalPath = Annotated[Path, BeforeValidator(_resolve_path)]
+LakePath = Annotated[LocalPath, AfterValidator(_require_openable)]
 Size = Annotated[int, BeforeValidator(parse_size)]
 Pause = Annotated[float, BeforeValidator(parse_duration)]
 Duration = Annotated[Pause, AfterValidator(_require_time)]

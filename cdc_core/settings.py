@@ -30,6 +30,7 @@ from cdc_core.setting_values import (
     Count,
     Duration,
     JarsPlace,
+    LakePath,
     LocalPath,
     Names,
     Pattern,
@@ -68,7 +69,7 @@ class SourceSettings(_Section):
 class LakeSettings(_Section):
     """`[lake]`: where the log and the tables are."""
 
-    root: LocalPath
+    root: LakePath
     retention: Duration = 7 * 86400.0
     spool: LocalPath = Field(default_factory=lambda fields: fields["root"] / "spool")
 

@@ -133,6 +133,14 @@ BROKEN: dict[str, tuple[str, dict[str, str], list[list[str]]]] = {
             ["walgate.toml:8", "spark.delta_jars", "does not exist"],
         ],
     ),
+    **{
+        f"a_lake_that_delta_cannot_open_{number}": (
+            SOURCE + f"[lake]\nroot = 'old/the{part}lake'\n",
+            {},
+            [["walgate.toml:4", "lake.root", repr(part), "Delta"]],
+        )
+        for number, part in enumerate(["[", "]", "|", "^", "\\", "%4f", "\t"])
+    },
     "broken_environment": (
         SOURCE + "password_file = 'walgate.toml'\n" + LAKE,
         {
