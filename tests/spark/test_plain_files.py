@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +14,8 @@ from pyspark.sql import SparkSession
 
 from cdc_core.errors import LakeError, MergeError
 from cdc_core.vocabulary import Relation
-from spark_jobs import merge, plain_files
+from spark_jobs import changes, merge, plain_files
+from spark_jobs.failures import Failures
 from spark_jobs.lake import find_bound, open_table, read_losses
 from tests.spark.relations import delete, insert, make_relation, update
 from tests.spark.small_lake import SmallLake
@@ -215,3 +217,33 @@ def test_the_log_is_read_whole_whoever_wrote_its_files_together(
     small.merge()
     assert [row[0] for row in small.rows(ROWS)] == [0, 1, 2, 3]
     assert [row[0] for row in small.plain(small.at(ROWS, ends[1]).rows, ROWS)] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("module", "limit", "most"),
+    [(changes, "_MOST_FILES", 0), (plain_files, "_MOST_FILES", 0), (plain_files, "_MOST_BYTES", 1)],
+)
+def test_more_files_than_are_worth_naming_are_read_through_delta(
+    module: ModuleType,
+    limit: str,
+    most: int,
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    small = SmallLake(spark, tmp_path)
+    small.merge(FIRST)
+    monkeypatch.setattr(module, limit, most)
+    monkeypatch.setattr(module, "read_files", lambda *_: pytest.fail("they are named one by one"))
+    small.merge([update(ROWS, "1", "uno", "2"), delete(ROWS, "2")])
+    assert small.rows(ROWS, "k", "v") == [(1, "uno")]
+
+
+def test_a_jvm_that_is_gone_is_no_failure_of_one_table() -> None:
+    failures = Failures()
+    with pytest.raises(ConnectionError), failures.apart("public.rows"):
+        raise ConnectionResetError
+    with failures.apart("public.rows"):
+        raise OSError
+    with pytest.raises(MergeError, match="rows: OSError"):
+        failures.require_none()
