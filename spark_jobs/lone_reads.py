@@ -159,4 +159,8 @@ def _only(stretch: Stretch, *operations: Operation) -> Stretch:
 
 
 def _count(stretch: Stretch) -> int:
-    return sum(span.entries for span in stretch.spans if span.operation in ROW_OPERATIONS)
+    """The row changes, without the spans that a TRUNCATE cut off whole."""
+    # Of an input that turns out to be empty Spark gives no observation at all.
+    cut = stretch.truncated_at
+    changes = [span for span in stretch.spans if span.operation in ROW_OPERATIONS]
+    return sum(span.entries for span in changes if cut is None or span.last > cut)

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from cdc_core.vocabulary import Column, Lsn, Relation, ReplicaIdentity, TableName
 from spark_jobs.lake import Bound
 from tests.spark.log_writer import LogWriter
+from tests.spark.oracle import HOLE
 from tests.spark.source_model import SourceTable, run_transaction
 
 Truth = dict[tuple[str, ...], list[str | None]]
@@ -97,7 +98,7 @@ def read_texts(rows: DataFrame, table: SourceTable) -> Truth:
         assert key not in found, "one row a key"
         for hole in row["_holes"] or ():
             assert texts[table.columns.index(hole)] is None
-            texts[table.columns.index(hole)] = "<hole>"
+            texts[table.columns.index(hole)] = HOLE
         found[key] = texts
     return found
 

@@ -18,8 +18,9 @@ from spark_jobs.lake import Lake, open_table, read_losses
 from spark_jobs.rounds import Round, merge_until
 from spark_jobs.stretch import Stretch
 from tests.spark.log_writer import LogWriter
+from tests.spark.oracle import HOLE
 from tests.spark.recorded_log import RecordedLog, read_texts
-from tests.spark.relations import make_relation, read, sweep, update
+from tests.spark.relations import insert, make_relation, read, sweep, truncate, update
 from tests.spark.small_lake import SmallLake
 from tests.spark.source_model import SourceTable, run_transaction
 
@@ -117,7 +118,14 @@ class Backfilling:
 
     def check(self, spark: SparkSession, lake: Lake, rounds: list[Round]) -> None:
         for table in self.tables:
-            assert read_texts(self.frame(spark, lake, table), table) == table.truth(), table.name
+            found, expected = read_texts(self.frame(spark, lake, table), table), table.truth()
+            # Out of a range that was not read yet a row may move into one that was: a large value
+            # that it did not bring is not known, which its hole tells.
+            for key, texts in found.items():
+                for index, text in enumerate(texts):
+                    if text == HOLE and key in expected:
+                        expected[key][index] = HOLE
+            assert found == expected, table.name
             told = [r.tables[name] for r in rounds if (name := f"public.{table.name}") in r.tables]
             changed = sum(one.inserted - one.deleted for one in told)
             assert told[-1].rows == changed == len(table.rows), table.name
@@ -157,6 +165,18 @@ def test_lone_reads_leave_what_the_fold_leaves(
             for one in (lake, staged.lake)
         ]
         assert texts[0] == texts[1], table.name
+
+
+def test_reads_that_a_truncate_cut_off_leave_nothing(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = SmallLake(spark, tmp_path)
+    monkeypatch.setattr(lone_reads, "FEW_READS", 1)
+    day = "2026-01-01"
+    small.merge([read(T, "1", day, "1"), read(T, "2", day, "2")], [truncate(T)])
+    assert small.rows(T) == []
+    small.merge([read(T, "3", day, "3"), truncate(T), insert(T, "4", day, "4")])
+    assert small.rows(T, "k") == [(4,)]
 
 
 def test_a_key_that_is_named_again_is_folded_and_what_is_lost_is_told(
