@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import dagster as dg
 import psutil
 import pytest
 
+from orchestration.hosting import WORKER_TAG
 from tests.child_process import ChildProcess
 from tests.deadline import wait_for
 from tests.fix_pipeline import Pipeline
@@ -103,6 +105,15 @@ class RunningDagster:
         )
         runs: list[dict[str, Any]] = data["runsOrError"]["results"]
         return runs
+
+    def find_worker(self, job: str) -> psutil.Process | None:
+        """Give the live process that signed the newest run of a job; no page shows the tag."""
+        with dg.DagsterInstance.from_config(str(self.state_folder / "dagster")) as instance:
+            runs = instance.get_runs(dg.RunsFilter(job_name=job), limit=1)
+        signed = runs[0].tags.get(WORKER_TAG) if runs else None
+        if signed is None or not psutil.pid_exists(int(signed.split()[1])):
+            return None
+        return psutil.Process(int(signed.split()[1]))
 
     def read_materializations(self, *key: str) -> list[dict[str, Any]]:
         """Give the newest materializations of an asset, newest first."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +11,6 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from orchestration.hosting import WORKER_TAG
 from spark_jobs.backfilled import NEVER
 from spark_jobs.cuts import find_bound_at
 from spark_jobs.lake import Lake
@@ -137,16 +134,11 @@ def test_dagster_leads_from_data_to_whole_tables_though_its_run_is_killed(
     dagster = start_dagster_on(pipeline, WALGATE_BACKFILL__AUTOMATIC="true")
     dagster.wait_until_ready()
 
-    def find_worker() -> str | None:
-        for run in dagster.read_runs("backfill_tables"):
-            for tag in run["tags"]:
-                if tag["key"] == WORKER_TAG:
-                    return str(tag["value"])
-        return None
-
-    worker = wait_for(find_worker, DAGSTER_DEADLINE_S, "a run to read the tables")
+    worker = wait_for(
+        lambda: dagster.find_worker("backfill_tables"), DAGSTER_DEADLINE_S, "a run to read them"
+    )
     assert worker is not None
-    os.kill(int(worker.split()[1]), signal.SIGKILL)
+    worker.kill()
     # Published with all others, by whoever made it.
     make_table(database18, "late", 30)
 
