@@ -27,7 +27,7 @@ from spark_jobs.renewal import renew
 from spark_jobs.rows import apply_rows, table_fields, widen
 from spark_jobs.shapes import Halt
 from spark_jobs.spans import survey
-from spark_jobs.stretch import choose_types, plot_stretch, read_shape
+from spark_jobs.stretch import choose_types, give, plot_stretch, read_shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def table_at(
         upper=at,
         choose=choose_types(lake, table),
     )
-    stretch = plot(log, spans=survey(log.where(F.col("table") == name)))
+    stretch = plot(give(log), spans=survey(log.where(F.col("table") == name)))
     if stretch.halt is not None:
         read_above = partial(read_log, session, files, upper=at)
         renewed = renew(stretch, read_above, plot, entries=log)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
+import pyarrow as pa
 from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
@@ -14,8 +15,8 @@ from pyspark.errors import PySparkException
 from cdc_core.errors import MergeError, Retry
 from spark_jobs.read_only import explain_refusal
 
-_Failure: TypeAlias = PySparkException | Py4JJavaError | DeltaError | OSError
-_FAILURES = (PySparkException, Py4JJavaError, DeltaError, OSError)
+_Failure: TypeAlias = PySparkException | Py4JJavaError | DeltaError | pa.ArrowException | OSError
+_FAILURES = (PySparkException, Py4JJavaError, DeltaError, pa.ArrowException, OSError)
 
 _logger = logging.getLogger("walgate.merge")
 
@@ -29,7 +30,7 @@ class Failures:
 
     @contextmanager
     def apart(self, table: str) -> Iterator[None]:
-        """Run a block that is about one table; what Spark, Delta or the storage raises is kept.
+        """Run a block that is about one table; what it raises of data or storage is kept.
 
         Raises: all else.
         """

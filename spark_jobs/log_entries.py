@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from spark_jobs.lake import Bound
 
@@ -25,3 +26,13 @@ def is_above(columns: list[pa.ChunkedArray], numbers: list[int]) -> pa.ChunkedAr
         return above
     same = pc.equal(column, number)
     return pc.or_(above, pc.and_(same, is_above(others, rest)))
+
+
+def may_hold_table(group: pq.RowGroupMetaData, table: str) -> bool:
+    """Whether a row group may hold entries of a table, by its statistics, if it has any."""
+    columns = (group.column(index) for index in range(group.num_columns))
+    (own,) = (column for column in columns if column.path_in_schema == "table")
+    known = own.statistics
+    if known is None or not known.has_min_max:
+        return True
+    return bool(known.min <= table <= known.max)

@@ -7,7 +7,7 @@ many entries of a file are marks stands in its null count of `table`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,10 @@ class LogRange:
     log: LogFiles
     low: Bound | None
     high: Bound
+
+    def up_to(self, high: Bound) -> LogRange:
+        """The range as far as another bound."""
+        return replace(self, high=high)
 
     def find_files(self, table: str | None = None) -> dict[Path, int] | None:
         """The files that may hold something of the range, of a table if named, with their sizes.

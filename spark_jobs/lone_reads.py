@@ -151,7 +151,7 @@ def _only(stretch: Stretch, *operations: Operation) -> Stretch:
     wanted = [operation.value for operation in operations]
     return replace(
         stretch,
-        entries=stretch.entries.where(F.col("op").isin(*wanted)),
+        read=lambda: stretch.read().where(F.col("op").isin(*wanted)),
         spans=tuple(
             span for span in stretch.spans if span.operation in {*wanted, Operation.TRUNCATE}
         ),

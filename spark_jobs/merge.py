@@ -34,7 +34,7 @@ from spark_jobs.lake import (
     open_table,
     read_losses,
 )
-from spark_jobs.log_files import LogRange
+from spark_jobs.little_merge import LittleMerged, merge_little
 from spark_jobs.lone_reads import LoneReads, setting_apart
 from spark_jobs.losses import count_added, count_losses
 from spark_jobs.outcome import Outcome, add_lone, work_out
@@ -46,6 +46,7 @@ from spark_jobs.plain_files import (
     read_rows,
     write_files,
 )
+from spark_jobs.round_log import RoundLog
 from spark_jobs.rows import (
     apply_rows,
     carry,
@@ -91,23 +92,43 @@ class Merged:
 
 
 def merge_stretch(
-    session: SparkSession, lake: Lake, epoch: Epoch, stretch: Stretch, above: LogRange | None
+    session: SparkSession,
+    lake: Lake,
+    epoch: Epoch,
+    stretch: Stretch,
+    *,
+    there: LogReader | None,
+    log: RoundLog | None,
 ) -> Merged:
-    """Commit a stretch to its table, which the caller holds locked; made if it is new.
+    """Commit a stretch to its table, which the caller holds locked; made unless it is `there`.
 
-    A stretch with no shape before it replaces what the table holds, in whatever shape. `above` is
-    the range of the log that the stretch is all of its table in; None where it is not all of one.
+    A stretch with no shape before it replaces what the table holds, in whatever shape. `log` is the
+    range that the stretch is all of its table in, up to its end; None where it is not all of one.
     """
     assert stretch.shape is not None
     began = time.monotonic()
     path = lake.locate(stretch.table)
-    if (there := open_table(path)) is None:
+    if there is not None and log is not None and _is_small(there, 0):
+        little = merge_little(path, there, epoch, stretch, log.little)
+        if little is not None:
+            return _tell(there, little, began)
+    if there is None:
         _create(session, lake, stretch.table, stretch.shape)
     else:
         _allow_types(session, path, there, stretch.shape)
     before = _require_table(path)
+    above = None if log is None else log.range.up_to(stretch.upper)
     with setting_apart(session, stretch, above, path) as lone:
         return _commit(session, path, before, epoch, stretch, lone=lone, began=began)
+
+
+def _tell(before: LogReader, done: LittleMerged, began: float) -> Merged:
+    seconds = time.monotonic() - began
+    # No other commit came between.
+    version = before.version() + 1
+    return Merged(
+        version, done.rows, done.inserted, done.updated, done.deleted, done.lossy, seconds
+    )
 
 
 def _commit(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+import uuid
 from pathlib import Path
 
 import pyarrow as pa
@@ -84,6 +85,20 @@ def write_files(rows: DataFrame, path: Path) -> list[AddAction]:
     """Write files into a plain table's folder, which no commit names yet."""
     folder = path / _FOLDER
     rows.write.mode("overwrite").parquet(str(folder))
+    return _bring_in(folder, path)
+
+
+def write_file(rows: pa.Table, path: Path) -> list[AddAction]:
+    """Write a file into a plain table's folder, or none of no rows, as `write_files` does."""
+    folder = path / _FOLDER
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    pq.write_table(rows, folder / f"part-{uuid.uuid4()}.parquet")
+    return _bring_in(folder, path)
+
+
+def _bring_in(folder: Path, path: Path) -> list[AddAction]:
+    """Move the files that have rows to those of a table; say what its commit must of them."""
     added: list[AddAction] = []
     for file in sorted(folder.glob("*.parquet")):
         footer = pq.read_metadata(file)

@@ -20,7 +20,7 @@ from cdc_core.vocabulary import Lsn, Operation, Position
 from spark_jobs.changes import is_after
 from spark_jobs.lake import Bound
 from spark_jobs.spans import survey
-from spark_jobs.stretch import Stretch
+from spark_jobs.stretch import Stretch, give
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -49,7 +49,7 @@ def renew(
             continue  # It is followed as it is.
         log = read_above(Bound(swept.start.epoch, swept.start.commit_lsn))
         log = log.where(own & is_after(swept.start))
-        renewed = plot(log, spans=survey(log), before=None)
+        renewed = plot(give(log), spans=survey(log), before=None)
         if renewed.upper >= swept.end:
             return renewed
     return None

@@ -8,20 +8,19 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 
-from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc_core.crash_points import reach
 from cdc_core.vocabulary import Lsn, Operation, Position, Relation, TableName
 from spark_jobs.backfilled import read_backfilled
-from spark_jobs.backlog import choose_cut, is_scattered
+from spark_jobs.backlog import choose_cut
 from spark_jobs.changes import is_after, read_log
 from spark_jobs.failures import Failures
 from spark_jobs.lake import Bound, Epoch, Lake, find_bound, open_table, require_epochs
@@ -35,13 +34,14 @@ from spark_jobs.ledger import (
     write_cut,
     write_states,
 )
-from spark_jobs.log_files import LogFiles, LogRange
+from spark_jobs.log_files import LogFiles
 from spark_jobs.merge import Merged, merge_stretch
 from spark_jobs.renewal import renew
+from spark_jobs.round_log import RoundLog
 from spark_jobs.session import find_jvm, noticing_death
 from spark_jobs.shapes import Halt
-from spark_jobs.spans import Span, survey, survey_files
-from spark_jobs.stretch import Stretch, choose_types, plot_stretch, read_shape
+from spark_jobs.spans import Span, survey
+from spark_jobs.stretch import Stretch, choose_types, give, plot_stretch, read_shape
 
 # Whoever waits is woken by what is staged; where nothing can wake it, it looks this often.
 _FOLLOW_WAIT_S = 0.5
@@ -89,10 +89,14 @@ def merge_until(
     staged = lake.read_staged(epochs)
     rounds: list[Round] = []
     with noticing_death(session), lake.lock_table("rounds", jvm=find_jvm(session)):
+        cut = find_cut(lake)
         while staged is not None and not _is_over(stop, deadline):
+            behind = {table for table in _find_behind(cut) if tables is None or table in tables}
+            if cut is not None and cut.bound == staged and behind.issubset(passed_over):
+                break
             log = LogFiles.open(lake)
             assert log is not None
-            starting = _Start(session, lake, log, epochs, lake.read_relations(), find_cut(lake))
+            starting = _Start(session, lake, log, epochs, lake.read_relations(), cut)
             failures = Failures()
             done = _merge_round(
                 starting,
@@ -103,9 +107,10 @@ def merge_until(
                 failures=failures,
             )
             if done is not None:
-                rounds.append(done)
-                passed_over = done.halted
-                on_round(done)
+                merged, cut = done
+                rounds.append(merged)
+                passed_over = merged.halted
+                on_round(merged)
             failures.require_none()
             if done is None:
                 break
@@ -193,11 +198,6 @@ class _Start:
         """How far a table has come by the newest cut, which it shares if it had no change."""
         return None if self.cut is None else self.cut.merged.get(table, self.cut.bound)
 
-    def find_behind(self) -> set[str]:
-        """The tables that are not merged through the newest cut."""
-        cut = self.cut
-        return {t for t, bound in cut.merged.items() if bound < cut.bound} if cut else set()
-
     def had_rows(self, table: str) -> bool:
         """Whether a table was there at the newest cut."""
         return self.cut is not None and table in self.cut.versions
@@ -208,6 +208,11 @@ class _Start:
         return result.bound != self.find_merged(table) or (result.halt is not None) != was_halted
 
 
+def _find_behind(cut: Cut | None) -> set[str]:
+    """The tables that are not merged through the newest cut."""
+    return {t for t, bound in cut.merged.items() if bound < cut.bound} if cut else set()
+
+
 def _merge_round(
     start: _Start,
     staged: Bound,
@@ -216,33 +221,30 @@ def _merge_round(
     chosen: Collection[str] | None,
     passed_over: Collection[str],
     failures: Failures,
-) -> Round | None:
-    """Merge every table up to a cut and write it; None if nothing is left to do."""
+) -> tuple[Round, Cut] | None:
+    """Merge every table up to a cut and write it; None if nothing was left to do."""
     began = time.monotonic()
     cut = start.low
     if cut is None or cut < staged:
         cut = choose_cut(start.log, start.low, staged, round_rows)
-    behind = {table for table in start.find_behind() if chosen is None or table in chosen}
-    if cut == start.low and behind.issubset(passed_over):
-        return None
-    with _keep_range(start, cut) as (log, spans):
+    results: dict[str, _Result] = {}
+    with closing(RoundLog(start.session, start.log, start.low, cut)) as log:
+        spans = log.spans
         touched = {span.table for span in spans if span.table is not None}
-        own = {table: [s for s in spans if s.table == table] for table in touched}
         # The end of a backfill is worth another look at a halted table.
-        passed = {table for table in passed_over if not _has_sweep(own.get(table, []))}
-        results: dict[str, _Result] = {}
-        for table in sorted(touched | start.find_behind()):
+        passed = {table for table in passed_over if not _has_sweep(log.list_spans(table))}
+        for table in sorted(touched | _find_behind(start.cut)):
             if (chosen is not None and table not in chosen) or table in passed:
                 continue
             with failures.apart(table):
-                results[table] = _merge_table(start, table, log, own.get(table, []), cut)
+                results[table] = _merge_table(start, table, log, cut)
     if cut == start.low and not any(start.is_news(table, r) for table, r in results.items()):
         return None
     halted = _write_states(start.lake, results)
     reach("before_cut")
     written = _write_cut(start, cut, touched, results, halted=halted, spans=spans)
     reach("after_cut")
-    return Round(
+    merged = Round(
         cut,
         staged,
         written.committed_at,
@@ -253,40 +255,19 @@ def _merge_round(
         sum(span.entries for span in spans),
         time.monotonic() - began,
     )
+    return merged, written
 
 
-@contextmanager
-def _keep_range(start: _Start, cut: Bound) -> Iterator[tuple[DataFrame, list[Span]]]:
-    """What the log holds above the newest cut, and what is in it; small files are opened once."""
-    log = read_log(start.session, start.log, start.low, cut)
-    is_kept = cut != start.low and is_scattered(start.log, start.low, cut)
-    if is_kept:
-        log.persist(StorageLevel.MEMORY_AND_DISK)
-    try:
-        yield log, _survey_range(start, cut, log, is_kept=is_kept) if cut != start.low else []
-    finally:
-        if is_kept:
-            log.unpersist()
-
-
-def _survey_range(start: _Start, cut: Bound, log: DataFrame, *, is_kept: bool) -> list[Span]:
-    # What is kept is read anyway.
-    files = None if is_kept else LogRange(start.log, start.low, cut).find_files()
-    return survey(log) if files is None else survey_files(files, start.low, cut)
-
-
-def _merge_table(
-    start: _Start, table: str, log: DataFrame, spans: list[Span], cut: Bound
-) -> _Result:
-    """Merge what a table has up to a cut; `log` and `spans` are what is above the newest cut."""
+def _merge_table(start: _Start, table: str, log: RoundLog, cut: Bound) -> _Result:
+    """Merge what a table has up to a cut; `log` is what is above the newest cut."""
     name = TableName.parse(table)
     with start.lake.lock_table(table, jvm=find_jvm(start.session)):
         delta = open_table(start.lake.locate(name))
         own = None if delta is None else find_bound(delta, start.epochs)
         low = max(filter(None, (own, start.find_merged(table))), default=None)
         if low != start.low:
-            log = read_log(start.session, start.log, low, cut)
-            spans = survey(log.where(F.col("table") == table))
+            log = RoundLog(start.session, start.log, low, cut, table=table)
+        spans = log.list_spans(table)
         plot = partial(
             plot_stretch,
             table=name,
@@ -295,19 +276,19 @@ def _merge_table(
             upper=cut,
             choose=choose_types(start.lake, name),
         )
-        plotted = stretch = plot(log, spans=spans)
+        plotted = stretch = plot(log.read, spans=spans)
         if delta is None and start.had_rows(table):
-            stretch = _begin_anew(stretch, log, plot)
+            stretch = _begin_anew(stretch, log.read(), plot)
         if stretch.halt is not None and _has_sweep(spans):
             read_above = partial(read_log, start.session, start.log, upper=cut)
-            stretch = renew(stretch, read_above, plot, entries=log) or stretch
+            stretch = renew(stretch, read_above, plot, entries=log.read()) or stretch
         version = None if delta is None else delta.version()
         if stretch.is_empty:
             bound = stretch.upper if low is None else max(low, stretch.upper)
             return _Result(bound, version, None, stretch.halt)
         epoch = next(epoch for epoch in start.epochs if epoch.number == stretch.upper.epoch)
-        above = LogRange(start.log, low, stretch.upper) if stretch is plotted else None
-        merged = merge_stretch(start.session, start.lake, epoch, stretch, above)
+        whole = log if stretch is plotted else None
+        merged = merge_stretch(start.session, start.lake, epoch, stretch, there=delta, log=whole)
         return _Result(stretch.upper, merged.version, merged, stretch.halt)
 
 
@@ -326,7 +307,7 @@ def _begin_anew(stretch: Stretch, log: DataFrame, plot: Callable[..., Stretch]) 
         assert begins_at is not None
         log = log.where(is_after(replace(begins_at, seq=begins_at.seq - 1)))
         spans = survey(log.where(F.col("table") == str(stretch.table)))
-        stretch = plot(log, spans=spans)
+        stretch = plot(give(log), spans=spans)
     return stretch
 
 
@@ -366,7 +347,7 @@ def _write_cut(
     halted: Collection[str],
     spans: list[Span],
 ) -> Cut:
-    behind = start.find_behind()
+    behind = _find_behind(start.cut)
     merged = dict.fromkeys(start.cut.merged if start.cut else (), cut)
     for table in touched | behind:
         # What was not merged in this round stays where it was.

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from cdc_core.errors import LakeError, Retry
 from cdc_core.vocabulary import Lsn, Position
 from spark_jobs.changes import POSITION
 from spark_jobs.lake import Bound
@@ -78,14 +79,24 @@ def survey(log: DataFrame) -> list[Span]:
 
 
 def survey_files(files: Iterable[Path], low: Bound | None, high: Bound) -> list[Span]:
-    """Say the same of what some files of the log hold in `(low, high]`. Raises: OSError."""
+    """Say the same of what some files of the log hold in `(low, high]`.
+
+    Raises: LakeError if one cannot be read.
+    """
     found: dict[tuple[object, ...], Span] = {}
     for file in files:
-        for entries in _read_entries(file):
-            for span in _sum_up(entries.filter(is_inside(entries, low, high))):
-                of = (span.table, span.relation_version, span.operation)
-                known = found.get(of)
-                found[of] = span if known is None else _join(known, span)
+        try:
+            for entries in _read_entries(file):
+                for span in _sum_up(entries.filter(is_inside(entries, low, high))):
+                    of = (span.table, span.relation_version, span.operation)
+                    known = found.get(of)
+                    found[of] = span if known is None else _join(known, span)
+        except (OSError, pa.ArrowException) as error:
+            raise LakeError(
+                f"a file of the log cannot be read: {file} ({type(error).__name__})",
+                fix="restore it from a copy of the lake, or begin a new lake under another root",
+                retry=Retry.AFTER_FIX,
+            ) from error
     return list(found.values())
 
 

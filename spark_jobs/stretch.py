@@ -7,8 +7,9 @@ depend on where rounds begin and end.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
@@ -23,6 +24,9 @@ from spark_jobs.spans import Span, survey
 from spark_jobs.sweeps import Sweep, find_sweeps
 from spark_jobs.types import settle_type
 
+# Entries of the log: a query of Spark costs more to make than few of them to merge.
+Read: TypeAlias = Callable[[], DataFrame]
+
 _KNOWN_OPERATIONS = ROW_OPERATIONS | {Operation.TRUNCATE, Operation.SWEEP}
 
 
@@ -35,7 +39,7 @@ class Stretch:
     shape: Shape | None  # None where no change can be followed and none was before.
     before: Shape | None
     halt: Halt | None
-    entries: DataFrame
+    read: Read  # Its entries.
     spans: tuple[Span, ...]
     relations: Mapping[int, Relation]
     swept: tuple[Sweep, ...] = ()
@@ -81,14 +85,14 @@ class Stretch:
     def take_steps(self) -> DataFrame:
         """The row changes as steps; what a TRUNCATE removed is left out."""
         assert self.shape is not None
-        entries = self.entries.where(F.col("op").isin(*sorted(ROW_OPERATIONS)))
+        entries = self.read().where(F.col("op").isin(*sorted(ROW_OPERATIONS)))
         if self.truncated_at is not None:
             entries = entries.where(is_after(self.truncated_at))
         return take_steps(entries, self.shape, self.relations, has_moves=self.has_moves)
 
 
 def plot_stretch(
-    log: DataFrame,
+    log: Read,
     table: TableName,
     spans: list[Span],
     *,
@@ -99,26 +103,31 @@ def plot_stretch(
 ) -> Stretch:
     """Say how far a table can follow a range. `spans` are those of this table in the range.
 
+    `log` reads the range's entries, which few need.
     `choose` gives the types that the settings choose for its columns.
     Raises: LakeError if a change names a relation version that the log does not hold.
     """
-    entries = log.where(F.col("table") == str(table))
+
+    def read() -> DataFrame:
+        return log().where(F.col("table") == str(table))
+
     used = {
         span.relation_version: _find_relation(relations, table, span.relation_version)
         for span in spans
         if span.relation_version is not None
     }
-    shape, refused = _walk(entries, table, spans, used, before, choose=choose)
+    shape, refused = _walk(read, table, spans, used, before, choose=choose)
     unknown = [span for span in spans if span.operation not in _KNOWN_OPERATIONS]
     for span in unknown:
         if refused is None or span.first < refused[0]:
             refused = (span.first, _describe_unknown(span))
     if refused is None:
-        swept = _find_swept(entries, spans)
-        return Stretch(table, upper, shape, before, None, entries, tuple(spans), used, swept)
+        swept = _find_swept(read, spans)
+        return Stretch(table, upper, shape, before, None, read, tuple(spans), used, swept)
     position, halt = refused
     # The halting transaction's commit record begins where every earlier one has ended.
     upper = Bound(position.epoch, position.commit_lsn)
+    entries = read()
     followed = entries.where(F.col("epoch") == position.epoch).where(
         F.col("end_lsn") <= int(position.commit_lsn)
     )
@@ -127,9 +136,16 @@ def plot_stretch(
     # Those that were refused would not fit the shape.
     versions = {span.relation_version for span in spans}
     used = {version: relation for version, relation in used.items() if version in versions}
-    shape, _ = _walk(followed, table, spans, used, before, choose=choose)
-    swept = _find_swept(followed, spans)
-    return Stretch(table, upper, shape, before, halt, followed, tuple(spans), used, swept, position)
+    shape, _ = _walk(give(followed), table, spans, used, before, choose=choose)
+    swept = _find_swept(give(followed), spans)
+    return Stretch(
+        table, upper, shape, before, halt, give(followed), tuple(spans), used, swept, position
+    )
+
+
+def give(entries: DataFrame) -> Read:
+    """Entries that are there already."""
+    return lambda: entries
 
 
 def choose_types(lake: Lake, table: TableName) -> Choose:
@@ -144,7 +160,7 @@ def read_shape(table: DeltaTable) -> Shape:
 
 
 def _walk(
-    entries: DataFrame,
+    read: Read,
     table: TableName,
     spans: list[Span],
     relations: Mapping[int, Relation],
@@ -167,7 +183,7 @@ def _walk(
             if here is None or first > here:
                 steps.append((first, following))
             elif last > here:
-                steps.append((find_first(entries, str(table), [version], here), following))
+                steps.append((find_first(read(), str(table), [version], here), following))
         if not steps:
             return shape, None
         here, following = min(steps, key=lambda step: step[0])
@@ -176,9 +192,9 @@ def _walk(
         shape = following
 
 
-def _find_swept(entries: DataFrame, spans: list[Span]) -> tuple[Sweep, ...]:
+def _find_swept(read: Read, spans: list[Span]) -> tuple[Sweep, ...]:
     has_sweep = any(span.operation == Operation.SWEEP for span in spans)
-    return find_sweeps(entries) if has_sweep else ()
+    return find_sweeps(read()) if has_sweep else ()
 
 
 def _find_relation(relations: Mapping[int, Relation], table: TableName, version: int) -> Relation:

@@ -11,16 +11,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cdc_core.vocabulary import Operation, Position
-from spark_jobs.arrow_texts import Convert, convert_plainly
+from spark_jobs.arrow_rows import Columns, have_width, is_true_of_all, make_rows
 from spark_jobs.file_bounds import Bounds
 from spark_jobs.lake import Bound
-from spark_jobs.log_entries import is_above, is_inside
+from spark_jobs.log_entries import is_above, is_inside, may_hold_table
 
 _COLUMNS = [
     "epoch",
@@ -51,7 +50,7 @@ class Wanted:
     low: Bound | None
     high: Bound
     relation_version: int
-    columns: tuple[tuple[str, Convert], ...]
+    columns: Columns
     start: Position | None
 
 
@@ -122,7 +121,7 @@ def _type_rows(sources: list[str], wanted: Wanted) -> Iterator[pa.RecordBatch]:
         with pq.ParquetFile(source) as log:
             for index in range(log.num_row_groups):
                 group = log.metadata.row_group(index)
-                if not _may_hold(group, wanted.table):
+                if not may_hold_table(group, wanted.table):
                     continue
                 if group.total_byte_size > _MOST_GROUP_BYTES:
                     raise _NotPlain
@@ -130,16 +129,6 @@ def _type_rows(sources: list[str], wanted: Wanted) -> Iterator[pa.RecordBatch]:
                 own = entries.filter(_is_wanted(entries, wanted)).combine_chunks()
                 for batch in own.to_batches():
                     yield _type(batch, wanted)
-
-
-def _may_hold(group: pq.RowGroupMetaData, table: str) -> bool:
-    """Whether a row group may hold entries of a table, by its statistics, if it has any."""
-    columns = (group.column(index) for index in range(group.num_columns))
-    (own,) = (column for column in columns if column.path_in_schema == "table")
-    known = own.statistics
-    if known is None or not known.has_min_max:
-        return True
-    return bool(known.min <= table <= known.max)
 
 
 def _is_wanted(entries: pa.Table, wanted: Wanted) -> pa.ChunkedArray:
@@ -151,33 +140,14 @@ def _is_wanted(entries: pa.Table, wanted: Wanted) -> pa.ChunkedArray:
 
 def _type(reads: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
     """The rows of a table that some reads are. Raises: _NotPlain."""
-    _require(pc.equal(reads["relation_version"], wanted.relation_version))
+    is_plain = have_width(reads["values"], len(wanted.columns)) and is_true_of_all(
+        pc.equal(reads["relation_version"], wanted.relation_version)
+    )
     if (start := wanted.start) is not None:
         position = [reads["epoch"], reads["commit_lsn"], reads["seq"]]
-        _require(is_above(position, [start.epoch, int(start.commit_lsn), start.seq - 1]))
-    values, width = reads["values"], len(wanted.columns)
-    _require(pc.equal(pc.list_value_length(values), width))
-    texts = values.flatten()
-    arrays: list[pa.Array] = []
-    for index, (_, convert) in enumerate(wanted.columns):
-        own = texts.take(pa.array(np.arange(index, len(texts), width)))
-        typed = convert_plainly(convert, own)
-        if typed is None:
-            raise _NotPlain
-        arrays.append(typed)
-    none = reads.num_rows
-    own_columns = {
-        "_epoch": reads["epoch"],
-        "_commit_lsn": reads["commit_lsn"],
-        "_seq": reads["seq"],
-        "_committed_at": reads["committed_at"],
-        "_raw": pa.nulls(none, pa.map_(pa.string(), pa.string())),
-        "_holes": pa.nulls(none, pa.list_(pa.field("element", pa.string()))),
-    }
-    names = [*(name for name, _ in wanted.columns), *own_columns]
-    return pa.RecordBatch.from_arrays([*arrays, *own_columns.values()], names)
-
-
-def _require(is_plain: pa.BooleanArray) -> None:
-    if not pc.all(is_plain, skip_nulls=False, min_count=0).as_py():
+        least = [start.epoch, int(start.commit_lsn), start.seq - 1]
+        is_plain = is_plain and is_true_of_all(is_above(position, least))
+    rows = make_rows(reads, wanted.columns) if is_plain else None
+    if rows is None:
         raise _NotPlain
+    return rows

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs import addition, lone_reads, merge
+from spark_jobs import addition, little_merge, lone_reads, merge
 from spark_jobs.addition import Base, is_addition
 from spark_jobs.lake import Lake, open_table, read_losses
 from spark_jobs.rounds import Round, merge_until
@@ -213,6 +213,7 @@ def test_rows_are_added_only_to_a_table_that_has_nothing_of_them(
 ) -> None:
     monkeypatch.setattr(lone_reads, "FEW_READS", 1)
     monkeypatch.setattr(addition, "_MOST_NEAR", 1)
+    monkeypatch.setattr(little_merge, "_MOST_ENTRIES", 0)
     made = {name: make_relation(name, "k int4, v text") for name in CASES}
     wider = make_relation("wider", "k int4, v text, plus int4", plus=YOUNGER)
     small = SmallLake(spark, tmp_path)

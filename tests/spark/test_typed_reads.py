@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
-from datetime import date, datetime, timedelta
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,28 +16,13 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs import lone_reads, typed_reads
+from spark_jobs import little_merge, lone_reads, typed_reads
 from spark_jobs.lake import open_table, read_losses
+from tests.spark.plain_rows import PLAIN, make_row, read_json
 from tests.spark.relations import Entry, insert, make_relation, read, sweep, truncate, update
 from tests.spark.small_lake import SmallLake
 
 SEED = 20261122
-PLAIN = make_relation(
-    "plain",
-    "k int8, t text, u uuid, b bool, n numeric, f float8, d date, m timestamp, z timestamptz,"
-    " x bytea",
-)
-FIRST = datetime(1, 1, 1)  # noqa: DTZ001 - As a type without a zone has it.
-WORDS = [
-    "",
-    "a",
-    "é🐘",
-    "x" * 40,
-    "x" * 32 + "\U0010ffff",
-    "\U0010ffff" * 33,
-    "tab\there",
-    "q'\"\\",
-]
 
 
 class Told:
@@ -63,6 +48,7 @@ class Told:
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Told:
     monkeypatch.setattr(lone_reads, "FEW_READS", 1)
+    monkeypatch.setattr(little_merge, "_MOST_ENTRIES", 0)
     return Told(monkeypatch)
 
 
@@ -71,30 +57,6 @@ def small(spark: SparkSession, tmp_path: Path) -> Iterator[SmallLake]:
     made = SmallLake(spark, tmp_path)
     yield made
     assert not [*made.lake.root.glob("tables/**/_typed")], "nothing is left behind"
-
-
-def make_row(rng: random.Random, key: int) -> list[str | None]:
-    moment = FIRST + timedelta(microseconds=rng.randrange(315_537_897_599_999_999))
-    row = [
-        rng.choice(WORDS) + str(rng.randrange(3)),
-        f"00000000-0000-0000-0000-{rng.randrange(10**12):012}",
-        rng.choice("tf"),
-        f"{rng.randrange(-(10**9), 10**9)}.{rng.randrange(10**6)}1",
-        rng.choice(["NaN", "Infinity", "-0", "1e+30", "0.1", str(rng.random())]),
-        f"{moment:%Y-%m-%d}".rjust(10, "0"),
-        moment.isoformat(" ", "microseconds"),
-        moment.isoformat(" ", "microseconds") + "+00",
-        "\\x" + rng.randbytes(rng.randrange(4)).hex(),
-    ]
-    return [str(key), *(None if rng.random() < 0.1 else text for text in row)]
-
-
-def read_json(small: SmallLake, relation: Any) -> list[str]:
-    path = str(small.lake.locate(relation.table))
-    rows = small.spark.read.format("delta").load(path)
-    # NaN and infinity are no JSON.
-    plain = rows.withColumn("f", F.col("f").cast("string")) if "f" in rows.columns else rows
-    return sorted(str(row[0]) for row in plain.select(F.to_json(F.struct("*"))).collect())
 
 
 def test_a_table_typed_by_arrow_is_the_one_that_spark_would_write(

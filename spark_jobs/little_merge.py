@@ -1,0 +1,130 @@
+"""Few plain changes of a small table, made durable without a job of Spark: by Arrow, in one commit.
+
+Spark takes 0.7 s for this, and a second of CPU, however little changes; this takes a tenth. It is
+the same commit, of the same rows; of what is not plain in any way nothing is done here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from cdc_core.crash_points import reach
+from spark_jobs.arrow_rows import Columns
+from spark_jobs.changes import ROW_OPERATIONS, has_exact_key
+from spark_jobs.lake import Epoch, Losses, read_losses
+from spark_jobs.little_fold import LittleOutcome, fold_little
+from spark_jobs.little_log import LittleLog
+from spark_jobs.plain_files import can_read, commit_plain, has_schema, is_plain, write_file
+from spark_jobs.rows import map_columns, match_names, table_fields
+from spark_jobs.shapes import Shape
+from spark_jobs.stretch import Stretch
+
+# What the log holds of a table for a round, and what the table has in memory.
+_MOST_ENTRIES = 100_000
+_MOST_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LittleMerged:
+    """The rows of the table after the commit, and how many were inserted, updated, deleted."""
+
+    rows: int
+    inserted: int
+    updated: int
+    deleted: int
+    lossy: Losses
+
+
+def merge_little(
+    path: Path, before: DeltaTable, epoch: Epoch, stretch: Stretch, log: LittleLog
+) -> LittleMerged | None:
+    """Commit a stretch to a table that is small; None, and nothing done, where not all is plain.
+
+    `log` has the stretch's range. Raises: DeltaError if another commit came between; OSError.
+    """
+    shape = stretch.shape
+    assert shape is not None
+    columns = _find_columns(stretch)
+    if columns is None or not (is_plain(before) and has_schema(before, table_fields(shape))):
+        return None
+    lossy = read_losses(before)
+    if lossy is None or any(lossy.values()):
+        return None
+    entries = log.take(str(stretch.table), stretch.upper)
+    outcome = None if entries is None else fold_little(entries, columns, shape.key)
+    base = None if outcome is None else _read_rows(path, before, outcome.rows.schema)
+    if outcome is None or base is None:
+        return None
+    kept, updated, deleted = _tell_apart(base, outcome, match_names(shape))
+    rows = pa.concat_tables([kept, outcome.rows])
+    reach("before_merge_commit")
+    reached = (epoch, stretch.upper)
+    commit_plain(path, before, write_file(rows, path), "overwrite", reached=reached, lossy=lossy)
+    reach("after_merge_commit")
+    return LittleMerged(rows.num_rows, outcome.rows.num_rows - updated, updated, deleted, lossy)
+
+
+def _find_columns(stretch: Stretch) -> Columns | None:
+    """The table's columns with their ways to be read; None where not all can be plain."""
+    shape = stretch.shape
+    assert shape is not None
+    relations = {span.relation_version for span in stretch.spans}
+    is_little = (
+        stretch.before == shape
+        and sum(span.entries for span in stretch.spans) <= _MOST_ENTRIES
+        and all(span.operation in ROW_OPERATIONS for span in stretch.spans)
+        and has_exact_key(shape)
+        and all(shape.chosen[i] is None for i in shape.key)
+        and all(
+            Shape.of(relation).names == shape.names
+            for version, relation in stretch.relations.items()
+            if version in relations
+        )
+    )
+    if not is_little:
+        return None
+    converts = [mapping.convert for mapping in map_columns(shape)]
+    known = [convert for convert in converts if convert is not None]
+    return tuple(zip(shape.names, known, strict=True)) if len(known) == len(converts) else None
+
+
+def _read_rows(path: Path, table: DeltaTable, schema: pa.Schema) -> pa.Table | None:
+    """The rows of a table; None where its files have other columns, or too large ones."""
+    names = pa.table(table.get_add_actions())["path"].to_pylist()
+    if not can_read(path, table, names):
+        return None
+    size = 0
+    read = [schema.empty_table()]
+    for name in names:
+        with pq.ParquetFile(path / name) as file:
+            groups = (file.metadata.row_group(i) for i in range(file.num_row_groups))
+            size += sum(group.total_byte_size for group in groups)
+            if size > _MOST_BYTES or {*file.schema_arrow.names} != {*schema.names}:
+                return None
+            read.append(file.read(use_threads=False).select(schema.names).cast(schema))
+    return pa.concat_tables(read)
+
+
+def _tell_apart(
+    base: pa.Table, outcome: LittleOutcome, key: list[str]
+) -> tuple[pa.Table, int, int]:
+    """The rows of a base that stay; and how many of the others are replaced, and how many go."""
+    arriving = outcome.rows.select(key).append_column(
+        "_present", pa.repeat(pa.scalar(value=True), outcome.rows.num_rows)
+    )
+    gone = outcome.gone.append_column(
+        "_present", pa.repeat(pa.scalar(value=False), outcome.gone.num_rows)
+    )
+    own = base.select(key).append_column("_place", pa.array(np.arange(base.num_rows)))
+    met = own.join(pa.concat_tables([arriving, gone]), key, join_type="inner")
+    stays = np.ones(base.num_rows, dtype=bool)
+    stays[met["_place"].to_numpy()] = False
+    updated = pc.sum(met["_present"], min_count=0).as_py()
+    return base.filter(pa.array(stays)), updated, met.num_rows - updated

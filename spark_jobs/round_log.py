@@ -1,0 +1,72 @@
+"""What a round reads of the log: what it holds by Arrow, its entries by Spark once needed."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_jobs.backlog import is_scattered
+from spark_jobs.changes import read_log
+from spark_jobs.lake import Bound
+from spark_jobs.little_log import LittleLog
+from spark_jobs.log_files import LogFiles, LogRange
+from spark_jobs.spans import Span, survey, survey_files
+
+
+class RoundLog:
+    """The entries of `(low, high]`, or those of one table; small files are opened once for all."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        files: LogFiles,
+        low: Bound | None,
+        high: Bound,
+        *,
+        table: str | None = None,
+    ) -> None:
+        """Nothing is read yet."""
+        self._session = session
+        self._table = table
+        self._kept: DataFrame | None = None
+        self.range = LogRange(files, low, high)
+
+    def read(self) -> DataFrame:
+        """The entries, for Spark."""
+        return self._entries
+
+    def close(self) -> None:
+        """Let Spark forget what it kept of them."""
+        if self._kept is not None:
+            self._kept.unpersist()
+
+    def list_spans(self, table: str) -> list[Span]:
+        """What is in it of a table."""
+        return [span for span in self.spans if span.table == table]
+
+    @cached_property
+    def spans(self) -> list[Span]:
+        """What is in it."""
+        low, high = self.range.low, self.range.high
+        if low == high:
+            return []
+        files = self.range.find_files(self._table)
+        return survey(self._entries) if files is None else survey_files(files, low, high)
+
+    @cached_property
+    def little(self) -> LittleLog:
+        """The entries of one table after the other, where they are few."""
+        return LittleLog(self.range)
+
+    @cached_property
+    def _entries(self) -> DataFrame:
+        files, low, high = self.range.log, self.range.low, self.range.high
+        entries = read_log(self._session, files, low, high)
+        if self._table is not None:
+            return entries.where(F.col("table") == self._table)
+        if low != high and is_scattered(files, low, high):
+            self._kept = entries.persist(StorageLevel.MEMORY_AND_DISK)
+        return entries
