@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -22,12 +23,12 @@ from cdc_core.vocabulary import Operation
 from spark_jobs.changes import POSITION, ROW_OPERATIONS, id_names
 from spark_jobs.log_files import LogRange
 from spark_jobs.rows import identify_rows, type_rows
-from spark_jobs.stretch import Stretch
+from spark_jobs.stretch import Read, Stretch, give
 from spark_jobs.sweeps import is_swept
 from spark_jobs.typed_reads import TypedReads, typing_reads
 
-# To count the keys of fewer costs what folding them does.
-FEW_READS = 100_000
+# Fewer are folded: to type them in files takes half a second, however few they are.
+FEW_READS = 10_000
 # So many keys are sent to every task.
 _MOST_OTHERS = 100_000
 _KEPT = (*POSITION, "committed_at", "values")
@@ -37,11 +38,12 @@ _KEPT = (*POSITION, "committed_at", "values")
 class LoneReads:
     """The rows of a stretch that reads alone name, in the table's columns, and the other steps.
 
-    `others` is None where every step is a lone read. First ids lie between `least` and `greatest`.
-    `typed` has just these rows in files; None where they are in none.
+    `read` gives the rows, which few need. `others` is None where every step is a lone read. First
+    ids lie between `least` and `greatest`. `typed` has just these rows in files; None where they
+    are in none.
     """
 
-    rows: DataFrame
+    read: Read
     others: DataFrame | None
     least: object
     greatest: object
@@ -73,36 +75,38 @@ def _set_apart(
 ) -> LoneReads | None:
     assert stretch.shape is not None
     shape, ids = stretch.shape, id_names(stretch.shape)
-    read = reads.take_steps()
     # Of a row that moved there is a step for the key that it left, too.
     changed = rest.take_steps() if _count(rest) else None
+
+    def read() -> DataFrame:
+        if typed is None:
+            return _type(reads.take_steps(), stretch)
+        return identify_rows(typed.rows, shape)
+
     if typed is None:
-        named = _count_named(read, changed, ids)
-        rows = _type(read, stretch)
+        named = _count_named(reads.take_steps(), changed, ids)
     else:
         named = _find_named(session, typed, changed, ids)
-        rows = identify_rows(typed.rows, shape)
     if named.count > _MOST_OTHERS:
         return None
-    others = changed
-    if named.touched:
-        # NULL, as an id is that its type does not hold, is counted as a key too.
-        again = F.broadcast(named.again.alias("a"))
-        same = [F.col(f"r.{name}").eqNullSafe(F.col(f"a.{name}")) for name in ids]
-        of_others, rows = (
-            of_reads.alias("r").join(again, same, kind)
-            for of_reads, kind in ((read, "left_semi"), (rows, "left_anti"))
-        )
-        others = of_others if others is None else of_others.unionByName(others)
-        typed = None
-    return LoneReads(rows, others, named.least, named.greatest, typed)
+    if not named.touched:
+        return LoneReads(read, changed, named.least, named.greatest, typed)
+    # NULL, as an id is that its type does not hold, is counted as a key too.
+    again = F.broadcast(named.read_again().alias("a"))
+    same = [F.col(f"r.{name}").eqNullSafe(F.col(f"a.{name}")) for name in ids]
+    others, rows = (
+        of_reads.alias("r").join(again, same, kind)
+        for of_reads, kind in ((reads.take_steps(), "left_semi"), (read(), "left_anti"))
+    )
+    others = others if changed is None else others.unionByName(changed)
+    return LoneReads(give(rows), others, named.least, named.greatest, None)
 
 
 @dataclass(frozen=True, slots=True)
 class _Named:
     """The keys that are named again; how many, how many of them by a read; what reads name."""
 
-    again: DataFrame
+    read_again: Read
     count: int
     touched: int
     least: object
@@ -123,7 +127,7 @@ def _count_named(read: DataFrame, changed: DataFrame | None, ids: list[str]) -> 
     )
     again = again.select(*ids).localCheckpoint()
     ends, counts = bounds.get, found.get
-    return _Named(again, counts["count"], counts["touched"], ends["least"], ends["greatest"])
+    return _Named(give(again), counts["count"], counts["touched"], ends["least"], ends["greatest"])
 
 
 def _find_named(
@@ -133,8 +137,8 @@ def _find_named(
     if changed is not None:
         keys = changed.select(*ids).toArrow().cast(typed.keys.schema)
     again, touched = typed.find_again(keys)
-    frame = session.createDataFrame(again)
-    return _Named(frame, again.num_rows, touched, typed.least, typed.greatest)
+    read_again = partial(session.createDataFrame, again)
+    return _Named(read_again, again.num_rows, touched, typed.least, typed.greatest)
 
 
 def _type(read: DataFrame, stretch: Stretch) -> DataFrame:

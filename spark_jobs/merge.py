@@ -43,7 +43,6 @@ from spark_jobs.plain_files import (
     commit_plain,
     has_schema,
     is_plain,
-    read_rows,
     write_files,
 )
 from spark_jobs.round_log import RoundLog
@@ -53,7 +52,6 @@ from spark_jobs.rows import (
     insert,
     match_names,
     table_fields,
-    widen,
 )
 from spark_jobs.shapes import Shape
 from spark_jobs.stretch import Stretch
@@ -143,19 +141,20 @@ def _commit(
 ) -> Merged:
     assert stretch.shape is not None
     counts_for_nothing = stretch.before is None or stretch.truncated_at is not None
-    base = None if counts_for_nothing else widen(read_rows(session, path, before), stretch.shape)
+    base = None if counts_for_nothing else Base(session, path, before, stretch.shape)
     is_counted = stretch.before is not None and not stretch.has_younger_values
     known = read_losses(before) if is_counted else None
     others = None if lone is None else lone.others
-    outcome = work_out(stretch, base, others) if lone is None or others is not None else None
+    outcome = None
+    if lone is None or others is not None:
+        outcome = work_out(stretch, _read(base), others)
     # What arrives is swept already.
     reaching: tuple[Sweep, ...] = ()
     if base is not None and may_hold_older(before, stretch.swept):
-        reaching = find_reaching(base, stretch.shape, stretch.swept)
+        reaching = find_reaching(base.rows, stretch.shape, stretch.swept)
     stretch = replace(stretch, swept=reaching)
     assert stretch.shape is not None
-    had = None if base is None else Base(base, path, before)
-    if lone is not None and is_addition(stretch, had, lone, outcome):
+    if lone is not None and is_addition(stretch, base, lone, outcome):
         added = _Addition(lone, outcome, None if base is None else before)
         lossy = _add(session, path, before, epoch, stretch, added=added, known=known)
         after = _require_table(path)
@@ -168,14 +167,14 @@ def _commit(
     assert outcome is not None
     is_small = _is_small(before, outcome.arrived)
     is_replaced = counts_for_nothing or stretch.has_younger_values or is_small
-    lossy = count_losses(outcome, stretch, base, known)
+    lossy = count_losses(outcome, stretch, _read(base), known)
     reach("before_merge_commit")
     if base is not None and _changes_nothing(stretch, outcome):
         # Such as the end of a backfill: the bound alone moves.
         move_bound(base, path, before, epoch, stretch, lossy)
         inserted, updated, deleted = 0, 0, 0
     elif is_replaced:
-        updated, deleted = _replace(base, outcome, path, before, epoch, stretch, lossy)
+        updated, deleted = _replace(_read(base), outcome, path, before, epoch, stretch, lossy)
         if counts_for_nothing:
             deleted = count_rows(before)
         inserted = outcome.arrived - updated
@@ -187,6 +186,10 @@ def _commit(
     after = _require_table(path)
     seconds = time.monotonic() - began
     return Merged(after.version(), count_rows(after), inserted, updated, deleted, lossy, seconds)
+
+
+def _read(base: Base | None) -> DataFrame | None:
+    return None if base is None else base.rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +250,7 @@ def _write_added(
         reached = (epoch, stretch.upper)
         commit_plain(path, before, files, added.mode, reached=reached, lossy=None)
         return
-    rows = apply_rows(None, lone.rows, shape, frozenset(), swept=())
+    rows = apply_rows(None, lone.read(), shape, frozenset(), swept=())
     rows = rows if more is None else rows.unionByName(more)
     write_rows(rows, path, added.mode, epoch, stretch, None)
 

@@ -52,7 +52,7 @@ def work_out(stretch: Stretch, target: DataFrame | None, steps: DataFrame | None
 
 def add_lone(outcome: Outcome | None, lone: LoneReads, shape: Shape) -> Outcome:
     """The outcome of a stretch of which lone reads were set apart; None where all of it was."""
-    rows = lone.rows if outcome is None else lone.rows.unionByName(outcome.rows)
+    rows = lone.read() if outcome is None else lone.read().unionByName(outcome.rows)
     return _measure(rows, shape, frozenset() if outcome is None else outcome.carried)[0]
 
 

@@ -53,6 +53,7 @@ _CONF = {
 }
 # Output files of a local merge are as many as shuffle partitions; a cluster keeps its own number.
 _LOCAL_SHUFFLE_PARTITIONS = "4"
+_TASK_DAEMON = "spark_jobs.task_daemon"
 _DEATH_S = 5.0
 
 
@@ -125,6 +126,8 @@ def _configure(spark: SparkSettings, jars_folder: Path | None) -> dict[str, str]
     conf["spark.driver.memory"] = spark.driver_memory
     if spark.master.startswith("local"):
         conf["spark.sql.shuffle.partitions"] = _LOCAL_SHUFFLE_PARTITIONS
+        # On another machine this program need not be there.
+        conf["spark.python.daemon.module"] = _TASK_DAEMON
     folder = jars_folder if spark.delta_jars == "packages" else Path(spark.delta_jars)
     if spark.delta_jars == "provided":
         pass

@@ -14,6 +14,7 @@ from deltalake import DeltaTable as LogReader
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc_core.vocabulary import TableName
+from spark_jobs.addition import Base
 from spark_jobs.lake import Epoch, Losses, format_losses
 from spark_jobs.plain_files import TABLE_PROPERTY, commit_plain, is_plain
 from spark_jobs.stretch import Stretch
@@ -58,14 +59,14 @@ def carry_bound(
 
 
 def move_bound(  # noqa: PLR0917 - What is written, where, and what its commit says.
-    base: DataFrame, path: Path, before: LogReader, epoch: Epoch, stretch: Stretch, lossy: Losses
+    base: Base, path: Path, before: LogReader, epoch: Epoch, stretch: Stretch, lossy: Losses
 ) -> None:
     """Commit how far the table has come, and no row."""
     if is_plain(before):
         reached = (epoch, stretch.upper)
         commit_plain(path, before, [], "append", reached=reached, lossy=lossy)
     else:
-        write_rows(base.limit(0), path, "append", epoch, stretch, lossy)
+        write_rows(base.rows.limit(0), path, "append", epoch, stretch, lossy)
 
 
 def tell_losses(session: SparkSession, path: Path, table: TableName, lossy: Losses) -> None:

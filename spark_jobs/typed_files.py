@@ -126,7 +126,10 @@ def _type_rows(sources: list[str], wanted: Wanted) -> Iterator[pa.RecordBatch]:
                 if group.total_byte_size > _MOST_GROUP_BYTES:
                     raise _NotPlain
                 entries = log.read_row_group(index, columns=_COLUMNS, use_threads=False)
-                own = entries.filter(_is_wanted(entries, wanted)).combine_chunks()
+                is_wanted = _is_wanted(entries, wanted)
+                # Most row groups hold nothing else, which need not be copied.
+                own = entries if is_true_of_all(is_wanted) else entries.filter(is_wanted)
+                own = own.combine_chunks()
                 for batch in own.to_batches():
                     yield _type(batch, wanted)
 
