@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark_jobs.lake import Bound
-from spark_jobs.log_entries import is_inside, may_hold_table
+from spark_jobs.log_entries import is_inside, may_hold_table, naming
 from spark_jobs.log_files import LogRange
 
 _COLUMNS = [
@@ -44,24 +44,26 @@ class LittleLog:
         """The entries of a table up to a bound of the range.
 
         None where they are too large to be held, or files do not hold entries as they are.
-        Raises: OSError.
+        Raises: LakeError if a file cannot be read.
         """
-        shared = self._shared
-        if shared is None:
+        read = self.entries
+        if read is None:
             files = self._range.find_files(table)
-            shared = None if files is None else _read(files, table)
-        if shared is None:
+            read = None if files is None else _read(files, table)
+        if read is None:
             return None
-        own = pc.and_(pc.equal(shared["table"], table), is_inside(shared, self._range.low, high))
-        return shared.filter(own)
+        own = pc.equal(read["table"], table)
+        return read.filter(pc.and_(own, is_inside(read, self._range.low, high)))
 
     @cached_property
-    def _shared(self) -> pa.Table | None:
-        """All entries of the files; None where they are not read for all tables."""
+    def entries(self) -> pa.Table | None:
+        """All entries of the range; None where they are not read for all tables at once."""
         files = self._range.find_files()
         if files is None or sum(files.values()) > _SHARED_BYTES:
             return None
-        return _read(files, None)
+        if (read := _read(files, None)) is None:
+            return None
+        return read.filter(is_inside(read, self._range.low, self._range.high))
 
 
 def _read(files: Iterable[Path], table: str | None) -> pa.Table | None:
@@ -69,7 +71,7 @@ def _read(files: Iterable[Path], table: str | None) -> pa.Table | None:
     size = 0
     read: list[pa.Table] = []
     for path in files:
-        with pq.ParquetFile(path, read_dictionary=["table", "op"]) as file:
+        with naming(path), pq.ParquetFile(path, read_dictionary=["table", "op"]) as file:
             groups = [file.metadata.row_group(index) for index in range(file.num_row_groups)]
             wanted = [
                 index

@@ -16,13 +16,12 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from cdc_core.crash_points import reach
-from spark_jobs.arrow_rows import Columns
-from spark_jobs.changes import ROW_OPERATIONS, has_exact_key
+from spark_jobs.changes import ROW_OPERATIONS
 from spark_jobs.lake import Epoch, Losses, read_losses
 from spark_jobs.little_fold import LittleOutcome, fold_little
 from spark_jobs.little_log import LittleLog
 from spark_jobs.plain_files import can_read, commit_plain, has_schema, is_plain, write_file
-from spark_jobs.rows import map_columns, match_names, table_fields
+from spark_jobs.rows import find_converts, match_names, table_fields
 from spark_jobs.shapes import Shape
 from spark_jobs.stretch import Stretch
 
@@ -51,8 +50,10 @@ def merge_little(
     """
     shape = stretch.shape
     assert shape is not None
-    columns = _find_columns(stretch)
-    if columns is None or not (is_plain(before) and has_schema(before, table_fields(shape))):
+    columns = find_converts(shape)
+    if columns is None or not _is_little(stretch):
+        return None
+    if not (is_plain(before) and has_schema(before, table_fields(shape))):
         return None
     lossy = read_losses(before)
     if lossy is None or any(lossy.values()):
@@ -71,28 +72,16 @@ def merge_little(
     return LittleMerged(rows.num_rows, outcome.rows.num_rows - updated, updated, deleted, lossy)
 
 
-def _find_columns(stretch: Stretch) -> Columns | None:
-    """The table's columns with their ways to be read; None where not all can be plain."""
+def _is_little(stretch: Stretch) -> bool:
+    """Whether a stretch is few changes of rows that all have the columns of its table."""
     shape = stretch.shape
     assert shape is not None
-    relations = {span.relation_version for span in stretch.spans}
-    is_little = (
+    return (
         stretch.before == shape
         and sum(span.entries for span in stretch.spans) <= _MOST_ENTRIES
         and all(span.operation in ROW_OPERATIONS for span in stretch.spans)
-        and has_exact_key(shape)
-        and all(shape.chosen[i] is None for i in shape.key)
-        and all(
-            Shape.of(relation).names == shape.names
-            for version, relation in stretch.relations.items()
-            if version in relations
-        )
+        and all(Shape.of(one).names == shape.names for one in stretch.relations.values())
     )
-    if not is_little:
-        return None
-    converts = [mapping.convert for mapping in map_columns(shape)]
-    known = [convert for convert in converts if convert is not None]
-    return tuple(zip(shape.names, known, strict=True)) if len(known) == len(converts) else None
 
 
 def _read_rows(path: Path, table: DeltaTable, schema: pa.Schema) -> pa.Table | None:

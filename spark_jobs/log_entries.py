@@ -1,12 +1,30 @@
-"""Entries of the log as Arrow has them: which of them stand where."""
+"""Entries of the log as Arrow has them: which of them stand where, and files that have none."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from cdc_core.errors import LakeError, Retry
 from spark_jobs.lake import Bound
+
+
+@contextmanager
+def naming(file: Path) -> Iterator[None]:
+    """Name a file of the log where a block cannot read it. Raises: LakeError."""
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        raise LakeError(
+            f"a file of the log cannot be read: {file} ({type(error).__name__})",
+            fix="restore it from a copy of the lake, or begin a new lake under another root",
+            retry=Retry.AFTER_FIX,
+        ) from error
 
 
 def is_inside(entries: pa.Table, low: Bound | None, high: Bound) -> pa.ChunkedArray:

@@ -151,8 +151,8 @@ def commit_plain(
             create_checkpoint=False, cleanup_expired_logs=False
         ),
     )
-    newest = DeltaTable(path)
-    if newest.version() % _CHECKPOINT_INTERVAL == 0:
+    if (table.version() + 1) % _CHECKPOINT_INTERVAL == 0:
+        newest = DeltaTable(path)
         newest.create_checkpoint()
         newest.cleanup_metadata()
 

@@ -13,7 +13,7 @@ from spark_jobs.changes import read_log
 from spark_jobs.lake import Bound
 from spark_jobs.little_log import LittleLog
 from spark_jobs.log_files import LogFiles, LogRange
-from spark_jobs.spans import Span, survey, survey_files
+from spark_jobs.spans import Span, survey, survey_entries, survey_files
 
 
 class RoundLog:
@@ -53,6 +53,8 @@ class RoundLog:
         low, high = self.range.low, self.range.high
         if low == high:
             return []
+        if self._table is None and self.little.entries is not None:
+            return list(survey_entries(self.little.entries))
         files = self.range.find_files(self._table)
         return survey(self._entries) if files is None else survey_files(files, low, high)
 

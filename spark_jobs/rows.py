@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from spark_jobs.arrow_rows import Columns
 from spark_jobs.changes import has_exact_key, id_names
 from spark_jobs.shapes import Shape
 from spark_jobs.sweeps import Sweep, is_swept
@@ -45,6 +46,16 @@ def map_columns(shape: Shape) -> list[TypeMapping]:
     return [
         map_type(column, kind) for column, kind in zip(shape.columns, shape.chosen, strict=True)
     ]
+
+
+def find_converts(shape: Shape) -> Columns | None:
+    """The columns as Arrow reads them; None where not all can be, or do not identify rows so."""
+    converts = [mapping.convert for mapping in map_columns(shape)]
+    known = [convert for convert in converts if convert is not None]
+    is_own = has_exact_key(shape) and all(shape.chosen[i] is None for i in shape.key)
+    if not is_own or len(known) < len(converts):
+        return None
+    return tuple(zip(shape.names, known, strict=True))
 
 
 def match_names(shape: Shape) -> list[str]:

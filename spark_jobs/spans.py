@@ -18,11 +18,10 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from cdc_core.errors import LakeError, Retry
 from cdc_core.vocabulary import Lsn, Position
 from spark_jobs.changes import POSITION
 from spark_jobs.lake import Bound
-from spark_jobs.log_entries import is_inside
+from spark_jobs.log_entries import is_inside, naming
 
 _UNIX_START = datetime(1970, 1, 1, tzinfo=UTC)
 _OF = ("table", "relation_version", "op")
@@ -85,18 +84,12 @@ def survey_files(files: Iterable[Path], low: Bound | None, high: Bound) -> list[
     """
     found: dict[tuple[object, ...], Span] = {}
     for file in files:
-        try:
+        with naming(file):
             for entries in _read_entries(file):
-                for span in _sum_up(entries.filter(is_inside(entries, low, high))):
+                for span in survey_entries(entries.filter(is_inside(entries, low, high))):
                     of = (span.table, span.relation_version, span.operation)
                     known = found.get(of)
                     found[of] = span if known is None else _join(known, span)
-        except (OSError, pa.ArrowException) as error:
-            raise LakeError(
-                f"a file of the log cannot be read: {file} ({type(error).__name__})",
-                fix="restore it from a copy of the lake, or begin a new lake under another root",
-                retry=Retry.AFTER_FIX,
-            ) from error
     return list(found.values())
 
 
@@ -120,7 +113,8 @@ def _read_entries(file: Path) -> Iterator[pa.Table]:
         yield log.read_row_groups(groups, columns=_COLUMNS, use_threads=False)
 
 
-def _sum_up(entries: pa.Table) -> Iterator[Span]:
+def survey_entries(entries: pa.Table) -> Iterator[Span]:
+    """Say the same of entries that are read."""
     # One dictionary for all row groups.
     entries = entries.combine_chunks()
     entries = entries.append_column("at_us", entries["committed_at"].cast(pa.int64()))

@@ -27,11 +27,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from cdc_core.vocabulary import Operation
-from spark_jobs.changes import has_exact_key, id_names
+from spark_jobs.changes import id_names
 from spark_jobs.failures import explain
 from spark_jobs.log_files import LogRange
 from spark_jobs.plain_files import describe_file
-from spark_jobs.rows import map_columns, match_names, table_fields
+from spark_jobs.rows import find_converts, match_names, table_fields
 from spark_jobs.shapes import Shape
 from spark_jobs.stretch import Stretch
 from spark_jobs.typed_files import TypedFile, Wanted, type_files
@@ -154,11 +154,8 @@ def _find_wanted(stretch: Stretch, above: LogRange) -> Wanted | None:
     relations = [stretch.relations[version] for version in versions if version is not None]
     if stretch.truncated_at is not None or len(relations) != 1:
         return None
-    is_narrow = Shape.of(relations[0]).names != shape.names
-    is_own = has_exact_key(shape) and all(shape.chosen[i] is None for i in shape.key)
-    converts = [mapping.convert for mapping in map_columns(shape)]
-    known = [convert for convert in converts if convert is not None]
-    if is_narrow or not is_own or len(known) < len(converts):
+    columns = find_converts(shape)
+    if columns is None or Shape.of(relations[0]).names != shape.names:
         return None
     (version,) = versions
     assert version is not None
@@ -167,7 +164,7 @@ def _find_wanted(stretch: Stretch, above: LogRange) -> Wanted | None:
         above.low,
         above.high,
         version,
-        tuple(zip(shape.names, known, strict=True)),
+        columns,
         max((sweep.start for sweep in stretch.swept), default=None),
     )
 

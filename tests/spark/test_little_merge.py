@@ -137,7 +137,8 @@ def test_random_changes_leave_the_table_that_spark_would_write(
             for _ in range(6):
                 for relation in relations:
                     small.log.add(history.change(relation))
-                # Some of what is in the log twice.
+                # In any order, and some of it twice.
+                history.rng.shuffle(small.log.pending)
                 small.log.commit(repeat=history.rng.randrange(4))
             if number == 1:
                 small.log.begin_epoch(8)
