@@ -12,9 +12,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc_core.errors import LakeError
-from cdc_core.vocabulary import Relation
+from cdc_core.vocabulary import Lsn, Relation
 from spark_jobs import little_log, little_merge, merge
-from spark_jobs.lake import find_bound, open_table
+from spark_jobs.lake import Bound, find_bound, open_table
+from spark_jobs.little_log import LittleLog
+from spark_jobs.log_files import LogFiles, LogRange
 from spark_jobs.rounds import Round
 from tests.spark.plain_rows import PLAIN, make_row, read_json
 from tests.spark.relations import (
@@ -209,7 +211,14 @@ def delete_by_delta(small: SmallLake) -> None:
     small.spark.sql(f"delete from delta.`{small.lake.locate(T.table)}` where k = 5")
 
 
-@pytest.mark.parametrize("meddle", [lose, delete_by_delta])
+def keep_a_feed(small: SmallLake) -> None:
+    place = small.lake.locate(T.table)
+    small.spark.sql(
+        f"alter table delta.`{place}` set tblproperties (delta.enableChangeDataFeed = true)"
+    )
+
+
+@pytest.mark.parametrize("meddle", [lose, delete_by_delta, keep_a_feed])
 def test_a_table_that_is_not_plain_is_left_to_spark(
     small: SmallLake, told: Told, meddle: Callable[[SmallLake], None]
 ) -> None:
@@ -249,6 +258,28 @@ def test_a_table_loses_its_last_row_and_gets_another(small: SmallLake, told: Tol
     assert done.tables["public.t"].version == small.version(T)
     assert small.rows(T, "k", "v") == [(1, "b")]
     assert told.done == 2
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_entries_of_a_table_are_those_of_the_range(
+    small: SmallLake,
+    monkeypatch: pytest.MonkeyPatch,
+    shared: bool,  # noqa: FBT001 - Whether files are read once for all tables.
+) -> None:
+    if not shared:
+        monkeypatch.setattr(little_log, "_SHARED_BYTES", 0)
+    other = make_relation("other", "k int4")
+    # In one file.
+    ends = small.commit(*([insert(T, str(k), "a", "1"), insert(other, str(k))] for k in range(5)))
+    files = LogFiles.open(small.lake)
+    assert files is not None
+    low, middle, high = (Bound(1, Lsn(end)) for end in (ends[0], ends[2], ends[3]))
+    log = LittleLog(LogRange(files, low, high))
+    for upper, expected in ((middle, ["1", "2"]), (high, ["1", "2", "3"])):
+        found = log.take("public.t", upper)
+        assert found is not None
+        assert [values[0] for values in found["values"].to_pylist()] == expected
+        assert set(found["table"].to_pylist()) == {"public.t"}
 
 
 @pytest.mark.parametrize("point", ["before_merge_commit", "after_merge_commit"])
