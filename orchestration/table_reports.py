@@ -22,7 +22,7 @@ from cdc_core.vocabulary import TableName
 from spark_jobs.backfilled import read_backfilled
 from spark_jobs.lake import Lake, open_table, read_losses
 from spark_jobs.ledger import find_cut, read_states
-from spark_jobs.merge import Merged
+from spark_jobs.merged import Merged
 from spark_jobs.rounds import Round
 
 CUTS_KEY = dg.AssetKey(["ledger", "cuts"])

@@ -6,39 +6,20 @@ no row of a key that they name, nor one that a sweep removes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
-
-from deltalake import DeltaTable
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.changes import id_names
 from spark_jobs.lone_reads import LoneReads
 from spark_jobs.outcome import Outcome
-from spark_jobs.plain_files import is_plain, read_rows
-from spark_jobs.rows import match_names, widen
+from spark_jobs.plain_files import is_plain
+from spark_jobs.rows import match_names
 from spark_jobs.shapes import Shape
 from spark_jobs.stretch import Stretch
+from spark_jobs.table_before import Base
 
 # So many keys are sent to every task.
 _MOST_NEAR = 100_000
-
-
-@dataclass(frozen=True)
-class Base:
-    """What a table has already, at one version; its rows, in a shape, are read once needed."""
-
-    session: SparkSession
-    path: Path
-    table: DeltaTable
-    shape: Shape
-
-    @cached_property
-    def rows(self) -> DataFrame:
-        """The rows, with the columns that are younger than they."""
-        return widen(read_rows(self.session, self.path, self.table), self.shape)
 
 
 def is_addition(

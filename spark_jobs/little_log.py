@@ -11,22 +11,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark_jobs.lake import Bound
-from spark_jobs.log_entries import is_inside, may_hold_table, naming
+from spark_jobs.log_entries import ROW_COLUMNS, is_inside, may_hold_table, naming
 from spark_jobs.log_files import LogRange
 
-_COLUMNS = [
-    "epoch",
-    "commit_lsn",
-    "seq",
-    "end_lsn",
-    "committed_at",
-    "table",
-    "relation_version",
-    "op",
-    "values",
-    "unchanged",
-    "old_values",
-]
+_COLUMNS = [*ROW_COLUMNS, "unchanged", "old_values"]
 # What is held at once, as it is in memory.
 _MOST_BYTES = 64 << 20
 # Files of this size together are read once for all tables: each takes 2 ms to open.

@@ -6,7 +6,7 @@ the same commit, of the same rows; of what is not plain in any way nothing is do
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +17,10 @@ from deltalake import DeltaTable
 
 from cdc_core.crash_points import reach
 from spark_jobs.changes import ROW_OPERATIONS
-from spark_jobs.lake import Epoch, Losses, read_losses
+from spark_jobs.lake import Epoch, read_losses
 from spark_jobs.little_fold import LittleOutcome, fold_little
 from spark_jobs.little_log import LittleLog
+from spark_jobs.merged import Merged
 from spark_jobs.plain_files import can_read, commit_plain, has_schema, is_plain, write_file
 from spark_jobs.rows import find_converts, match_names, table_fields
 from spark_jobs.shapes import Shape
@@ -30,23 +31,19 @@ _MOST_ENTRIES = 100_000
 _MOST_BYTES = 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class LittleMerged:
-    """The rows of the table after the commit, and how many were inserted, updated, deleted."""
-
-    rows: int
-    inserted: int
-    updated: int
-    deleted: int
-    lossy: Losses
-
-
 def merge_little(
-    path: Path, before: DeltaTable, epoch: Epoch, stretch: Stretch, log: LittleLog
-) -> LittleMerged | None:
+    path: Path,
+    before: DeltaTable,
+    epoch: Epoch,
+    stretch: Stretch,
+    log: LittleLog,
+    *,
+    began: float,
+) -> Merged | None:
     """Commit a stretch to a table that is small; None, and nothing done, where not all is plain.
 
-    `log` has the stretch's range. Raises: DeltaError if another commit came between; OSError.
+    `log` has the stretch's range; the merge `began` at a time of the monotonic clock.
+    Raises: DeltaError if another commit came between; OSError.
     """
     shape = stretch.shape
     assert shape is not None
@@ -69,7 +66,10 @@ def merge_little(
     reached = (epoch, stretch.upper)
     commit_plain(path, before, write_file(rows, path), "overwrite", reached=reached, lossy=lossy)
     reach("after_merge_commit")
-    return LittleMerged(rows.num_rows, outcome.rows.num_rows - updated, updated, deleted, lossy)
+    # No other commit came between.
+    version, inserted = before.version() + 1, outcome.rows.num_rows - updated
+    seconds = time.monotonic() - began
+    return Merged(version, rows.num_rows, inserted, updated, deleted, lossy, seconds)
 
 
 def _is_little(stretch: Stretch) -> bool:

@@ -13,6 +13,19 @@ import pyarrow.parquet as pq
 from cdc_core.errors import LakeError, Retry
 from spark_jobs.lake import Bound
 
+# Where an entry stands, and the row that it brings.
+ROW_COLUMNS = [
+    "epoch",
+    "commit_lsn",
+    "seq",
+    "end_lsn",
+    "committed_at",
+    "table",
+    "relation_version",
+    "op",
+    "values",
+]
+
 
 @contextmanager
 def naming(file: Path) -> Iterator[None]:

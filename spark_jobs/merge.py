@@ -23,7 +23,7 @@ from pyspark.sql import types as T
 
 from cdc_core.crash_points import reach
 from cdc_core.vocabulary import TableName
-from spark_jobs.addition import Base, is_addition
+from spark_jobs.addition import is_addition
 from spark_jobs.changes import id_names
 from spark_jobs.lake import (
     Epoch,
@@ -34,9 +34,10 @@ from spark_jobs.lake import (
     open_table,
     read_losses,
 )
-from spark_jobs.little_merge import LittleMerged, merge_little
+from spark_jobs.little_merge import merge_little
 from spark_jobs.lone_reads import LoneReads, setting_apart
 from spark_jobs.losses import count_added, count_losses
+from spark_jobs.merged import Merged
 from spark_jobs.outcome import Outcome, add_lone, work_out
 from spark_jobs.plain_files import (
     TABLE_PROPERTY,
@@ -56,6 +57,7 @@ from spark_jobs.rows import (
 from spark_jobs.shapes import Shape
 from spark_jobs.stretch import Stretch
 from spark_jobs.sweeps import Sweep, find_reaching, is_swept, may_hold_older
+from spark_jobs.table_before import Base
 from spark_jobs.table_commits import carry_bound, move_bound, tell_losses, write_rows
 
 # What Delta turns on by itself only while it makes a table.
@@ -69,24 +71,6 @@ SMALL_TABLE_BYTES = 4 << 20
 _FEW_ROWS = 25_000
 # More rows than these may make files that are worth passing over, for which Delta keeps bounds.
 _LITTLE_ROWS = 100_000
-
-
-@dataclass(frozen=True, slots=True)
-class Merged:
-    """A table's Delta version after a merge, its rows there, and how many rows the merge touched.
-
-    `lossy` says by column how many values of the table `_raw` alone holds, for its type could not.
-    Rows are told apart by key: one that came again, or moved its position alone, is updated. A
-    TRUNCATE deletes all that were there.
-    """
-
-    version: int
-    rows: int
-    inserted: int
-    updated: int
-    deleted: int
-    lossy: Losses
-    seconds: float
 
 
 def merge_stretch(
@@ -107,9 +91,9 @@ def merge_stretch(
     began = time.monotonic()
     path = lake.locate(stretch.table)
     if there is not None and log is not None and _is_small(there, 0):
-        little = merge_little(path, there, epoch, stretch, log.little)
+        little = merge_little(path, there, epoch, stretch, log.little, began=began)
         if little is not None:
-            return _tell(there, little, began)
+            return little
     if there is None:
         _create(session, lake, stretch.table, stretch.shape)
     else:
@@ -118,15 +102,6 @@ def merge_stretch(
     above = None if log is None else log.range.up_to(stretch.upper)
     with setting_apart(session, stretch, above, path) as lone:
         return _commit(session, path, before, epoch, stretch, lone=lone, began=began)
-
-
-def _tell(before: LogReader, done: LittleMerged, began: float) -> Merged:
-    seconds = time.monotonic() - began
-    # No other commit came between.
-    version = before.version() + 1
-    return Merged(
-        version, done.rows, done.inserted, done.updated, done.deleted, done.lossy, seconds
-    )
 
 
 def _commit(

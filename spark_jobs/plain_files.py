@@ -1,4 +1,4 @@
-"""A small Delta table's files, read and written by Spark as plain Parquet; delta-rs commits them.
+"""A small Delta table's files, read and written as plain Parquet; delta-rs commits them.
 
 Spark's own way through Delta plans some ten jobs over the table's log for every commit, and two for
 every read: 2 s of CPU a table, however small. What is plain has nothing that Delta would have to do
@@ -98,7 +98,7 @@ def write_file(rows: pa.Table, path: Path) -> list[AddAction]:
 
 
 def _bring_in(folder: Path, path: Path) -> list[AddAction]:
-    """Move the files that have rows to those of a table; say what its commit must of them."""
+    """Move the files that have rows to those of a table; say what its commit must of each."""
     added: list[AddAction] = []
     for file in sorted(folder.glob("*.parquet")):
         footer = pq.read_metadata(file)

@@ -35,7 +35,8 @@ from spark_jobs.ledger import (
     write_states,
 )
 from spark_jobs.log_files import LogFiles
-from spark_jobs.merge import Merged, merge_stretch
+from spark_jobs.merge import merge_stretch
+from spark_jobs.merged import Merged
 from spark_jobs.renewal import renew
 from spark_jobs.round_log import RoundLog
 from spark_jobs.session import find_jvm, noticing_death

@@ -14,10 +14,10 @@ from deltalake import DeltaTable as LogReader
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc_core.vocabulary import TableName
-from spark_jobs.addition import Base
 from spark_jobs.lake import Epoch, Losses, format_losses
 from spark_jobs.plain_files import TABLE_PROPERTY, commit_plain, is_plain
 from spark_jobs.stretch import Stretch
+from spark_jobs.table_before import Base
 
 _TXN_APP = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"

@@ -19,19 +19,8 @@ from cdc_core.vocabulary import Operation, Position
 from spark_jobs.arrow_rows import Columns, have_width, is_true_of_all, make_rows
 from spark_jobs.file_bounds import Bounds
 from spark_jobs.lake import Bound
-from spark_jobs.log_entries import is_above, is_inside, may_hold_table
+from spark_jobs.log_entries import ROW_COLUMNS, is_above, is_inside, may_hold_table
 
-_COLUMNS = [
-    "epoch",
-    "commit_lsn",
-    "seq",
-    "end_lsn",
-    "committed_at",
-    "table",
-    "relation_version",
-    "op",
-    "values",
-]
 _MOST_GROUP_BYTES = 256 << 20
 # What is typed stays in memory until it is a row group of about this size.
 _GROUP_BYTES = 64 << 20
@@ -125,7 +114,7 @@ def _type_rows(sources: list[str], wanted: Wanted) -> Iterator[pa.RecordBatch]:
                     continue
                 if group.total_byte_size > _MOST_GROUP_BYTES:
                     raise _NotPlain
-                entries = log.read_row_group(index, columns=_COLUMNS, use_threads=False)
+                entries = log.read_row_group(index, columns=ROW_COLUMNS, use_threads=False)
                 is_wanted = _is_wanted(entries, wanted)
                 # Most row groups hold nothing else, which need not be copied.
                 own = entries if is_true_of_all(is_wanted) else entries.filter(is_wanted)

@@ -35,6 +35,15 @@ ENVIRONMENT = {
 }
 
 
+def find_worker(instance: dg.DagsterInstance, job: str) -> psutil.Process | None:
+    """Give the live process that signed the newest run of a job."""
+    runs = instance.get_runs(dg.RunsFilter(job_name=job), limit=1)
+    signed = runs[0].tags.get(WORKER_TAG) if runs else None
+    if signed is None or not psutil.pid_exists(int(signed.split()[1])):
+        return None
+    return psutil.Process(int(signed.split()[1]))
+
+
 class RunningDagster:
     """One `walgate up`, from its start to its end."""
 
@@ -109,11 +118,7 @@ class RunningDagster:
     def find_worker(self, job: str) -> psutil.Process | None:
         """Give the live process that signed the newest run of a job; no page shows the tag."""
         with dg.DagsterInstance.from_config(str(self.state_folder / "dagster")) as instance:
-            runs = instance.get_runs(dg.RunsFilter(job_name=job), limit=1)
-        signed = runs[0].tags.get(WORKER_TAG) if runs else None
-        if signed is None or not psutil.pid_exists(int(signed.split()[1])):
-            return None
-        return psutil.Process(int(signed.split()[1]))
+            return find_worker(instance, job)
 
     def read_materializations(self, *key: str) -> list[dict[str, Any]]:
         """Give the newest materializations of an asset, newest first."""

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import dagster as dg
 import psutil
 import psycopg
 import pytest
@@ -18,9 +17,9 @@ from orchestration.demo.demo import Run
 from orchestration.demo.shop import import_archive
 from orchestration.demo.show import Show
 from orchestration.demo.stack import Plan, Stack, running_stack
-from orchestration.hosting import WORKER_TAG
 from tests.deadline import wait_for
 from tests.demo.running_demo import DEADLINE_S
+from tests.fix_dagster import find_worker
 from tests.truth import read_staged, require_whole_commits
 
 _SLOT = "select active_pid from pg_replication_slots where slot_name = 'walgate'"
@@ -56,15 +55,10 @@ def _query(stack: Stack, statement: str) -> list[tuple[int]]:
 
 def _find_worker(stack: Stack) -> psutil.Process:
     """Give the process that signed the newest replicate run."""
-
-    def find() -> psutil.Process | None:
-        runs = stack.dagster.instance.get_runs(dg.RunsFilter(job_name="replicate"), limit=1)
-        signed = runs[0].tags.get(WORKER_TAG) if runs else None
-        if signed is None or not psutil.pid_exists(int(signed.split()[1])):
-            return None
-        return psutil.Process(int(signed.split()[1]))
-
-    return wait_for(find, DEADLINE_S, "a worker to sign its run")
+    dagster = stack.dagster.instance
+    return wait_for(
+        lambda: find_worker(dagster, "replicate"), DEADLINE_S, "a worker to sign its run"
+    )
 
 
 def _wait_until_streaming(stack: Stack) -> int:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake.transaction import AddAction
 from pyspark.sql import SparkSession
 
-from cdc_core.errors import LakeError
+from cdc_core.errors import LakeError, MergeError
 from cdc_core.vocabulary import Lsn, Relation
-from spark_jobs import little_log, little_merge, merge
-from spark_jobs.lake import Bound, find_bound, open_table
+from spark_jobs import little_log, little_merge, merge, plain_files, round_log
+from spark_jobs.lake import Bound, Lake, find_bound, open_table
 from spark_jobs.little_log import LittleLog
 from spark_jobs.log_files import LogFiles, LogRange
 from spark_jobs.rounds import Round
@@ -43,8 +46,8 @@ class Told:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.done, self.left = 0, 0
 
-        def tell(*arguments: Any) -> Any:
-            found = little_merge.merge_little(*arguments)
+        def tell(*arguments: Any, **options: Any) -> Any:
+            found = little_merge.merge_little(*arguments, **options)
             self.done += found is not None
             self.left += found is None
             return found
@@ -309,8 +312,69 @@ def test_a_merge_that_ends_at_a_commit_is_finished_by_the_next(
     assert told.done == (1 if point == "before_merge_commit" else 0)
 
 
+def test_a_round_of_few_plain_changes_asks_spark_for_nothing(
+    small: SmallLake, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small.merge(FIRST)
+    opened: list[LogFiles | None] = []
+    of_log = LogFiles.open
+
+    def open_log(lake: Lake) -> LogFiles | None:
+        opened.append(of_log(lake))
+        return opened[-1]
+
+    monkeypatch.setattr(LogFiles, "open", open_log)
+    monkeypatch.setattr(round_log, "read_log", lambda *_: pytest.fail("a query of Spark is made"))
+    monkeypatch.setattr(merge, "setting_apart", lambda *_: pytest.fail("it is Spark's merge"))
+    small.merge([update(T, "1", "b", "2")])
+    assert told.done == 1
+    assert len(opened) == 1, "nothing is looked at again when all is merged"
+
+
+def test_what_a_process_that_died_left_is_in_no_table(small: SmallLake, told: Told) -> None:
+    small.merge(FIRST)
+    path = small.lake.locate(T.table)
+    (path / "_anew").mkdir()
+    (file,) = path.glob("*.parquet")
+    shutil.copy(file, path / "_anew" / "part-left.parquet")
+    small.merge([insert(T, "9", "b", "2")])
+    assert small.rows(T, "k") == [(1,), (2,), (3,), (4,), (5,), (9,)]
+    assert told.done == 1
+
+
+def test_a_commit_of_another_in_between_fails_the_table_alone(
+    small: SmallLake, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = make_relation("other", "k int4")
+    small.merge([*FIRST, insert(other, "1")])
+    write = plain_files.write_file
+
+    def interfere(rows: pa.Table, path: Path) -> list[AddAction]:
+        if path == small.lake.locate(T.table):
+            delete_by_delta(small)
+        return write(rows, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(little_merge, "write_file", interfere)
+        with pytest.raises(MergeError, match=r"public.t: CommitFailedError"):
+            small.merge([insert(T, "9", "b", "2"), insert(other, "2")])
+    assert small.rows(other) == [(1,), (2,)]
+    assert small.rows(T, "k") == [(1,), (2,), (3,), (4,)]
+    small.merge()
+    assert small.rows(T, "k") == [(1,), (2,), (3,), (4,), (9,)]
+    assert told.done == 1
+
+
+@pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("damage", ["gone", "torn"])
-def test_a_file_of_the_log_that_cannot_be_read_is_named(small: SmallLake, damage: str) -> None:
+def test_a_file_of_the_log_that_cannot_be_read_is_named(
+    small: SmallLake,
+    monkeypatch: pytest.MonkeyPatch,
+    damage: str,
+    shared: bool,  # noqa: FBT001 - Whether files are read once for all tables.
+) -> None:
+    if not shared:
+        monkeypatch.setattr(little_log, "_SHARED_BYTES", 0)
     small.merge(FIRST)
     small.commit([insert(T, "9", "b", "2")])
     file = max(small.lake.changes.glob("*.parquet"), key=lambda path: path.stat().st_mtime_ns)

@@ -13,10 +13,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs import addition, little_merge, lone_reads, merge
-from spark_jobs.addition import Base, is_addition
+from spark_jobs.addition import is_addition
 from spark_jobs.lake import Lake, open_table, read_losses
 from spark_jobs.rounds import Round, merge_until
 from spark_jobs.stretch import Stretch
+from spark_jobs.table_before import Base
 from tests.spark.log_writer import LogWriter
 from tests.spark.oracle import HOLE
 from tests.spark.recorded_log import RecordedLog, read_texts

@@ -10,6 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -84,6 +85,14 @@ def test_a_table_typed_by_arrow_is_the_one_that_spark_would_write(
     assert (told.typed, told.moved) == (3, 3)
     assert len(found[0]) == len(rows)
     assert found[0] == found[1]
+
+
+def test_tasks_find_what_they_need_loaded(spark: SparkSession) -> None:
+    parents = spark.sparkContext.parallelize([0], 1).map(
+        lambda _: psutil.Process().parent().cmdline()
+    )
+    ((*_, daemon, _worker),) = parents.collect()
+    assert daemon == "spark_jobs.task_daemon"
 
 
 def test_the_files_have_true_bounds(small: SmallLake, spark: SparkSession, told: Told) -> None:

@@ -1,0 +1,29 @@
+"""What a table of the lake has before a merge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jobs.plain_files import read_rows
+from spark_jobs.rows import widen
+from spark_jobs.shapes import Shape
+
+
+@dataclass(frozen=True)
+class Base:
+    """What a table has already, at one version; its rows, in a shape, are read once needed."""
+
+    session: SparkSession
+    path: Path
+    table: DeltaTable
+    shape: Shape
+
+    @cached_property
+    def rows(self) -> DataFrame:
+        """The rows, with the columns that are younger than they."""
+        return widen(read_rows(self.session, self.path, self.table), self.shape)
