@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdc_core.backfill.steps import Begin, End, Watermark
-from cdc_core.backfill.visibility import Memory, Texts, Xids, join_key
+from cdc_core.backfill.visibility import Memory, Snapshot, Texts, Xids, join_key
 from cdc_core.layout import DECODED_SCHEMA
 from cdc_core.spooled import Chunk
 from cdc_core.vocabulary import Operation, Relation
@@ -111,14 +111,12 @@ class Remembering:
         if kept is None or kept.memory.is_void or kept.table != str(chunk.relation.table):
             return None
         kept.heard_at_us = at_us
-        keys = _take_key(chunk.values, chunk.relation.key)
-        absent = _list_absent(chunk, keys)
-        absent_keys = _take_key(absent, chunk.relation.key)
-        values = _keep(chunk.values, kept.memory.find_current(step.snapshot, keys))
-        absent = _keep(absent, kept.memory.find_current(step.snapshot, absent_keys))
+        key = chunk.relation.key
+        values = _keep_current(chunk.values, key, kept.memory, step.snapshot)
+        absent = _keep_current(_list_absent(chunk), key, kept.memory, step.snapshot)
         kept.memory.forget(step.oldest)
         rows = _make_entries(chunk.relation, values, absent)
-        return Admitted(rows, len(values), len(keys) - len(values))
+        return Admitted(rows, len(values), len(chunk.values) - len(values))
 
 
 def _remember(memory: Memory, rows: pa.RecordBatch, xids: Xids, key: tuple[int, ...]) -> None:
@@ -140,11 +138,17 @@ def _take_key(values: pa.ListArray | pa.ChunkedArray, key: tuple[int, ...]) -> T
     return join_key([pc.list_element(values, index) for index in key])
 
 
-def _keep(rows: pa.ChunkedArray, is_kept: npt.NDArray[np.bool_]) -> pa.ChunkedArray:
-    return rows if is_kept.all() else rows.filter(pa.array(is_kept))
+def _keep_current(
+    rows: pa.ChunkedArray, key: tuple[int, ...], memory: Memory, snapshot: Snapshot
+) -> pa.ChunkedArray:
+    """The rows that are not stale; where nothing is remembered, their keys are not looked at."""
+    if memory.is_empty:
+        return rows
+    is_current = memory.find_current(snapshot, _take_key(rows, key))
+    return rows if is_current.all() else rows.filter(pa.array(is_current))
 
 
-def _list_absent(chunk: Chunk, found: Texts) -> pa.ChunkedArray:
+def _list_absent(chunk: Chunk) -> pa.ChunkedArray:
     """The keys that a chunk was asked for and has no row of, each as a row without other values."""
     if not chunk.asked:
         return chunk.values.slice(0, 0)
@@ -153,7 +157,7 @@ def _list_absent(chunk: Chunk, found: Texts) -> pa.ChunkedArray:
     for row, texts in zip(rows, chunk.asked, strict=True):
         for index, text in zip(key, texts, strict=True):
             row[index] = text
-    asked = pa.chunked_array([rows], chunk.values.type)
+    found, asked = _take_key(chunk.values, key), pa.chunked_array([rows], chunk.values.type)
     return asked.filter(pc.invert(pc.is_in(_take_key(asked, key), value_set=found)))
 
 

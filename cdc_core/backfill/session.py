@@ -49,8 +49,9 @@ _logger = logging.getLogger("walgate.backfill")
 class Told:
     """Who is told what comes of a session.
 
-    `require_wanted` raises where it is wanted no more; `on_held` has the reason for which nothing
-    is read, None once there is none.
+    `require_wanted` raises where it is wanted no more; `on_chunks` has those that the log has taken
+    since the last call, and is called again soon, without any; `on_held` has the reason for which
+    nothing is read, None once there is none.
     """
 
     require_wanted: Callable[[], None]
@@ -267,8 +268,7 @@ class Session:
                 elif left := self._reading.record_staged(said["memory"], number, attempt):
                     size, seconds = left.size, left.seconds
                     chunks.append(read_staged_chunk(said, staged, size=size, seconds=seconds))
-        if chunks:
-            self._told.on_chunks(chunks)
+        self._told.on_chunks(chunks)
 
     def _show_life_again(self) -> None:
         if time.monotonic() - self._said_at >= _SIGN_OF_LIFE_S:

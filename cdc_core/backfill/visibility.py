@@ -84,6 +84,11 @@ class Memory:
         """Bytes that are remembered."""
         return sum(xids.nbytes + keys.nbytes for xids, keys in self._changed)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is remembered that a snapshot could fail to see."""
+        return not self.is_void and not self._changed and not self._emptied
+
     def remember(self, xids: Xids, keys: pa.StringArray) -> None:
         """Remember keys, each with the transaction that changed it."""
         if len(xids) and not self.is_void:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -39,6 +40,8 @@ from cdc_core.vocabulary import Lsn
 _KEYS_AT_ONCE = 1000
 _PAUSED_LOOK_S = 0.2
 _AGAIN_S = 2.0
+# Each time is a commit and a file more, and the log itself knows what it has.
+_RECORD_S = 1.0
 
 _logger = logging.getLogger("walgate.backfill")
 
@@ -83,6 +86,8 @@ class Backfill:
         self._orders: Orders | None = None
         self._order: BackfillState | None = None
         self._begun: Begun | None = None
+        self._unrecorded: list[StagedChunk] = []
+        self._recorded_at = 0.0
         self.progress = Progress("")
 
     def run(self) -> BackfillState:
@@ -191,6 +196,7 @@ class Backfill:
             elif self._begun.start.epoch != start.epoch:
                 return None
             session.read(Plan(staged=self._find_staged(self._begun)))
+            self._record_chunks()
             swept = None
             if resolved.unswept is None:
                 swept = session.sweep(self._begun.start)
@@ -205,6 +211,7 @@ class Backfill:
             return None
         finally:
             session.end()
+            self._record_chunks()
         whole = swept if resolved.scope.is_whole else None
         self._record_state(BackfillState.DONE, swept=whole)
         return BackfillState.DONE
@@ -299,5 +306,13 @@ class Backfill:
         for chunk in chunks:
             self.progress = self.progress.add(chunk)
             self._on_progress(self.progress)
-        if self._begun is not None:
-            self._ledger.record_chunks(self._begun, chunks)
+        self._unrecorded += chunks
+        if time.monotonic() - self._recorded_at >= _RECORD_S:
+            self._record_chunks()
+
+    def _record_chunks(self) -> None:
+        """Put on record what the log has taken and is not yet."""
+        if self._begun is not None and self._unrecorded:
+            self._ledger.record_chunks(self._begun, self._unrecorded)
+            self._recorded_at = time.monotonic()
+        self._unrecorded = []

@@ -19,7 +19,7 @@ _FIRST_NOT_ASCII = 0x80
 _Places = npt.NDArray[np.int64]
 
 
-def parse_copied(data: bytes | bytearray) -> pa.StringArray:
+def parse_copied(data: bytes | memoryview) -> pa.StringArray:
     """The texts of all values, row after row; NULL is null.
 
     Raises: ArrowInvalid where a text is not UTF-8.

@@ -23,7 +23,7 @@ from cdc_core.protocol.messages import AnnouncedColumn, Announcement
 from cdc_core.settings import SourceSettings
 from cdc_core.source.catalog import complete_relation
 from cdc_core.source.connection import open_connection, source_errors
-from cdc_core.source.copying import copy_out
+from cdc_core.source.copying import copy_out, widen_buffer
 from cdc_core.source.key_order import find_unordered
 from cdc_core.source.membership import read_membership
 from cdc_core.source.published_tables import PublishedTable, read_published_tables
@@ -150,7 +150,7 @@ class OpenRead:
         )
         pieces: list[pa.ListArray] = []
 
-        def take(data: bytearray) -> None:
+        def take(data: memoryview) -> None:
             pieces.append(_parse_rows(data, len(columns), self.relation.table))
 
         with source_errors(f"read {self.relation.table}"):
@@ -177,6 +177,7 @@ class ChunkReader:
             with source_errors(f"read {table}"):
                 # To look at the catalog takes locks too.
                 self._connection.execute(_SETTINGS)
+                widen_buffer(self._connection)
             self._published = _find_published(self._connection, source, table)
             if scope.where is None and self._published.row_filter is None:
                 self._connection.execute(_IN_ORDER)
@@ -322,7 +323,7 @@ def _announce(
     )
 
 
-def _parse_rows(data: bytearray, width: int, table: TableName) -> pa.ListArray:
+def _parse_rows(data: memoryview, width: int, table: TableName) -> pa.ListArray:
     try:
         texts = parse_copied(data)
     except pa.ArrowInvalid as exc:

@@ -5,6 +5,7 @@ The driver's own reading of rows takes several times as long as all that is done
 
 from __future__ import annotations
 
+import io
 import select
 import sys
 from collections.abc import Callable
@@ -16,16 +17,27 @@ from psycopg import pq, sql
 # What is done with a piece finds it in the processor's cache, and the memory of the one before it:
 # a chunk as a whole costs more in pages that the system hands out and takes back than in reading.
 _PIECE_BYTES = 256 << 10
+# A call of the system takes as much, where as much has arrived; of itself libpq asks for 16 KB.
+_BUFFER_BYTES = 256 << 10
 
 
 class _Enough(Exception):
     """As many bytes were read as may be."""
 
 
+def widen_buffer(connection: psycopg.Connection) -> None:
+    """Have a connection take more at a time of what arrives. Raises: psycopg.Error.
+
+    Its buffer grows to the largest message, and stays. Source: libpq, fe-misc.c,
+    `pqCheckInBufferSpace`.
+    """
+    connection.execute("select repeat(' ', %s)", (_BUFFER_BYTES,))
+
+
 def copy_out(
     connection: psycopg.Connection,
     query: sql.Composed,
-    take: Callable[[bytearray], None],
+    take: Callable[[memoryview], None],
     *,
     most_bytes: int | None = None,
 ) -> bool:
@@ -34,7 +46,7 @@ def copy_out(
     Say whether that was all of it. Where it is more than so many bytes, the row at which that was
     passed is the last. What is cut off leaves lock and snapshot as they are. Raises: psycopg.Error.
     """
-    rows, taken = bytearray(), 0
+    rows, held, taken = io.BytesIO(), 0, 0
     is_whole = False
     most = sys.maxsize if most_bytes is None else most_bytes
     # A savepoint: the statement that is cut off fails.
@@ -45,25 +57,26 @@ def copy_out(
         cursor.copy(query),
     ):
         pgconn = connection.pgconn
-        get = pgconn.get_copy_data
+        get, write = pgconn.get_copy_data, rows.write
         enough = min(_PIECE_BYTES, most)
         while True:
             size, row = get(1)
             if size > 0:
-                rows += row
-                if len(rows) >= enough:
-                    taken += len(rows)
-                    take(rows)
+                held += write(row)
+                if held >= enough:
+                    taken += held
+                    take(rows.getbuffer()[:held])
                     if taken >= most:
                         raise _Enough
-                    rows, enough = bytearray(), min(_PIECE_BYTES, most - taken)
+                    rows.seek(0)
+                    held, enough = 0, min(_PIECE_BYTES, most - taken)
             elif size == 0:
                 select.select([pgconn.socket], [], [])
                 pgconn.consume_input()
             else:
                 break
         _finish(pgconn)
-        take(rows)
+        take(rows.getbuffer()[:held])
         is_whole = True
     return is_whole
 

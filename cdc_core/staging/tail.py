@@ -49,9 +49,25 @@ class Tail:
     def read(self) -> Iterator[Staged]:
         """What was committed since the last call. Raises: StagingError."""
         with staging_errors("read the log's newest commits"):
-            is_ours = pc.field("op").isin(_OPERATIONS)
             for path in self._commits.read_added():
-                yield from _take(pq.read_table(path, columns=_COLUMNS, filters=is_ours))
+                yield from _take(_read_told(path))
+
+
+def _read_told(path: Path) -> pa.Table:
+    """The marks and sweeps of a file; where a row group has none, its operations alone are read."""
+    with pq.ParquetFile(path, read_dictionary=["op"]) as file:
+        groups = [
+            index
+            for index in range(file.num_row_groups)
+            if _has_told(file.read_row_group(index, columns=["op"], use_threads=False))
+        ]
+        rows = file.read_row_groups(groups, columns=_COLUMNS, use_threads=False)
+    return rows.filter(pc.field("op").cast(pa.string()).isin(_OPERATIONS))
+
+
+def _has_told(group: pa.Table) -> bool:
+    held = {op for chunk in group.column("op").chunks for op in chunk.dictionary.to_pylist()}
+    return not held.isdisjoint(_OPERATIONS)
 
 
 def _take(rows: pa.Table) -> Iterator[Staged]:

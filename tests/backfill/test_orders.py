@@ -90,9 +90,11 @@ def make_table(database: Database) -> None:
     database.execute(f"insert into t select i, 'old' from generate_series(1, {ROWS}) i")
 
 
+@pytest.mark.parametrize("record_s", [0, 3600])
 def test_a_backfill_is_paused_resumed_cancelled_and_run_for_the_rest(
-    pipeline: Pipeline, database18: Database
+    pipeline: Pipeline, database18: Database, monkeypatch: pytest.MonkeyPatch, record_s: int
 ) -> None:
+    monkeypatch.setattr("cdc_core.backfill.worker._RECORD_S", record_s)
     make_table(database18)
     said: list[Answer] = []
     worker = Worker(pipeline, {4: lambda: said.append(order(pipeline, "pause", "public.t"))})
@@ -126,7 +128,8 @@ def test_a_backfill_is_paused_resumed_cancelled_and_run_for_the_rest(
     keys = [row["values"][0] for row in read_changes(pipeline.root, "public.t", "read")]
     assert len(keys) == len(set(keys)), "what was brought was read again"
     assert len(brought) < len(keys)
-    assert read_status(pipeline)["state"] == "done"
+    told = read_status(pipeline)
+    assert (told["state"], told["rows"]) == ("done", ROWS)
 
 
 def test_a_paused_backfill_whose_process_ends_stays_paused_until_it_is_run(

@@ -41,7 +41,7 @@ def test_what_is_simple_is_read_as_beside_what_is_not(rows: list[tuple[str | Non
     simple = parse_copied(data)
     assert simple.to_pylist() == [text for row in rows for text in row]
     for hard in ("\\\\\t\\N\n", "\\\\N\té\n", "\\N\té\n"):
-        beside = parse_copied(bytearray(data + hard.encode()))
+        beside = parse_copied(data + hard.encode())
         beside.validate(full=True)
         assert beside.slice(0, len(simple)).equals(simple)
 

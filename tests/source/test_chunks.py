@@ -49,6 +49,20 @@ def read_all(opened: OpenRead, size: int) -> list[tuple[str | None, ...]]:
         low = high
 
 
+def test_rows_that_come_in_many_pieces_are_whole(database: Database, read: Read) -> None:
+    database.execute("create table t (id int primary key, v text)")
+    database.execute(
+        "insert into t select i, repeat(chr(97 + i % 26), case i when 500 then 1000000"
+        " else i * 7919 % 1500 end) from generate_series(1, 3000) i"
+    )
+    expected = [(str(key), text) for key, text in database.query("select * from t order by id")]
+    assert read_all(read("t"), 2999) == expected
+    values, is_whole = read("t").read_rows(["id", "v"], low=None, high=None, most_bytes=1_200_000)
+    assert not is_whole
+    assert [tuple(row) for row in values.to_pylist()] == expected[: len(values)]
+    assert values.nbytes > 1_200_000
+
+
 def test_every_value_comes_as_copy_writes_it(database: Database, read: Read) -> None:
     database.execute(
         "create table t (a text, b int, c bool, d char(5), e bytea, f text, primary key (b, a))"

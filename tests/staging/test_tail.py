@@ -1,0 +1,85 @@
+"""The tail of the log tells of its newest marks and sweeps, wherever they stand in a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.transaction import AddAction
+
+from cdc_core.layout import CHANGES_SCHEMA
+from cdc_core.staging.parts import PartWriter
+from cdc_core.staging.tail import Tail
+from cdc_core.vocabulary import Operation
+
+
+def make_entries(first: int, operations: list[Operation]) -> pa.Table:
+    """Make entries of one transaction with seqs from `first` on."""
+    rows = [
+        {
+            "epoch": 1,
+            "commit_lsn": 500,
+            "seq": seq,
+            "end_lsn": 600,
+            "xid": 7,
+            "committed_at": 0,
+            "table": None if operation is Operation.MARK else "public.t",
+            "relation_version": 1,
+            "op": operation.value,
+            "detail": f"of {seq}" if operation in {Operation.MARK, Operation.SWEEP} else None,
+        }
+        for seq, operation in enumerate(operations, first)
+    ]
+    return pa.Table.from_pylist(rows, schema=CHANGES_SCHEMA)
+
+
+def extend(root: Path, *groups: list[Operation]) -> None:
+    """Commit one file more, of a row group for each of some lists of operations."""
+    folder = root / "staging" / "changes"
+    if not folder.exists():
+        write_deltalake(folder, CHANGES_SCHEMA.empty_table())
+    writer, first = PartWriter(folder), 0
+    for group in groups:
+        writer.write(make_entries(first, group))
+        first += len(group)
+    part = writer.finish()
+    action = AddAction(
+        part.path.name, part.path.stat().st_size, {}, 0, data_change=True, stats=part.statistics()
+    )
+    DeltaTable(folder).create_write_transaction([action], "append", CHANGES_SCHEMA)
+
+
+def test_marks_and_sweeps_of_any_row_group_are_told_once(tmp_path: Path) -> None:
+    read, mark, sweep = Operation.READ, Operation.MARK, Operation.SWEEP
+    extend(tmp_path, [mark])
+    tail = Tail(tmp_path)
+    assert list(tail.read()) == []
+    extend(tmp_path, [mark, read, read], [read, read], [read, sweep, read, mark])
+    extend(tmp_path, [read])
+    assert [(told.position.seq, told.detail) for told in tail.read()] == [
+        (0, "of 0"),
+        (6, "of 6"),
+        (8, "of 8"),
+    ]
+    assert list(tail.read()) == []
+
+
+def test_of_row_groups_without_any_nothing_more_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extend(tmp_path, [Operation.READ])
+    tail = Tail(tmp_path)
+    extend(tmp_path, [Operation.READ] * 3, [Operation.READ, Operation.MARK], [Operation.INSERT])
+    asked: list[list[int]] = []
+    of_file = pq.ParquetFile.read_row_groups
+
+    def read_row_groups(file: pq.ParquetFile, groups: list[int], **options: object) -> pa.Table:
+        asked.append(groups)
+        return of_file(file, groups, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_groups", read_row_groups)
+    assert [told.position.seq for told in tail.read()] == [4]
+    assert asked == [[1]]
