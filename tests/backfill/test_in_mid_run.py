@@ -190,4 +190,5 @@ def test_a_table_at_an_lsn_is_the_source_in_mid_run(
     assert [look.known.is_whole for look in looking.looks] == [False, False, False, True]
     assert all(look.known.keys for look in looking.looks)
     assert done.stale or not is_guarded, "no row changed while it was read"
-    assert (wrong_looks == 0) == (wrong_steps == 0) == is_guarded
+    # A stale row that is changed once more is right again: a few looks may miss what steps do not.
+    assert (wrong_looks + wrong_steps == 0) == is_guarded
