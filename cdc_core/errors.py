@@ -82,10 +82,6 @@ class WrongServer(SourceError):
     """The server behind the address does not have the history that staging holds."""
 
 
-class ReplicaIdentityMissing(SourceError):
-    """A table's rows cannot be identified in the stream."""
-
-
 class ProtocolError(WalgateError):
     """The replication stream broke its own rules."""
 
@@ -123,16 +119,8 @@ class StagingError(WalgateError):
     """The log could not be read or written."""
 
 
-class CoordinationError(WalgateError):
-    """Redis refused or went away; never fatal for capture."""
-
-
 class MergeError(WalgateError):
     """The log could not be merged into a table."""
-
-
-class SchemaConflict(MergeError):
-    """Changes do not fit the table they are for."""
 
 
 class LakeError(WalgateError):

@@ -48,11 +48,6 @@ class Lsn(int):
         """Postgres' text form unless a format is asked for."""
         return format(int(self), spec) if spec else str(self)
 
-    @property
-    def sort_key(self) -> str:
-        """Zero-padded hex, for names that must sort as the LSN does."""
-        return f"{int(self):016x}"
-
 
 class Operation(StrEnum):
     """What an entry of the log does."""

@@ -63,13 +63,11 @@ class Marker:
         *,
         progress: Progress,
         heartbeat_s: float,
-        term: int | None,
     ) -> None:
         """Start the thread."""
         self._connect = connect
         self._progress = progress
         self._heartbeat_s = heartbeat_s
-        self._term = term
         self._requests: list[str] = []
         self._wake = threading.Event()
         self._stopping = False
@@ -147,5 +145,5 @@ class Marker:
             self._emit(connection, uuid.uuid4().hex)
 
     def _emit(self, connection: MarkConnection, mark: str) -> None:
-        connection.emit_mark(json.dumps({"mark": mark, "term": self._term}))
+        connection.emit_mark(json.dumps({"mark": mark}))
         self._marked_at = time.monotonic()

@@ -228,7 +228,6 @@ def _stream(run: _Run, source: Source, log: ChangeLog, start: _Start, progress: 
             partial(MarkConnection, settings.source),
             progress=progress,
             heartbeat_s=settings.capture.heartbeat_seconds,
-            term=term,
         ),
         progress=progress,
         settings=settings.capture,

@@ -1,4 +1,4 @@
-"""The lease: a term number for each capture run, its live figures and its wake-ups, in Redis.
+"""The live figures of the running capture, a number for its run, and its wake-ups, in Redis.
 
 Everything here may be emptied, stopped or put back from an old copy at any moment. Nothing is
 fenced or dropped by it: staging and the slot decide.
@@ -14,7 +14,6 @@ import redis
 from cdc_core.coordination.connection import open_redis
 from cdc_core.coordination.live import Figures
 from cdc_core.settings import RedisSettings
-from cdc_core.vocabulary import Lsn
 
 # Figures older than this are of a run that is gone.
 _FIGURES_TTL_S = 30
@@ -32,7 +31,7 @@ class Lease:
         self._is_up = True
 
     def take_term(self) -> int | None:
-        """The next term; it tells a worker which capture run it talks to."""
+        """The next term: the number under which this run shows its figures."""
         try:
             return int(self._redis.incr(f"{self._prefix}:term"))
         except redis.RedisError as exc:
@@ -40,15 +39,11 @@ class Lease:
             return None
 
     def publish(self, figures: Figures) -> bool:
-        """Show the figures, add the commit to the recent ones and wake those who wait for it."""
-        staged = Lsn.parse(figures.staged_lsn)
+        """Show the figures and wake those who wait for a commit."""
         try:
             pipeline = self._redis.pipeline(transaction=False)
             pipeline.hset(f"{self._prefix}:live", mapping=dict[Any, Any](figures.to_fields()))
             pipeline.expire(f"{self._prefix}:live", _FIGURES_TTL_S)
-            pipeline.zadd(f"{self._prefix}:commits", {staged.sort_key: float(staged)})
-            # What is below the staged LSN is confirmed; one commit says "landed up to here".
-            pipeline.zremrangebyscore(f"{self._prefix}:commits", "-inf", f"({float(staged)}")
             pipeline.publish(f"{self._prefix}:staged", figures.staged_lsn)
             pipeline.execute()
         except redis.RedisError as exc:

@@ -95,7 +95,6 @@ class Run:
                 lambda: MemoryMarks(self.stream),
                 progress=self.progress,
                 heartbeat_s=60.0,
-                term=None,
             ),
             progress=self.progress,
             settings=CaptureSettings.model_validate(settings or {}),

@@ -64,10 +64,10 @@ def test_a_requested_mark_is_emitted_with_its_term_even_if_the_run_ends_at_once(
     progress: Progress,
 ) -> None:
     server = Server()
-    marker = Marker(server.connect, progress=progress, heartbeat_s=60.0, term=4)
+    marker = Marker(server.connect, progress=progress, heartbeat_s=60.0)
     mark = marker.request()
     marker.finish()
-    assert server.marks == [{"mark": mark, "term": 4}]
+    assert server.marks == [{"mark": mark}]
     assert server.closed == 1
 
 
@@ -75,7 +75,7 @@ def test_a_server_that_is_away_for_a_while_gets_the_mark_once(
     progress: Progress, markers: list[Marker]
 ) -> None:
     server = Server(SourceError("away", fix="wait", retry=Retry.LATER))
-    markers.append(Marker(server.connect, progress=progress, heartbeat_s=60.0, term=None))
+    markers.append(Marker(server.connect, progress=progress, heartbeat_s=60.0))
     mark = markers[0].request()
     wait_for(lambda: server.marks, DEADLINE_S, "the mark")
     markers[0].require_alive()
@@ -90,7 +90,7 @@ def test_the_death_of_the_marker_is_seen(
     progress: Progress, markers: list[Marker], failure: Exception
 ) -> None:
     server = Server(failure)
-    markers.append(Marker(server.connect, progress=progress, heartbeat_s=60.0, term=None))
+    markers.append(Marker(server.connect, progress=progress, heartbeat_s=60.0))
     wait_for(lambda: markers[0].failure, DEADLINE_S, "the marker to die")
     with pytest.raises(type(failure)):
         markers[0].require_alive()
@@ -100,7 +100,7 @@ def test_a_source_that_moves_while_nothing_is_staged_is_marked_and_one_at_rest_i
     progress: Progress, markers: list[Marker]
 ) -> None:
     server = Server()
-    markers.append(Marker(server.connect, progress=progress, heartbeat_s=0.05, term=None))
+    markers.append(Marker(server.connect, progress=progress, heartbeat_s=0.05))
     with pytest.raises(DeadlineMissedError):
         wait_for(lambda: server.marks, 0.5, "a mark that should not come")
     server.current = 1 << 20

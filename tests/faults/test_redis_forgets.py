@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.deadline import wait_for
-from tests.fix_pipeline import DEADLINE_S, Pipeline
+from tests.fix_pipeline import Pipeline
 from tests.fix_redis import RedisServer
 from tests.load import prepare, running_load
 from tests.postgres_server import Database
@@ -51,30 +50,6 @@ def test_f09_redis_may_lose_everything_in_mid_run(
     assert pipeline.require_truth() > 100
 
 
-@pytest.mark.soak
-def test_f10_trimming_redis_too_far_changes_nothing(
-    pipeline: Pipeline, redis_server: RedisServer
-) -> None:
-    """Nothing is read back from what is trimmed, whatever has been merged or confirmed."""
-    database, commits = pipeline.database, f"walgate:{pipeline.slot}:commits"
-    database.execute("create table orders (id bigserial primary key, note text)")
-    with redis.from_url(redis_server.url, decode_responses=True) as client:
-        child = pipeline.start_streaming()
-        for number in range(3):
-            database.execute("insert into orders (note) values ('x')")
-            pipeline.wait_until_staged(pipeline.current_lsn())
-            wait_for(lambda: client.zcard(commits), DEADLINE_S, "the commit to be shown")
-            # All of it, then more than there will ever be.
-            client.zremrangebyrank(commits, 0, -1)
-            client.zremrangebyscore(commits, "-inf", "+inf")
-            assert client.zcard(commits) == 0, number
-        child.kill()
-        client.delete(commits)
-        database.execute("insert into orders (note) values ('y')")
-        pipeline.catch_up()
-    assert pipeline.require_truth() == 4
-
-
 def test_history_30_what_redis_says_has_landed_is_never_believed(
     pipeline: Pipeline, redis_server: RedisServer
 ) -> None:
@@ -85,7 +60,6 @@ def test_history_30_what_redis_says_has_landed_is_never_believed(
     ahead = pipeline.current_lsn() + (1 << 30)
     with redis.from_url(redis_server.url, decode_responses=True) as client:
         prefix = f"walgate:{pipeline.slot}"
-        client.zadd(f"{prefix}:commits", {f"{ahead:016x}": float(ahead)})
         client.hset(f"{prefix}:live", "staged_lsn", f"0/{ahead:X}")
         client.set(f"{prefix}:term", "not a number")
     database.execute("insert into orders (note) values ('b')")
