@@ -18,6 +18,7 @@ from cdc_core.errors import LakeError, Retry
 from cdc_core.vocabulary import Lsn, TableName
 from spark_jobs.backfilled import Lack, read_backfilled
 from spark_jobs.changes import read_log
+from spark_jobs.cut_plan import needs_fold
 from spark_jobs.lake import Bound, Lake, find_bound, open_table, require_epochs
 from spark_jobs.ledger import Cut, find_cut, read_states
 from spark_jobs.log_files import LogFiles
@@ -105,8 +106,10 @@ def table_at(
     if is_newest:
         version, low = _find_newest(lake, table, at, version, low)
     base = None if version is None else _read_version(session, lake, table, version)
-    if cut is not None and at == cut.bound and base is not None and not is_newest:
-        return Reading(base, low or at, _find_halt(lake, cut, name), lack)
+    if cut is not None and low is not None and base is not None and not is_newest:
+        halt = _find_halt(lake, cut, name) if at == cut.bound else None
+        if not needs_fold(low, at, is_halted=halt is not None):
+            return Reading(base, low, halt, lack)
     files = LogFiles.open(lake)
     assert files is not None
     log = read_log(session, files, low, at)

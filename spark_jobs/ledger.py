@@ -18,6 +18,7 @@ import pyarrow.dataset as ds
 from deltalake import write_deltalake
 
 from cdc_core.vocabulary import Lsn, TableName
+from spark_jobs.cut_plan import Place
 from spark_jobs.lake import Bound, Lake, open_table
 
 _VERSIONS = pa.map_(pa.string(), pa.int64())
@@ -70,6 +71,14 @@ class Cut:
     merged: dict[str, Bound] = field(default_factory=dict)
     halted: tuple[str, ...] = ()
     partial: tuple[str, ...] = ()
+
+    @property
+    def places(self) -> dict[str, Place]:
+        """Where each table is, by quoted name."""
+        return {
+            table: Place(self.merged.get(table, self.bound), self.versions.get(table))
+            for table in self.versions.keys() | self.merged.keys()
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc_core.crash_points import reach
-from cdc_core.vocabulary import Lsn, Operation, Position, Relation, TableName
+from cdc_core.vocabulary import Operation, Position, Relation, TableName
 from spark_jobs.backfilled import read_backfilled
 from spark_jobs.backlog import choose_cut
 from spark_jobs.changes import is_after, read_log
+from spark_jobs.cut_plan import Place, name_places
 from spark_jobs.failures import Failures
 from spark_jobs.lake import Bound, Epoch, Lake, find_bound, open_table, require_epochs
 from spark_jobs.ledger import (
@@ -171,10 +172,9 @@ def _is_over(stop: threading.Event | None, deadline: float | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """Where a table stands after a round."""
+    """Where a table is after a round, what was done to it, and why it stops there."""
 
-    bound: Bound
-    version: int | None
+    place: Place
     merged: Merged | None
     halt: Halt | None
 
@@ -206,7 +206,8 @@ class _Start:
     def is_news(self, table: str, result: _Result) -> bool:
         """Whether a table stands elsewhere than by the newest cut."""
         was_halted = self.cut is not None and table in self.cut.halted
-        return result.bound != self.find_merged(table) or (result.halt is not None) != was_halted
+        is_moved = result.place.bound != self.find_merged(table)
+        return is_moved or (result.halt is not None) != was_halted
 
 
 def _find_behind(cut: Cut | None) -> set[str]:
@@ -238,7 +239,9 @@ def _merge_round(
             if (chosen is not None and table not in chosen) or table in passed:
                 continue
             with failures.apart(table):
-                results[table] = _merge_table(start, table, log, cut)
+                result = _merge_table(start, table, log, cut)
+                if result is not None:
+                    results[table] = result
     if cut == start.low and not any(start.is_news(table, r) for table, r in results.items()):
         return None
     halted = _write_states(start.lake, results)
@@ -259,12 +262,17 @@ def _merge_round(
     return merged, written
 
 
-def _merge_table(start: _Start, table: str, log: RoundLog, cut: Bound) -> _Result:
-    """Merge what a table has up to a cut; `log` is what is above the newest cut."""
+def _merge_table(start: _Start, table: str, log: RoundLog, cut: Bound) -> _Result | None:
+    """Merge what a table has up to a cut; `log` is what is above the newest cut.
+
+    None where the table is beyond the cut already, by a longer round that died before its own.
+    """
     name = TableName.parse(table)
     with start.lake.lock_table(table, jvm=find_jvm(start.session)):
         delta = open_table(start.lake.locate(name))
         own = None if delta is None else find_bound(delta, start.epochs)
+        if own is not None and own > cut:
+            return None
         low = max(filter(None, (own, start.find_merged(table))), default=None)
         if low != start.low:
             log = RoundLog(start.session, start.log, low, cut, table=table)
@@ -286,11 +294,11 @@ def _merge_table(start: _Start, table: str, log: RoundLog, cut: Bound) -> _Resul
         version = None if delta is None else delta.version()
         if stretch.is_empty:
             bound = stretch.upper if low is None else max(low, stretch.upper)
-            return _Result(bound, version, None, stretch.halt)
+            return _Result(Place(bound, version), None, stretch.halt)
         epoch = next(epoch for epoch in start.epochs if epoch.number == stretch.upper.epoch)
         whole = log if stretch is plotted else None
         merged = merge_stretch(start.session, start.lake, epoch, stretch, there=delta, log=whole)
-        return _Result(stretch.upper, merged.version, merged, stretch.halt)
+        return _Result(Place(stretch.upper, merged.version), merged, stretch.halt)
 
 
 def _has_sweep(spans: list[Span]) -> bool:
@@ -323,7 +331,7 @@ def _write_states(lake: Lake, results: dict[str, _Result]) -> dict[str, Halt]:
             HALTED,
             result.halt.reason,
             result.halt.fix,
-            result.bound,
+            result.place.bound,
             curable=result.halt.curable,
         )
         for table, result in results.items()
@@ -348,14 +356,14 @@ def _write_cut(
     halted: Collection[str],
     spans: list[Span],
 ) -> Cut:
-    behind = _find_behind(start.cut)
-    merged = dict.fromkeys(start.cut.merged if start.cut else (), cut)
-    for table in touched | behind:
-        # What was not merged in this round stays where it was.
-        merged[table] = start.find_merged(table) or Bound(start.epochs[0].number, Lsn(0))
-    merged |= {table: result.bound for table, result in results.items()}
-    versions = dict(start.cut.versions) if start.cut else {}
-    versions |= {t: result.version for t, result in results.items() if result.version is not None}
+    places = name_places(
+        cut,
+        {} if start.cut is None else start.cut.places,
+        {table: result.place for table, result in results.items()},
+        waiting=touched | _find_behind(start.cut),
+    )
+    versions = {t: place.version for t, place in places.items() if place.version is not None}
+    merged = {table: place.bound for table, place in places.items()}
     committed = max((span.committed_at for span in spans), default=None)
     if committed is None and start.cut is not None:
         committed = start.cut.committed_at
