@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdc_core.backfill.steps import Begin, End, Watermark
+from cdc_core.backfill.steps import Alive, Begin, End, Watermark
 from cdc_core.backfill.visibility import Memory, Snapshot, Texts, Xids, join_key
 from cdc_core.layout import DECODED_SCHEMA
 from cdc_core.spooled import Chunk
@@ -66,12 +66,21 @@ class Remembering:
         return sum(kept.memory.size for kept in self._kept.values())
 
     def begin(self, step: Begin, *, at_us: int) -> None:
-        """Remember what changes in a table from here on; again, it says that the worker lives."""
-        kept = self._kept.get(step.memory)
-        if kept is not None:
-            kept.heard_at_us = at_us
-        elif len(self._kept) < _MOST_MEMORIES:
+        """Remember what changes in a table from here on; a known memory stays as it is."""
+        if step.memory not in self._kept and len(self._kept) < _MOST_MEMORIES:
             self._kept[step.memory] = _Kept(step.table, Memory(), at_us)
+
+    def renew(self, step: Alive, *, at_us: int) -> bool:
+        """Keep the memory of a worker that lives; False if there is none.
+
+        Nothing is made: what changed before this step would be missing in a new memory, and a
+        watermark that names it would let stale rows in.
+        """
+        kept = self._kept.get(step.memory)
+        if kept is None:
+            return False
+        kept.heard_at_us = at_us
+        return True
 
     def end(self, step: End) -> None:
         """Forget a memory."""

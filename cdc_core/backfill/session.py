@@ -16,14 +16,12 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-import numpy as np
-
 from cdc_core.backfill.chunk_size import ChunkSize
 from cdc_core.backfill.plan import Plan
 from cdc_core.backfill.reading import Reading, Wanted, hold_relation
 from cdc_core.backfill.results import read_said, read_staged_chunk
 from cdc_core.backfill.sharing import Sharing
-from cdc_core.backfill.steps import Begin, End, Step, Sweep, format_step
+from cdc_core.backfill.steps import Alive, Begin, End, Step, Sweep, format_step
 from cdc_core.backfill.visibility import Snapshot
 from cdc_core.crash_points import reach
 from cdc_core.errors import Retry, WalgateError
@@ -101,21 +99,23 @@ class Session:
     def begin(self) -> Position:
         """Have capture remember from here on; wait until all that came before can be seen.
 
+        A change whose commit record precedes the Begin in the WAL is not remembered, so a chunk
+        must see it. Its transaction has an id below one that is taken after the Begin has
+        committed; the ids that a snapshot lists as running are not enough, since a transaction at
+        or above its xmax may be committed in the WAL and not be visible yet.
+
         Raises, as all of these: EpochOver.
         """
         self._memory, self._remembered_from = uuid.uuid4().hex, None
-        self._show_life()
-        snapshot = Snapshot.parse(self._steps.read_snapshot())
-        self._await(lambda: self._remembered_from is not None, "capture to take up the backfill")
-        before = np.array(sorted(snapshot.running), np.int64)
-
-        def are_seen() -> bool:
-            now = Snapshot.parse(self._steps.read_snapshot())
-            return bool(now.sees(before).all())
-
-        names = ", ".join(str(xid) for xid in before[:5])
-        self._await(are_seen, f"transactions {names} to end, which were open before it")
         self._is_forgotten = False
+        self._emit(Begin(self._backfill, self._memory, str(self._wanted.table)))
+        after = self._steps.take_xid()
+        self._await(lambda: self._remembered_from is not None, "capture to take up the backfill")
+
+        def have_ended() -> bool:
+            return Snapshot.parse(self._steps.read_snapshot()).sees_all_below(after)
+
+        self._await(have_ended, f"every transaction with an id below {after} to end")
         reach("after_backfill_begun")
         assert self._remembered_from is not None
         self._epoch = self._remembered_from.epoch
@@ -258,6 +258,8 @@ class Session:
                 continue
             if said["step"] == "begin" and said["memory"] == self._memory:
                 self._remembered_from = self._remembered_from or staged.position
+            elif said["step"] == "alive":
+                self._is_forgotten |= said["memory"] == self._memory and "state" in said
             elif said["step"] == "sweep":
                 self._swept, self._swept_lsn = said["state"], staged.end_lsn
             elif said["step"] == "watermark" and self._reading is not None:
@@ -272,11 +274,7 @@ class Session:
 
     def _show_life_again(self) -> None:
         if time.monotonic() - self._said_at >= _SIGN_OF_LIFE_S:
-            self._show_life()
-
-    def _show_life(self) -> None:
-        """Have capture remember, or go on."""
-        self._emit(Begin(self._backfill, self._memory, str(self._wanted.table)))
+            self._emit(Alive(self._backfill, self._memory))
 
     def _emit(self, step: Step) -> None:
         self._steps.emit(format_step(step))

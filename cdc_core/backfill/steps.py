@@ -27,6 +27,14 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True)
+class Alive:
+    """The worker lives, so a memory is kept; one that is gone is not made again."""
+
+    backfill: str
+    memory: str
+
+
+@dataclass(frozen=True, slots=True)
 class Watermark:
     """The high watermark of one attempt at a chunk, written after its rows were read.
 
@@ -57,9 +65,10 @@ class End:
     memory: str
 
 
-Step: TypeAlias = Begin | Watermark | Sweep | End
+Step: TypeAlias = Begin | Alive | Watermark | Sweep | End
 _KINDS: dict[str, type[Step]] = {
     "begin": Begin,
+    "alive": Alive,
     "watermark": Watermark,
     "sweep": Sweep,
     "end": End,

@@ -56,6 +56,10 @@ class Snapshot:
         """Postgres' text form."""
         return f"{self.xmin}:{self.xmax}:{','.join(map(str, sorted(self.running)))}"
 
+    def sees_all_below(self, xid: int) -> bool:
+        """Whether every transaction with an id (64 bits) below this one is committed or gone."""
+        return self.xmin >= xid
+
     def sees(self, xids: Xids) -> npt.NDArray[np.bool_]:
         """Whether each of the stream's transactions, all of them committed, is seen.
 

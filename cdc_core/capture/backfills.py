@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from cdc_core.backfill.remembering import Remembering
-from cdc_core.backfill.steps import Begin, End, Step, Sweep, Watermark
+from cdc_core.backfill.steps import Alive, Begin, End, Step, Sweep, Watermark
 from cdc_core.capture.batches import Runs, Transactions
 from cdc_core.spooled import Chunk, Sweeping
 from cdc_core.vocabulary import Operation, Relation
@@ -65,6 +65,10 @@ class Backfills:
             case Begin():
                 self._remembering.begin(step, at_us=at_us)
                 return Taken(Operation.MARK, detail, patience=_AWAITED)
+            case Alive():
+                if not self._remembering.renew(step, at_us=at_us):
+                    # The worker learns it here, before it has read any more in vain.
+                    return Taken(Operation.MARK, _add(detail, state="void"), patience=_AWAITED)
             case End():
                 self._remembering.end(step)
             case Sweep():

@@ -26,6 +26,17 @@ def read_current_lsn(connection: psycopg.Connection) -> Lsn:
     return Lsn.parse(row[0])
 
 
+def take_xid(connection: psycopg.Connection) -> int:
+    """A transaction id that is larger than every one taken before. Raises: SourceError.
+
+    Source: PostgreSQL documentation, section 9.27.10, pg_current_xact_id.
+    """
+    with source_errors("take a transaction id"):
+        row = connection.execute("select pg_current_xact_id()::text").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
 def read_snapshot(connection: psycopg.Connection) -> str:
     """Which transactions are seen now, in Postgres' text form. Raises: SourceError."""
     with source_errors("read the current snapshot"):

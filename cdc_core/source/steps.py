@@ -31,6 +31,11 @@ class StepConnection:
         with self._lock:
             return marks.read_snapshot(self._connect())
 
+    def take_xid(self) -> int:
+        """A transaction id that is larger than every one taken before. Raises: SourceError."""
+        with self._lock:
+            return marks.take_xid(self._connect())
+
     def estimate_size(self, table: TableName) -> tuple[int, int]:
         """About how many rows a table has, and its bytes on disk. Raises: SourceError."""
         with self._lock:

@@ -18,10 +18,11 @@ import pytest
 from cdc_core.backfill.remembering import Remembering, _Kept
 from cdc_core.backfill.results import Progress
 from cdc_core.backfill.steps import Watermark
-from cdc_core.backfill.visibility import Memory
+from cdc_core.backfill.visibility import Memory, Snapshot
 from cdc_core.capture.loop import Bound
 from cdc_core.capture.run import run_capture
 from cdc_core.settings import Settings, load_settings
+from cdc_core.source import marks
 from cdc_core.source.connection import open_connection
 from cdc_core.spooled import Chunk
 from cdc_core.staging.tail import read_marks
@@ -165,6 +166,63 @@ def test_history_15_a_commit_that_the_capture_before_has_seen_wins_as_well(
     captures[1].finish()
     is_equal = fold(pipeline.root, "public.t") == read_source(waiting, "t")
     assert is_equal == is_guarded
+
+
+@pytest.mark.parametrize("is_guarded", [True, False], ids=["guarded", "without_the_rule"])
+def test_a_commit_of_a_transaction_younger_than_the_begin_is_waited_for(
+    waiting: Database,
+    make_pipeline: Callable[..., Pipeline],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_guarded: bool,
+) -> None:
+    """Its commit record precedes the Begin's, its id follows it: no snapshot lists it."""
+    pipeline = make_pipeline(waiting)
+    held = HeldWriter(waiting)
+    looks: list[str] = []
+
+    def emit(connection: psycopg.Connection, detail: str) -> None:
+        if '"step": "begin"' not in detail or held.thread.ident is not None:
+            _EMIT(connection, detail)
+            return
+        with connection.transaction():
+            connection.execute("select pg_current_xact_id()")
+            held.start()
+            _EMIT(connection, detail)
+
+    def look(connection: psycopg.Connection) -> str:
+        looks.append(_LOOK(connection))
+        return looks[-1]
+
+    monkeypatch.setattr(marks, "emit_mark", emit)
+    monkeypatch.setattr(marks, "read_snapshot", look)
+    if not is_guarded:
+        # As it was: those that are running in a snapshot, taken once the Begin has committed.
+        monkeypatch.setattr(
+            marks, "take_xid", lambda connection: Snapshot.parse(_LOOK(connection)).xmax
+        )
+    settings = load_settings(pipeline.folder / "walgate.toml", {})
+    done: list[object] = []
+    worker = threading.Thread(
+        target=lambda: done.append(
+            run_backfills(settings, [T], chunk_rows=50, parallel=1, stop=threading.Event())
+        )
+    )
+    worker.start()
+    wait_for(
+        lambda: len(looks) > 5 if is_guarded else not worker.is_alive(),
+        deadline_s=60,
+        what="the worker to wait, or to end",
+    )
+    assert worker.is_alive() == is_guarded
+    held.let_go()
+    worker.join()
+    assert done
+    is_equal = fold(pipeline.root, "public.t") == read_source(waiting, "t")
+    assert is_equal == is_guarded
+
+
+_EMIT, _LOOK = marks.emit_mark, marks.read_snapshot
 
 
 class Capturing:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cdc_core.backfill.steps import Begin, End, Step, Sweep, Watermark, format_step
+from cdc_core.backfill.steps import Alive, Begin, End, Step, Sweep, Watermark, format_step
 from cdc_core.backfill.visibility import Snapshot
 from cdc_core.capture.backfills import Spooled
 from cdc_core.capture.transactions import Collector
@@ -40,6 +40,9 @@ def watermark(
     return message(Watermark(BACKFILL, memory, chunk, 1, seen, Snapshot.parse(oldest or snapshot)))
 
 
+ALIVE = message(Alive(BACKFILL, MEMORY))
+
+
 class Session:
     """A capture session: transactions of given ids, one after the other."""
 
@@ -47,6 +50,7 @@ class Session:
         self, *, staged: int = 0, expected: list[tuple[int, int]] | None = None, size: int = 3
     ) -> None:
         self.at = 1000
+        self.time_us = TIME_US
         announced = parse_message(announcement(A))
         assert isinstance(announced, Announcement)
         values = [[str(n), f"read {n}"] for n in range(size)]
@@ -72,9 +76,9 @@ class Session:
 
     def commit(self, xid: int, *frames: bytes) -> None:
         sent = [
-            encoding.begin(self.at, TIME_US, xid),
+            encoding.begin(self.at, self.time_us, xid),
             *frames,
-            encoding.commit(self.at, self.at + 8, TIME_US),
+            encoding.commit(self.at, self.at + 8, self.time_us),
         ]
         assert self.collector.feed(sent) == len(sent)
         self.at += 8
@@ -192,7 +196,36 @@ def test_a_chunk_of_which_too_little_is_remembered_is_void() -> None:
     assert void(begin(table="public.b"), watermark("100:100:"))
     assert void(begin(), message(End(BACKFILL, MEMORY)), watermark("100:100:"))
     assert void(begin(), watermark("100:100:", chunk=1))
-    assert not void(begin(), watermark("100:100:"))
+    assert void(ALIVE, watermark("100:100:"))
+    assert void(begin(), message(End(BACKFILL, MEMORY)), ALIVE, watermark("100:100:"))
+    assert not void(begin(), ALIVE, watermark("100:100:"))
+
+
+@pytest.mark.parametrize(
+    ("beats", "expected"),
+    [
+        ((1, 2, 3), [None, None, None, None, "staged"]),
+        ((3,), [None, "void", "void"]),
+    ],
+    ids=["alive", "silent_for_too_long"],
+)
+def test_a_sign_of_life_keeps_a_memory_and_never_makes_one(
+    monkeypatch: pytest.MonkeyPatch, beats: tuple[int, ...], expected: list[str | None]
+) -> None:
+    monkeypatch.setattr("cdc_core.backfill.remembering.SILENCE_US", 1_500_000)
+    session = Session()
+    session.commit(50, begin())
+    rows = session.take()
+    for second in (1, 2, 3):
+        session.time_us = TIME_US + second * 1_000_000
+        session.commit(101, encoding.insert(A, ["1", "new"]))
+        rows += session.take()
+        if second in beats:
+            session.commit(51, ALIVE)
+    session.commit(60, watermark("100:100:"))
+    rows += session.take()
+    said = [json.loads(row["detail"]).get("state") for row in rows if row["op"] == "mark"]
+    assert said == expected
 
 
 @pytest.mark.parametrize(("changed", "state"), [(A, "void"), (B, "staged")])

@@ -8,15 +8,16 @@ from tests.fix_pipeline import DEADLINE_S
 
 
 class Gate:
-    """Holds reads of chunks, in this process, where their rows are in the spool."""
+    """Holds reads of chunks, in this process, at a named point."""
 
-    def __init__(self) -> None:
+    def __init__(self, point: str = "after_chunk_stored") -> None:
+        self._point = point
         self._opened, self._arrived = threading.Event(), threading.Event()
         self._opened.set()
 
     def reach(self, name: str) -> None:
         """Be where the worker says that it has arrived."""
-        if name == "after_chunk_stored" and not self._opened.is_set():
+        if name == self._point and not self._opened.is_set():
             self._arrived.set()
             assert self._opened.wait(DEADLINE_S)
 

@@ -1,0 +1,78 @@
+"""A chunk whose memory is forgotten while it is read: capture ends, and another begins."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from cdc_core.backfill import reading, session
+from cdc_core.backfill.remembering import Remembering
+from cdc_core.backfill.steps import Alive, Begin
+from cdc_core.settings import load_settings
+from cdc_core.vocabulary import TableName
+from orchestration.backfill import run_backfills
+from tests.backfill.folded_log import fold, read_source
+from tests.backfill.test_unseen_commit import Capturing
+from tests.deadline import wait_for
+from tests.fix_pipeline import DEADLINE_S, Pipeline
+from tests.histories.gate import Gate
+from tests.postgres_server import Database
+
+T = TableName("public", "t")
+
+
+def begin_again(memories: Remembering, step: Alive, *, at_us: int) -> bool:
+    """What a sign of life once did: it made the memory of which nothing is known."""
+    memories.begin(Begin(step.backfill, step.memory, str(T)), at_us=at_us)
+    return True
+
+
+@pytest.mark.parametrize("is_guarded", [True, False], ids=["guarded", "without_the_rule"])
+def test_a_chunk_that_outlives_a_session_of_capture_is_read_again(
+    database18: Database,
+    make_pipeline: Callable[..., Pipeline],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_guarded: bool,
+) -> None:
+    database18.execute("create table t (id int primary key, v text)")
+    database18.execute("insert into t select i, 'old' from generate_series(1, 10) i")
+    pipeline = make_pipeline(database18)
+    if not is_guarded:
+        monkeypatch.setattr(Remembering, "renew", begin_again)
+    # What was in the spool before a capture begins is void in any case.
+    gate = Gate("after_chunk_read")
+    monkeypatch.setattr(reading, "reach", gate.reach)
+    monkeypatch.setattr(session, "_SIGN_OF_LIFE_S", 0.2)
+    settings = load_settings(pipeline.folder / "walgate.toml", {})
+    captures = [Capturing(settings), Capturing(settings)]
+    captures[0].start()
+    closing_gate = threading.Thread(target=gate.close)
+    closing_gate.start()
+    worker = threading.Thread(
+        target=lambda: run_backfills(
+            settings, [T], chunk_rows=100, parallel=1, stop=threading.Event()
+        )
+    )
+    worker.start()
+    closing_gate.join()
+
+    database18.execute("update t set v = 'new' where id = 5")
+    changed_at = pipeline.current_lsn()
+    wait_for(lambda: pipeline.staged() >= changed_at, DEADLINE_S, "the change in the log")
+    captures[0].finish()
+    captures[1].start()
+    # A sign of life that the second capture takes.
+    lived_at = pipeline.current_lsn()
+    wait_for(
+        lambda: pipeline.current_lsn() > lived_at and pipeline.staged() > lived_at,
+        DEADLINE_S,
+        "a sign of life in the log",
+    )
+    gate.open()
+    worker.join()
+    captures[1].finish()
+    is_equal = fold(pipeline.root, "public.t") == read_source(database18, "t")
+    assert is_equal == is_guarded
