@@ -13,8 +13,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
 from cdc_core.backfill.visibility import Snapshot
+from cdc_core.protocol.flat_json import Fields
+from cdc_core.vocabulary import TableName
 
 _ID = re.compile(r"[0-9a-f]{32}\Z")
+# Two names of 63 bytes, all of them quotation marks, need 258.
+_MOST_TABLE_LETTERS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +88,15 @@ def format_step(step: Step) -> str:
     return json.dumps(values)
 
 
-def parse_step(text: str) -> Step | None:
+def parse_step(fields: Fields) -> Step | None:
     """The step that a message of ours is; None for any other, or one that is not well formed."""
+    values: dict[str, Any] = dict(fields)
     try:
-        values = json.loads(text)
         kind = _KINDS[values.pop("step")]
         if kind is Watermark:
             values |= {name: Snapshot.parse(values[name]) for name in ("snapshot", "oldest")}
         step = kind(**values)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError):
         return None
     return step if _is_well_formed(step) else None
 
@@ -102,8 +106,18 @@ def _is_well_formed(step: Step) -> bool:
     if not all(isinstance(one, str) and _ID.match(one) for one in ids):
         return False
     if isinstance(step, Begin):
-        return isinstance(step.table, str)
+        return _is_table(step.table)
     if isinstance(step, Watermark):
         numbers = (step.chunk, step.attempt)
         return all(type(number) is int and 0 <= number < 1 << 31 for number in numbers)
     return True
+
+
+def _is_table(text: object) -> bool:
+    """Whether it is the name of a table as we write it."""
+    if not isinstance(text, str) or len(text) > _MOST_TABLE_LETTERS:
+        return False
+    try:
+        return str(TableName.parse(text)) == text
+    except ValueError:
+        return False

@@ -27,7 +27,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_TEXT = re.compile(r"(\d+):(\d+):((?:\d+(?:,\d+)*)?)\Z")
+_TEXT = re.compile(r"([0-9]{1,19}):([0-9]{1,19}):((?:[0-9]{1,19}(?:,[0-9]{1,19})*)?)\Z")
+# Half of what 64 bits hold, so that no sum of ids overflows; no server comes near it.
+_MOST_XID = 1 << 62
 _CYCLE = 1 << 32
 
 Xids = npt.NDArray[np.int64]
@@ -48,9 +50,14 @@ class Snapshot:
         """Read Postgres' text form, `xmin:xmax:xip,…`. Raises: ValueError."""
         match = _TEXT.match(text)
         if match is None:
-            raise ValueError(f"not a snapshot: {text!r}; expected a form such as 727:729:727")
-        running = frozenset(map(int, match[3].split(","))) if match[3] else frozenset()
-        return cls(int(match[1]), int(match[2]), running)
+            raise ValueError("not a snapshot; expected a form such as 727:729:727")
+        listed = match[3].split(",") if match[3] else []
+        running = frozenset(map(int, listed))
+        xmin, xmax = int(match[1]), int(match[2])
+        is_in_range = xmin <= xmax <= _MOST_XID and all(xmin <= xid < xmax for xid in running)
+        if not is_in_range or len(running) < len(listed):
+            raise ValueError("not a snapshot: an id in it is out of range or listed twice")
+        return cls(xmin, xmax, running)
 
     def __str__(self) -> str:
         """Postgres' text form."""

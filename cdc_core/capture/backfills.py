@@ -23,13 +23,18 @@ _MAY_BE_LAST = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Spooled:
-    """Where workers leave what a step names; each gives None where nothing is."""
+    """Where workers leave what a step names; each gives None where nothing is.
+
+    `is_claimed` is whether a worker runs the backfill of this id: no role of the database can make
+    capture remember anything for a backfill that it has invented.
+    """
 
     load_chunk: Callable[[Watermark], Chunk | None]
     load_sweep: Callable[[Sweep], Sweeping | None]
+    is_claimed: Callable[[str], bool]
 
 
-NOTHING_SPOOLED = Spooled(lambda _: None, lambda _: None)
+NOTHING_SPOOLED = Spooled(lambda _: None, lambda _: None, lambda _: False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,8 @@ class Backfills:
         """Do what a step asks for, at its place in the stream."""
         match step:
             case Begin():
-                self._remembering.begin(step, at_us=at_us)
+                if self._spooled.is_claimed(step.backfill):
+                    self._remembering.begin(step, at_us=at_us)
                 return Taken(Operation.MARK, detail, patience=_AWAITED)
             case Alive():
                 if not self._remembering.renew(step, at_us=at_us):

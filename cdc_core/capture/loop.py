@@ -25,9 +25,11 @@ from cdc_core.crash_points import reach
 from cdc_core.errors import Retry, StagingError, WalgateError
 from cdc_core.settings import CaptureSettings
 from cdc_core.staging.log import Fenced
+from cdc_core.vocabulary import MARK_PREFIX
 
 _FRAMES_AT_ONCE = 4096
 _WAIT_S = 0.1
+_SKIPPED_INTERVAL_S = 60.0
 
 _logger = logging.getLogger("walgate.capture")
 
@@ -79,6 +81,8 @@ class CaptureLoop:
         self._due_at = math.inf
         self._awaited: str | None = None
         self._replay_open = not collector.is_replay_checked
+        self._skipped_messages = 0
+        self._skipped_logged_at = -math.inf
 
     def run(self, bound: Bound) -> None:
         """Stage until the bound is met, then drain. Raises: WalgateError, Fenced."""
@@ -89,6 +93,7 @@ class CaptureLoop:
             self._receive(self._stream.read_frames(most=_FRAMES_AT_ONCE, wait_s=_WAIT_S))
             self._stage_if_due()
             self._note_idle()
+            self._log_skipped()
             if bound.until_current and self._awaited is None:
                 break
         self.drain()
@@ -144,6 +149,15 @@ class CaptureLoop:
         is_waiting = collector.closed_transactions or collector.open_size or self._spool
         if self._awaited is None and not is_waiting and self._writer.is_idle:
             self._progress.idle_at = time.time()
+
+    def _log_skipped(self) -> None:
+        """Report messages under our prefix that are none of ours, at most once a minute."""
+        skipped, now = self._collector.skipped_messages, time.monotonic()
+        is_due = now - self._skipped_logged_at >= _SKIPPED_INTERVAL_S
+        if skipped > self._skipped_messages and is_due:
+            self._skipped_messages, self._skipped_logged_at = skipped, now
+            fields = {"prefix": MARK_PREFIX, "count": skipped}
+            _logger.warning("messages skipped that are not ours", extra={"fields": fields})
 
     def _spool_if_large(self) -> None:
         """Write the open transaction to the spool once it outgrows memory; land it at its end."""

@@ -6,7 +6,6 @@ notices a server that is being shut down.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
@@ -14,6 +13,7 @@ import uuid
 from collections.abc import Callable
 from typing import Protocol
 
+from cdc_core.capture.marks import format_mark
 from cdc_core.capture.progress import Progress
 from cdc_core.capture.slot_watch import SlotWatch
 from cdc_core.errors import Retry, SourceError, SourceStopping
@@ -145,5 +145,5 @@ class Marker:
             self._emit(connection, uuid.uuid4().hex)
 
     def _emit(self, connection: MarkConnection, mark: str) -> None:
-        connection.emit_mark(json.dumps({"mark": mark}))
+        connection.emit_mark(format_mark(mark))
         self._marked_at = time.monotonic()

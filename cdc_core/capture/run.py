@@ -276,4 +276,4 @@ def _find_spooled(lake: LakeSettings, find_latest: Callable[[int], Relation | No
     def compare(relation: Relation) -> Relation:
         return relation.after(find_latest(relation.oid))
 
-    return Spooled(load_chunk, load_sweep)
+    return Spooled(load_chunk, load_sweep, folder.is_claimed)

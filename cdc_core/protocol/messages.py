@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from cdc_core.errors import MalformedMessage
+from cdc_core.protocol.flat_json import MOST_BYTES
 from cdc_core.protocol.frames import HEADER_SIZE, POSTGRES_EPOCH_US, XLOG_DATA, refused_frame
 from cdc_core.vocabulary import Lsn, ReplicaIdentity, TableName
 
@@ -32,7 +33,9 @@ _TYPE = struct.Struct(">Ii")
 # Whole frames: kind of frame, kind of message, then its fields.
 _BEGIN_FRAME = struct.Struct(">B24xBqqI")
 _COMMIT_FRAME = struct.Struct(">B24xBBqqq")
-_BEGIN, _COMMIT = b"BC"
+_BEGIN, _COMMIT, _MESSAGE = b"BCM"
+# Of a message larger than any of ours with its prefix, only the head is read: it may have a GiB.
+_MOST_COPIED = MOST_BYTES + 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +87,15 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class LogicalMessage:
-    """What somebody wrote with `pg_logical_emit_message`."""
+    """What somebody wrote with `pg_logical_emit_message`.
+
+    The prefix is bytes, as no encoding is certain. The content of a message larger than any of ours
+    is left empty; it is not copied.
+    """
 
     transactional: bool
     lsn: Lsn
-    prefix: str
+    prefix: bytes
     content: bytes
 
 
@@ -129,7 +136,11 @@ def parse_message(frame: bytes | memoryview) -> Message:
         return bound
     if len(frame) <= HEADER_SIZE or frame[0] != XLOG_DATA:
         raise refused_frame(frame)
-    message = bytes(frame[HEADER_SIZE:])
+    message = bytes(frame[HEADER_SIZE : HEADER_SIZE + _MOST_COPIED])
+    if len(frame) > HEADER_SIZE + _MOST_COPIED:
+        if message[0] == _MESSAGE:
+            return _parse_large_message(message)
+        message = bytes(frame[HEADER_SIZE:])
     parser = _PARSERS.get(message[0])
     if parser is None:
         kind = f"0x{message[0]:02x}"
@@ -219,18 +230,23 @@ class _Reader:
             raise self.refuse("time out of range", offset=self.offset - _INT64.size)
         return value
 
-    def read_name(self) -> str:
-        """Read a string up to its zero byte."""
+    def read_text(self) -> bytes:
+        """Read a string up to its zero byte, in whatever encoding it is."""
         end = self.message.find(b"\0", self.offset)
         if end < 0:
             raise self.refuse("string without end")
+        text = self.message[self.offset : end]
+        self.offset = end + 1
+        return text
+
+    def read_name(self) -> str:
+        """Read a string up to its zero byte, of UTF-8."""
+        begin = self.offset
         try:
-            name = self.message[self.offset : end].decode("utf-8")
+            return self.read_text().decode("utf-8")
         except UnicodeDecodeError:
             # Not chained: the decoding error holds the bytes.
-            raise self.refuse("string is not UTF-8") from None
-        self.offset = end + 1
-        return name
+            raise self.refuse("string is not UTF-8", offset=begin) from None
 
     def read_schema(self) -> str:
         """Read a schema's name; the wire leaves pg_catalog empty."""
@@ -293,8 +309,16 @@ def _parse_truncate(reader: _Reader) -> Truncate:
 def _parse_logical_message(reader: _Reader) -> LogicalMessage:
     transactional = bool(reader.read_flags(1))
     lsn = reader.read_lsn()
-    prefix = reader.read_name()
+    prefix = reader.read_text()
     return LogicalMessage(transactional, lsn, prefix, reader.read_bytes(reader.read_int32()))
+
+
+def _parse_large_message(head: bytes) -> LogicalMessage:
+    reader = _Reader("Message", head)
+    transactional, lsn = bool(reader.read_flags(1)), reader.read_lsn()
+    # A prefix that is larger itself is not ours.
+    prefix = reader.read_text() if b"\0" in head[reader.offset :] else b""
+    return LogicalMessage(transactional, lsn, prefix, b"")
 
 
 def _parse_origin(reader: _Reader) -> Origin:
@@ -319,7 +343,7 @@ _PARSERS: dict[int, tuple[str, Callable[[_Reader], Message]]] = {
     _COMMIT: ("Commit", _parse_commit),
     ord("R"): ("Relation", _parse_announcement),
     ord("T"): ("Truncate", _parse_truncate),
-    ord("M"): ("Message", _parse_logical_message),
+    _MESSAGE: ("Message", _parse_logical_message),
     ord("O"): ("Origin", _parse_origin),
     ord("Y"): ("Type", _parse_type),
     ord("A"): ("Stream Abort", _parse_stream_abort),

@@ -69,7 +69,9 @@ class Session:
             ],
             complete=complete,
             spooled=Spooled(
-                lambda step: self.chunk if step.chunk == 0 else None, lambda _: self.sweeping
+                lambda step: self.chunk if step.chunk == 0 else None,
+                lambda _: self.sweeping,
+                lambda backfill: backfill == BACKFILL,
             ),
         )
         self.commit(1, announcement(A), announcement(B))

@@ -66,11 +66,15 @@ MESSAGES: dict[str, tuple[bytes, Message]] = {
     ),
     "Message": (
         encoding.logical_message(1, LSN, b"walgate", b"\0\xff{}"),
-        LogicalMessage(transactional=True, lsn=LSN, prefix="walgate", content=b"\0\xff{}"),
+        LogicalMessage(transactional=True, lsn=LSN, prefix=b"walgate", content=b"\0\xff{}"),
     ),
     "empty Message": (
         encoding.logical_message(0, 0, b"", b""),
-        LogicalMessage(transactional=False, lsn=Lsn(0), prefix="", content=b""),
+        LogicalMessage(transactional=False, lsn=Lsn(0), prefix=b"", content=b""),
+    ),
+    "Message of no encoding": (
+        encoding.logical_message(1, LSN, b"\xc3", b"x"),
+        LogicalMessage(transactional=True, lsn=LSN, prefix=b"\xc3", content=b"x"),
     ),
     "Origin": (encoding.frame(b"O" + struct.pack(">q", LSN) + b"node\0"), Origin(LSN, "node")),
     "Type": (
@@ -146,7 +150,6 @@ def test_row_messages_are_known_by_their_kind() -> None:
         (encoding.truncate([1], 4), "Truncate", 5),
         (encoding.logical_message(2, 1, b"p", b""), "Message", 1),
         (encoding.logical_message(1, -1, b"p", b""), "Message", 2),
-        (encoding.logical_message(1, 1, b"\xc3", b""), "Message", 10),
     ],
     ids=lambda value: "" if isinstance(value, bytes) else None,
 )
@@ -180,3 +183,16 @@ def test_an_error_names_kind_place_and_size_but_no_content() -> None:
     assert refusal.value.message == expected
     assert refusal.value.__cause__ is None
     assert refusal.value.__suppress_context__
+
+
+@pytest.mark.parametrize("flags", [0, 1])
+def test_of_a_message_larger_than_any_of_ours_only_the_head_is_read(flags: int) -> None:
+    frame = encoding.logical_message(flags, LSN, b"walgate", b"[" * (2 << 20))
+    assert parse_message(frame) == LogicalMessage(bool(flags), LSN, b"walgate", b"")
+
+
+def test_a_prefix_larger_than_any_message_of_ours_is_not_ours() -> None:
+    frame = encoding.logical_message(1, LSN, b"walgate" * (1 << 18), b"{}")
+    assert parse_message(frame) == LogicalMessage(
+        transactional=True, lsn=LSN, prefix=b"", content=b""
+    )
