@@ -65,19 +65,25 @@ class Remembering:
         """Bytes that are remembered."""
         return sum(kept.memory.size for kept in self._kept.values())
 
-    def begin(self, step: Begin, *, at_us: int) -> None:
-        """Remember what changes in a table from here on; a known memory stays as it is."""
-        if step.memory not in self._kept and len(self._kept) < _MOST_MEMORIES:
-            self._kept[step.memory] = _Kept(step.table, Memory(), at_us)
+    def begin(self, step: Begin, *, at_us: int) -> bool:
+        """Remember what changes in a table from here on, under a new memory.
+
+        Returns False, and changes nothing, if the memory exists or there are too many.
+        """
+        self.expire(at_us)
+        if step.memory in self._kept or len(self._kept) >= _MOST_MEMORIES:
+            return False
+        self._kept[step.memory] = _Kept(step.table, Memory(), at_us)
+        return True
 
     def renew(self, step: Alive, *, at_us: int) -> bool:
-        """Keep the memory of a worker that lives; False if there is none.
+        """Keep a memory whose worker lives.
 
-        Nothing is made: what changed before this step would be missing in a new memory, and a
-        watermark that names it would let stale rows in.
+        Returns False if it can judge no chunk: it is not here, or it was given up. A memory made
+        now would be empty, and would admit rows that changed before.
         """
         kept = self._kept.get(step.memory)
-        if kept is None:
+        if kept is None or kept.memory.is_void:
             return False
         kept.heard_at_us = at_us
         return True
@@ -88,6 +94,9 @@ class Remembering:
 
     def expire(self, at_us: int) -> None:
         """Forget the memories whose worker has been silent for long at this time of the stream."""
+        for kept in self._kept.values():
+            # The server's clock was set back.
+            kept.heard_at_us = min(kept.heard_at_us, at_us)
         silent = [m for m, kept in self._kept.items() if at_us - kept.heard_at_us > SILENCE_US]
         for memory in silent:
             del self._kept[memory]

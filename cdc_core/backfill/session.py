@@ -16,6 +16,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+from cdc_core.backfill.asked_memory import AskedMemory
 from cdc_core.backfill.chunk_size import ChunkSize
 from cdc_core.backfill.plan import Plan
 from cdc_core.backfill.reading import Reading, Wanted, hold_relation
@@ -87,10 +88,8 @@ class Session:
         self._held: str | None = None
         self._folder = ChunkFolder(lake.spool)
         self._tail = Tail(lake.root)
-        self._memory = uuid.uuid4().hex
-        self._remembered_from: Position | None = None
+        self._memory = AskedMemory(uuid.uuid4().hex)
         self._epoch: int | None = None
-        self._is_forgotten = False
         self._swept: str | None = None
         self._swept_lsn: Lsn | None = None
         self._said_at = 0.0
@@ -99,27 +98,20 @@ class Session:
     def begin(self) -> Position:
         """Have capture remember from here on; wait until all that came before can be seen.
 
-        A change whose commit record precedes the Begin in the WAL is not remembered, so a chunk
-        must see it. Its transaction has an id below one that is taken after the Begin has
-        committed; the ids that a snapshot lists as running are not enough, since a transaction at
-        or above its xmax may be committed in the WAL and not be visible yet.
-
+        A transaction whose commit record lies before the message has an id below one that is taken
+        after it. Its own snapshot need not list it: none lists an open transaction above its
+        newest ended one.
         Raises, as all of these: EpochOver.
         """
-        self._memory, self._remembered_from = uuid.uuid4().hex, None
-        self._is_forgotten = False
-        self._emit(Begin(self._backfill, self._memory, str(self._wanted.table)))
-        after = self._steps.take_xid()
-        self._await(lambda: self._remembered_from is not None, "capture to take up the backfill")
-
-        def have_ended() -> bool:
-            return Snapshot.parse(self._steps.read_snapshot()).sees_all_below(after)
-
-        self._await(have_ended, f"every transaction with an id below {after} to end")
+        pause = _FIRST_PAUSE_S
+        while (start := self._begin_once()) is None:
+            fields = {"reason": "capture does not remember, or no longer", "retry_s": pause}
+            _logger.warning("backfill begins to be remembered again", extra={"fields": fields})
+            self._stop.wait(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
         reach("after_backfill_begun")
-        assert self._remembered_from is not None
-        self._epoch = self._remembered_from.epoch
-        return self._remembered_from
+        self._epoch = start.epoch
+        return start
 
     def read(self, plan: Plan) -> None:
         """Read until the log has every range of a plan. Raises: WalgateError."""
@@ -160,7 +152,7 @@ class Session:
                     reach("before_sweep")
                     self._emit(Sweep(self._backfill))
                 reach("after_sweep")
-                self._await(lambda: self._swept is not None, "capture to stage the sweep")
+                self._await(lambda: "capture to stage the sweep" if self._swept is None else None)
             except WalgateError as error:
                 pause = self._pause_after(error, pause)
         assert self._swept_lsn is not None
@@ -169,7 +161,25 @@ class Session:
     def end(self) -> None:
         """Have capture forget; where that cannot be said, it does so after a while by itself."""
         with suppress(WalgateError):
-            self._emit(End(self._backfill, self._memory))
+            self._emit(End(self._backfill, self._memory.id))
+
+    def _begin_once(self) -> Position | None:
+        """Ask for a memory; None where capture has none, or has lost it before it could be used."""
+        memory = self._memory = AskedMemory(uuid.uuid4().hex)
+        self._emit(Begin(self._backfill, memory.id, str(self._wanted.table)))
+        taken = self._steps.take_xid()
+        self._await(lambda: None if memory.is_answered else "capture to take up the backfill")
+
+        def find_unseen() -> str | None:
+            if memory.is_forgotten:
+                return None
+            still_open = Snapshot.parse(self._steps.read_snapshot()).list_open_below(taken)
+            names = ", ".join(str(xid) for xid in still_open[:5])
+            return f"transactions {names} to end, which were open before it" if names else None
+
+        self._await(find_unseen)
+        memory.is_settled = True
+        return memory.remembered_from if memory.is_usable else None
 
     def _read_ranges(self, reading: Reading) -> None:
         """Read until the log has every range."""
@@ -193,7 +203,7 @@ class Session:
                         pause = _FIRST_PAUSE_S
                     self._take_news()
                     self._show_life_again()
-                    if self._is_forgotten and not running:
+                    if not self._memory.is_usable and not running:
                         self.begin()
                 except WalgateError as error:
                     pause = self._pause_after(error, pause)
@@ -207,7 +217,7 @@ class Session:
                 threading.Event().wait(_LOOK_S)
 
     def _may_read(self, reading: Reading) -> bool:
-        if self._is_forgotten or not reading.has_more:
+        if not self._memory.is_usable or not reading.has_more:
             return False
         held = self._sharing.held
         if (held is None) != (self._held is None):
@@ -217,7 +227,7 @@ class Session:
 
     def _read_range(self, reading: Reading, number: int) -> None:
         try:
-            reading.read_range(self._memory, number)
+            reading.read_range(self._memory.id, number)
         finally:
             self._sharing.end()
 
@@ -233,10 +243,10 @@ class Session:
         self._stop.wait(pause)
         return min(2 * pause, _LONGEST_PAUSE_S)
 
-    def _await(self, is_reached: Callable[[], bool], what: str) -> None:
-        """Wait for something, saying now and then what is waited for."""
+    def _await(self, find_awaited: Callable[[], str | None]) -> None:
+        """Wait until nothing is awaited any more, saying now and then what is."""
         began = said = time.monotonic()
-        while not is_reached():
+        while (what := find_awaited()) is not None:
             self._told.require_wanted()
             self._take_news()
             self._show_life_again()
@@ -256,16 +266,12 @@ class Session:
             said = read_said(staged, self._backfill)
             if said is None:
                 continue
-            if said["step"] == "begin" and said["memory"] == self._memory:
-                self._remembered_from = self._remembered_from or staged.position
-            elif said["step"] == "alive":
-                self._is_forgotten |= said["memory"] == self._memory and "state" in said
-            elif said["step"] == "sweep":
+            self._memory.note(said, staged.position)
+            if said["step"] == "sweep":
                 self._swept, self._swept_lsn = said["state"], staged.end_lsn
             elif said["step"] == "watermark" and self._reading is not None:
                 number, attempt = said["chunk"], said["attempt"]
                 if said["state"] == "void":
-                    self._is_forgotten |= said["memory"] == self._memory
                     self._reading.record_void(said["memory"], number, attempt)
                 elif left := self._reading.record_staged(said["memory"], number, attempt):
                     size, seconds = left.size, left.seconds
@@ -274,7 +280,7 @@ class Session:
 
     def _show_life_again(self) -> None:
         if time.monotonic() - self._said_at >= _SIGN_OF_LIFE_S:
-            self._emit(Alive(self._backfill, self._memory))
+            self._emit(Alive(self._backfill, self._memory.id))
 
     def _emit(self, step: Step) -> None:
         self._steps.emit(format_step(step))

@@ -32,7 +32,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """The worker lives, so a memory is kept; one that is gone is not made again."""
+    """The worker lives: capture keeps a memory that it has. It never makes one."""
 
     backfill: str
     memory: str

@@ -63,9 +63,14 @@ class Snapshot:
         """Postgres' text form."""
         return f"{self.xmin}:{self.xmax}:{','.join(map(str, sorted(self.running)))}"
 
-    def sees_all_below(self, xid: int) -> bool:
-        """Whether every transaction with an id (64 bits) below this one is committed or gone."""
-        return self.xmin >= xid
+    def list_open_below(self, xid: int) -> tuple[int, ...]:
+        """The transactions below an id that may still be open; empty once all of them are seen.
+
+        A snapshot names no open transaction from `xmax` on. Where that is not past the id, `xmax`
+        itself is listed for those that are not named.
+        """
+        named = tuple(sorted(one for one in self.running if one < xid))
+        return (*named, self.xmax) if self.xmax < xid else named
 
     def sees(self, xids: Xids) -> npt.NDArray[np.bool_]:
         """Whether each of the stream's transactions, all of them committed, is seen.

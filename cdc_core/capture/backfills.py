@@ -68,13 +68,11 @@ class Backfills:
         """Do what a step asks for, at its place in the stream."""
         match step:
             case Begin():
-                if self._spooled.is_claimed(step.backfill):
-                    self._remembering.begin(step, at_us=at_us)
-                return Taken(Operation.MARK, detail, patience=_AWAITED)
+                is_known = self._spooled.is_claimed(step.backfill)
+                is_known = is_known and self._remembering.begin(step, at_us=at_us)
+                return _answer(detail, is_known=is_known)
             case Alive():
-                if not self._remembering.renew(step, at_us=at_us):
-                    # The worker learns it here, before it has read any more in vain.
-                    return Taken(Operation.MARK, _add(detail, state="void"), patience=_AWAITED)
+                return _answer(detail, is_known=self._remembering.renew(step, at_us=at_us))
             case End():
                 self._remembering.end(step)
             case Sweep():
@@ -132,6 +130,12 @@ class Backfills:
             relation=sweeping.relation,
             patience=_AWAITED,
         )
+
+
+def _answer(detail: str, *, is_known: bool) -> Taken:
+    """The entry by which the worker learns whether its memory is kept."""
+    state = "kept" if is_known else "void"
+    return Taken(Operation.MARK, _add(detail, state=state), patience=_AWAITED)
 
 
 def _add(detail: str, **more: object) -> str:

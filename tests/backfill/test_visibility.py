@@ -49,6 +49,20 @@ def test_ids_of_32_bits_wrap_around(xmin: int, running: list[int], offset: int) 
     assert sees(snapshot, xid % CYCLE) == [expected]
 
 
+def test_what_may_be_open_below_an_id_is_listed_until_all_of_it_is_seen() -> None:
+    listed = [
+        ("100:100:", 101, (100,)),  # 100 may be open: no snapshot names what began last.
+        ("100:102:100", 101, (100,)),
+        ("100:105:100,103", 101, (100,)),
+        ("99:105:99,100,103", 101, (99, 100)),
+        ("99:100:99", 101, (99, 100)),
+        ("101:102:", 101, ()),
+        ("103:105:103", 101, ()),
+    ]
+    for text, xid, expected in listed:
+        assert Snapshot.parse(text).list_open_below(xid) == expected
+
+
 @given(st.data())
 def test_the_common_snapshot_sees_what_all_see(data: st.DataObject) -> None:
     bounds = st.integers(min_value=100, max_value=120)

@@ -33,14 +33,15 @@ def begin(memory: str = MEMORY, table: str = "public.a") -> bytes:
     return message(Begin(BACKFILL, memory, table))
 
 
+def alive(memory: str = MEMORY) -> bytes:
+    return message(Alive(BACKFILL, memory))
+
+
 def watermark(
     snapshot: str, *, chunk: int = 0, oldest: str | None = None, memory: str = MEMORY
 ) -> bytes:
     seen = Snapshot.parse(snapshot)
     return message(Watermark(BACKFILL, memory, chunk, 1, seen, Snapshot.parse(oldest or snapshot)))
-
-
-ALIVE = message(Alive(BACKFILL, MEMORY))
 
 
 class Session:
@@ -50,7 +51,6 @@ class Session:
         self, *, staged: int = 0, expected: list[tuple[int, int]] | None = None, size: int = 3
     ) -> None:
         self.at = 1000
-        self.time_us = TIME_US
         announced = parse_message(announcement(A))
         assert isinstance(announced, Announcement)
         values = [[str(n), f"read {n}"] for n in range(size)]
@@ -76,11 +76,12 @@ class Session:
         )
         self.commit(1, announcement(A), announcement(B))
 
-    def commit(self, xid: int, *frames: bytes) -> None:
+    def commit(self, xid: int, *frames: bytes, minute: int = 0) -> None:
+        at_us = TIME_US + minute * 60_000_000
         sent = [
-            encoding.begin(self.at, self.time_us, xid),
+            encoding.begin(self.at, at_us, xid),
             *frames,
-            encoding.commit(self.at, self.at + 8, self.time_us),
+            encoding.commit(self.at, self.at + 8, at_us),
         ]
         assert self.collector.feed(sent) == len(sent)
         self.at += 8
@@ -198,36 +199,7 @@ def test_a_chunk_of_which_too_little_is_remembered_is_void() -> None:
     assert void(begin(table="public.b"), watermark("100:100:"))
     assert void(begin(), message(End(BACKFILL, MEMORY)), watermark("100:100:"))
     assert void(begin(), watermark("100:100:", chunk=1))
-    assert void(ALIVE, watermark("100:100:"))
-    assert void(begin(), message(End(BACKFILL, MEMORY)), ALIVE, watermark("100:100:"))
-    assert not void(begin(), ALIVE, watermark("100:100:"))
-
-
-@pytest.mark.parametrize(
-    ("beats", "expected"),
-    [
-        ((1, 2, 3), [None, None, None, None, "staged"]),
-        ((3,), [None, "void", "void"]),
-    ],
-    ids=["alive", "silent_for_too_long"],
-)
-def test_a_sign_of_life_keeps_a_memory_and_never_makes_one(
-    monkeypatch: pytest.MonkeyPatch, beats: tuple[int, ...], expected: list[str | None]
-) -> None:
-    monkeypatch.setattr("cdc_core.backfill.remembering.SILENCE_US", 1_500_000)
-    session = Session()
-    session.commit(50, begin())
-    rows = session.take()
-    for second in (1, 2, 3):
-        session.time_us = TIME_US + second * 1_000_000
-        session.commit(101, encoding.insert(A, ["1", "new"]))
-        rows += session.take()
-        if second in beats:
-            session.commit(51, ALIVE)
-    session.commit(60, watermark("100:100:"))
-    rows += session.take()
-    said = [json.loads(row["detail"]).get("state") for row in rows if row["op"] == "mark"]
-    assert said == expected
+    assert not void(begin(), watermark("100:100:"))
 
 
 @pytest.mark.parametrize(("changed", "state"), [(A, "void"), (B, "staged")])
@@ -250,6 +222,109 @@ def test_what_was_begun_before_a_restart_is_remembered_no_more() -> None:
     session.commit(51, watermark("100:100:"))
     rows = session.take()
     assert [(row["op"], json.loads(row["detail"])["state"]) for row in rows] == [("mark", "void")]
+
+
+def read_states(rows: list[dict[str, Any]]) -> list[str]:
+    details = (json.loads(row["detail"] or "{}") for row in rows)
+    return [f"{said['step']} {said['state']}" for said in details if "state" in said]
+
+
+def test_a_sign_of_life_keeps_a_memory_and_never_makes_one() -> None:
+    """A capture that begins again knows no memory; the worker that reads on does not make one."""
+    begun_before = Session(staged=1016, expected=[(1008, 50)])
+    begun_before.commit(50, begin())
+    begun_before.commit(101, encoding.insert(A, ["1", "new"]))
+    begun_before.commit(51, alive())
+    begun_before.commit(60, watermark("100:100:"))
+    rows = begun_before.take()
+    assert read_states(rows) == ["alive void", "watermark void"]
+    assert not [row for row in rows if row["op"] == "read"]
+
+
+def test_a_begin_that_is_sent_again_before_it_was_staged_remembers_from_its_place() -> None:
+    session = Session(staged=1008, expected=[])
+    session.commit(50, begin())
+    session.commit(101, encoding.insert(A, ["1", "new"]))
+    session.commit(51, alive())
+    session.commit(60, watermark("100:100:"))
+    rows = session.take()
+    assert read_states(rows) == ["begin kept", "alive kept", "watermark staged"]
+    assert [row["values"][0] for row in rows if row["op"] == "read"] == ["0", "2"]
+
+
+@pytest.mark.parametrize(
+    ("heard", "states"),
+    [
+        ((), ["begin kept", "alive void", "watermark void"]),
+        ((6, 12), ["begin kept", *["alive kept"] * 3, "watermark staged"]),
+    ],
+    ids=["silent", "heard_of"],
+)
+def test_a_memory_that_expired_does_not_come_back(
+    heard: tuple[int, ...], states: list[str]
+) -> None:
+    """Its worker was paused, or the clock of the server was set forward."""
+    session = Session()
+    session.commit(50, begin())
+    for minute in heard:
+        session.commit(50, alive(), minute=minute)
+    session.commit(101, encoding.insert(A, ["1", "new"]), minute=15)
+    session.commit(51, alive(), minute=15)
+    session.commit(60, watermark("100:100:"), minute=15)
+    rows = session.take()
+    assert read_states(rows) == states
+    assert [row["values"][0] for row in rows if row["op"] == "read"] == (
+        ["0", "2"] if heard else []
+    )
+
+
+def test_a_clock_that_was_set_back_does_not_keep_a_silent_memory() -> None:
+    session = Session()
+    session.commit(50, begin(), minute=600)
+    session.commit(101, encoding.insert(A, ["1", "new"]), minute=0)
+    session.take()
+    session.commit(102, encoding.insert(B, ["1", "new"]), minute=11)
+    session.take()
+    session.commit(60, watermark("100:100:"), minute=11)
+    assert read_states(session.take()) == ["watermark void"]
+
+
+def test_no_step_brings_a_memory_back_that_ended_or_was_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended = Session()
+    ended.commit(50, begin())
+    ended.commit(101, encoding.insert(A, ["1", "new"]))
+    ended.commit(51, message(End(BACKFILL, MEMORY)), alive(), watermark("100:100:"))
+    assert read_states(ended.take())[1:] == ["alive void", "watermark void"]
+    monkeypatch.setattr("cdc_core.backfill.remembering.MEMORY_BYTES", 1)
+    given_up = Session()
+    given_up.commit(50, begin())
+    given_up.commit(101, encoding.insert(A, ["1", "new"]))
+    given_up.commit(51, begin(), alive(), watermark("100:100:"))
+    states = ["begin kept", "begin void", "alive void", "watermark void"]
+    assert read_states(given_up.take()) == states
+
+
+def test_a_memory_that_exists_is_not_begun_again() -> None:
+    """Two workers never share an id: whatever sends it again changes nothing."""
+    session = Session()
+    session.commit(50, begin())
+    session.commit(101, encoding.insert(A, ["1", "new"]))
+    session.commit(51, begin(table="public.b"))
+    session.commit(60, watermark("100:100:"))
+    rows = session.take()
+    assert read_states(rows) == ["begin kept", "begin void", "watermark staged"]
+    assert [row["values"][0] for row in rows if row["op"] == "read"] == ["0", "2"]
+
+
+def test_a_worker_learns_that_there_are_too_many_memories() -> None:
+    session = Session()
+    for number in range(257):
+        session.commit(50, begin(f"{number:032x}"))
+    assert read_states(session.take())[-2:] == ["begin kept", "begin void"]
+    session.commit(50, begin(), minute=11)
+    assert read_states(session.take()) == ["begin kept"], "the silent ones were not forgotten"
 
 
 def test_a_sweep_is_an_entry_of_its_table() -> None:
