@@ -18,7 +18,7 @@ import pytest
 from cdc_core.backfill.remembering import Remembering, _Kept
 from cdc_core.backfill.results import Progress
 from cdc_core.backfill.steps import Watermark
-from cdc_core.backfill.visibility import Memory, Snapshot
+from cdc_core.backfill.visibility import Memory
 from cdc_core.capture.loop import Bound
 from cdc_core.capture.run import run_capture
 from cdc_core.settings import Settings, load_settings
@@ -180,13 +180,15 @@ def test_a_commit_of_a_transaction_younger_than_the_begin_is_waited_for(
     pipeline = make_pipeline(waiting)
     held = HeldWriter(waiting)
     looks: list[str] = []
+    begun: list[int] = []
 
     def emit(connection: psycopg.Connection, detail: str) -> None:
         if '"step": "begin"' not in detail or held.thread.ident is not None:
             _EMIT(connection, detail)
             return
         with connection.transaction():
-            connection.execute("select pg_current_xact_id()")
+            taken = connection.execute("select pg_current_xact_id()::text::int").fetchone()
+            begun.extend(taken or ())
             held.start()
             _EMIT(connection, detail)
 
@@ -197,10 +199,8 @@ def test_a_commit_of_a_transaction_younger_than_the_begin_is_waited_for(
     monkeypatch.setattr(marks, "emit_mark", emit)
     monkeypatch.setattr(marks, "read_snapshot", look)
     if not is_guarded:
-        # As it was: those that are running in a snapshot, taken once the Begin has committed.
-        monkeypatch.setattr(
-            marks, "take_xid", lambda connection: Snapshot.parse(_LOOK(connection)).xmax
-        )
+        # As it was: those below xmax of a snapshot that is taken once the Begin has committed.
+        monkeypatch.setattr(marks, "take_xid", lambda _: begun[0] + 1)
     settings = load_settings(pipeline.folder / "walgate.toml", {})
     done: list[object] = []
     worker = threading.Thread(
