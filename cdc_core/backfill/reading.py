@@ -59,6 +59,7 @@ class Resolved:
     row_bytes: float | None
     unswept: str | None
     by: tuple[str, ...]
+    has_plain_key: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +274,8 @@ def resolve(wanted: Wanted) -> Resolved:
             unswept = "a condition may leave out any row" if scope.where is not None else None
             unswept = unswept or _find_hashed(wanted, opened) or reader.find_unordered(opened)
             rows, row_bytes = reader.estimate(opened)
-            return Resolved(scope, rows, row_bytes, unswept, opened.by)
+            hidden = _find_hidden(opened, wanted.conceal(opened.relation))
+            return Resolved(scope, rows, row_bytes, unswept, opened.by, has_plain_key=not hidden)
     finally:
         reader.close()
 
@@ -304,13 +306,17 @@ def _find_hashed(wanted: Wanted, opened: OpenRead) -> str | None:
     return None
 
 
-def _require_plain_key(opened: OpenRead, concealment: Concealment | None) -> None:
-    hidden = [
+def _find_hidden(opened: OpenRead, concealment: Concealment | None) -> list[str]:
+    """The columns of the key that the lake does not have as they are."""
+    return [
         opened.relation.columns[index].name
         for index in opened.relation.key
         if concealment is not None and concealment.treatments[index] is not Treatment.KEEP
     ]
-    if hidden:
+
+
+def _require_plain_key(opened: OpenRead, concealment: Concealment | None) -> None:
+    if hidden := _find_hidden(opened, concealment):
         table = opened.relation.table
         raise ConfigurationError(
             [f"the lake has hashes of {', '.join(hidden)}, by which rows of {table} are known"],

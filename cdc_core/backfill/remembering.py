@@ -31,12 +31,14 @@ _MOST_MEMORIES = 256
 class Admitted:
     """What of a chunk enters the log: rows that were read, then keys that have no row any more.
 
-    `stale` is how many of its rows were changed since, and are none of them.
+    `stale` is how many of its rows were changed since, and are none of them; `dropped` are the keys
+    of these and of the keys without a row that were changed since.
     """
 
     rows: pa.Table
     read: int
     stale: int
+    dropped: list[list[str]]
 
 
 @dataclass(slots=True)
@@ -130,11 +132,18 @@ class Remembering:
             return None
         kept.heard_at_us = at_us
         key = chunk.relation.key
-        values = _keep_current(chunk.values, key, kept.memory, step.snapshot)
-        absent = _keep_current(_list_absent(chunk), key, kept.memory, step.snapshot)
+        values, stale = _split_current(chunk.values, key, kept.memory, step.snapshot)
+        absent, back = _split_current(_list_absent(chunk), key, kept.memory, step.snapshot)
         kept.memory.forget(step.oldest)
         rows = _make_entries(chunk.relation, values, absent)
-        return Admitted(rows, len(values), len(chunk.values) - len(values))
+        dropped = list_keys(stale, key) + list_keys(back, key)
+        return Admitted(rows, len(values), len(stale), dropped)
+
+
+def list_keys(rows: pa.ChunkedArray, key: tuple[int, ...]) -> list[list[str]]:
+    """The texts of the key of each row, given the indexes of the key's columns."""
+    columns = [pc.list_element(rows, index).to_pylist() for index in key]
+    return [list(texts) for texts in zip(*columns, strict=True)]
 
 
 def _remember(memory: Memory, rows: pa.RecordBatch, xids: Xids, key: tuple[int, ...]) -> None:
@@ -156,14 +165,19 @@ def _take_key(values: pa.ListArray | pa.ChunkedArray, key: tuple[int, ...]) -> T
     return join_key([pc.list_element(values, index) for index in key])
 
 
-def _keep_current(
+def _split_current(
     rows: pa.ChunkedArray, key: tuple[int, ...], memory: Memory, snapshot: Snapshot
-) -> pa.ChunkedArray:
-    """The rows that are not stale; where nothing is remembered, their keys are not looked at."""
+) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+    """The rows that are not stale, and those that are.
+
+    If nothing is remembered, the keys are not read.
+    """
     if memory.is_empty:
-        return rows
+        return rows, rows.slice(0, 0)
     is_current = memory.find_current(snapshot, _take_key(rows, key))
-    return rows if is_current.all() else rows.filter(pa.array(is_current))
+    if is_current.all():
+        return rows, rows.slice(0, 0)
+    return rows.filter(pa.array(is_current)), rows.filter(pa.array(~is_current))
 
 
 def _list_absent(chunk: Chunk) -> pa.ChunkedArray:

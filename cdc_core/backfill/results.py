@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from cdc_core.spooled import Key
 from cdc_core.staging.backfills import BackfillState, StagedChunk
 from cdc_core.staging.tail import Staged
+from cdc_core.vocabulary import Position
 
 Said = dict[str, Any]
 
@@ -42,6 +44,17 @@ class Progress:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """Keys whose rows changed while their chunk was read, so that the chunk came without them.
+
+    `through` is the position of the last chunk; None if there is none.
+    """
+
+    keys: frozenset[Key]
+    through: Position | None
+
+
 def read_said(staged: Staged, backfill: str) -> Said | None:
     """What a mark says of a backfill; None where it is of another, or of none."""
     said = json.loads(staged.detail)
@@ -63,6 +76,18 @@ def read_staged_chunk(
         end_lsn=staged.end_lsn,
         seconds=seconds,
     )
+
+
+def find_dropped(marks: Iterable[Staged], backfill: str) -> Dropped:
+    """The keys that the chunks of a backfill were staged without, as the marks in the log say."""
+    keys: set[Key] = set()
+    through: Position | None = None
+    for mark in marks:
+        said = read_said(mark, backfill)
+        if said is not None and said["step"] == "watermark" and said.get("state") == "staged":
+            keys.update(map(tuple, said["dropped"]))
+            through = mark.position
+    return Dropped(frozenset(keys), through)
 
 
 def _read_key(texts: list[str] | None) -> Key | None:

@@ -15,15 +15,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from cdc_core.backfill.chunk_size import ChunkSize
+from cdc_core.backfill.incomplete import Move, find_incomplete
 from cdc_core.backfill.plan import Plan, Range
 from cdc_core.backfill.reading import AnotherKey, Resolved, Wanted, resolve
-from cdc_core.backfill.results import Progress, read_said, read_staged_chunk
+from cdc_core.backfill.results import Progress, find_dropped, read_said, read_staged_chunk
 from cdc_core.backfill.session import EpochOver, Session, Told
 from cdc_core.backfill.sharing import Sharing
 from cdc_core.errors import Retry, WalgateError
 from cdc_core.settings import LakeSettings
 from cdc_core.source.steps import StepConnection
-from cdc_core.spooled import Key
+from cdc_core.spooled import WHOLE, Key
 from cdc_core.staging.backfills import (
     BackfillLedger,
     BackfillReport,
@@ -34,6 +35,7 @@ from cdc_core.staging.backfills import (
 from cdc_core.staging.chunks import ChunkFolder
 from cdc_core.staging.orders import Orders
 from cdc_core.staging.tail import read_marks
+from cdc_core.staging.unsent import read_unsent
 from cdc_core.vocabulary import Lsn
 
 # One statement names them.
@@ -197,6 +199,7 @@ class Backfill:
                 return None
             session.read(Plan(staged=self._find_staged(self._begun)))
             self._record_chunks()
+            self._complete_rows(self._begun, has_plain_key=resolved.has_plain_key)
             swept = None
             if resolved.unswept is None:
                 swept = session.sweep(self._begun.start)
@@ -216,16 +219,56 @@ class Backfill:
         self._record_state(BackfillState.DONE, swept=whole)
         return BackfillState.DONE
 
-    def _open_session(self, name: str, *, row_bytes: float | None) -> Session:
+    def _complete_rows(self, begun: Begun, *, has_plain_key: bool) -> None:
+        """Read again, round by round, the rows that the log lacks a value of, until it lacks none.
+
+        By key; where the lake has hashes of the key, everything. Raises: as `_run_session`.
+        """
+        name, since = begun.id, None
+        read_before: frozenset[Key] | None = None
+        while True:
+            dropped = find_dropped(read_marks(self._lake.root, begun.start), name)
+            unsent = read_unsent(self._lake.root, begun.table, begun.start, dropped.keys)
+            moves = [Move(one.position, one.old, one.key) for one in unsent if one.old is not None]
+            updated = {one.key for one in unsent}.intersection(dropped.keys)
+            found = find_incomplete(updated, moves, read_before=read_before, since=since)
+            if not found:
+                return
+            fields = {"table": str(begun.table), "rows": len(found)}
+            _logger.info("rows read again", extra={"fields": fields})
+            name, read_before, since = uuid.uuid4().hex, found, dropped.through
+            if has_plain_key:
+                # A condition or a range would make a row that does not meet it look deleted.
+                wanted = replace(self._wanted, scope=WHOLE)
+                plan = Plan.of_keys(sorted(found), at_once=_KEYS_AT_ONCE)
+                self._read_beside(name, wanted, plan)
+            else:
+                self._read_beside(name, self._wanted, Plan())
+
+    def _read_beside(self, name: str, wanted: Wanted, plan: Plan) -> None:
+        """Read under another id, so that a plan of the backfill itself never meets these chunks."""
+        with ChunkFolder(self._lake.spool).claim(name):
+            session = self._open_session(name, row_bytes=None, wanted=wanted)
+            try:
+                session.begin()
+                session.read(plan)
+            finally:
+                session.end()
+
+    def _open_session(
+        self, name: str, *, row_bytes: float | None, wanted: Wanted | None = None
+    ) -> Session:
+        """A session of the backfill itself, or one beside it over something else."""
+        add_chunks = self._add_chunks if wanted is None else lambda _: None
         return Session(
             self._lake,
-            self._wanted,
+            wanted or self._wanted,
             self._steps,
             backfill=name,
             size=ChunkSize(self._wanted.chunk_rows, row_bytes=row_bytes),
             sharing=self._sharing,
             stop=self._stop,
-            told=Told(self._require_wanted, self._add_chunks, self._note_held),
+            told=Told(self._require_wanted, add_chunks, self._note_held),
         )
 
     def _note_held(self, reason: str | None) -> None:

@@ -113,6 +113,7 @@ class Backfills:
             by=chunk.by,
             low=chunk.low,
             high=chunk.high,
+            dropped=admitted.dropped,
         )
         return Taken(
             Operation.MARK, said, relation=chunk.relation, rows=admitted.rows, patience=_MAY_BE_LAST

@@ -10,6 +10,9 @@ from deltalake import DeltaTable
 
 from tests.postgres_server import Database
 
+# A value that no entry of the log has sent.
+HOLE = "(never sent)"
+
 Rows = dict[str, tuple[str | None, ...]]
 
 
@@ -25,7 +28,7 @@ def read_changes(root: Path, table: str | None, *operations: str) -> list[dict[s
 
 
 def fold(root: Path, table: str) -> Rows:
-    """What the log leaves of a table whose key is its first column."""
+    """What the log leaves of a table whose key is its first column; HOLE for a value never sent."""
     state: dict[str, tuple[tuple[int, int, int], tuple[str | None, ...]]] = {}
     for entry in read_changes(root, table):
         at = (entry["epoch"], entry["commit_lsn"], entry["seq"])
@@ -37,10 +40,13 @@ def fold(root: Path, table: str) -> Rows:
             case "delete":
                 state.pop(entry["old_values"][0], None)
             case _:
+                values = list(entry["values"])
+                _, before = state.get(values[0], (at, ()))
                 if entry["old_values"] is not None:
-                    state.pop(entry["old_values"][0], None)
-                values = tuple(entry["values"])
-                state[values[0]] = (at, values)
+                    _, before = state.pop(entry["old_values"][0], (at, ()))
+                for index in entry["unchanged"] or ():
+                    values[index] = before[index] if before else HOLE
+                state[values[0]] = (at, tuple(values))
     return {key: values for key, (_, values) in state.items()}
 
 

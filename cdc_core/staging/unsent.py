@@ -1,0 +1,79 @@
+"""The log's updates of a table that did not send every value of their row."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from cdc_core.spooled import Key
+from cdc_core.staging.tables import read_rows, reopen_table, staging_errors
+from cdc_core.vocabulary import Lsn, Position, Relation, TableName
+
+_COLUMNS = ["epoch", "commit_lsn", "seq", "relation_version", "values", "old_values"]
+
+
+@dataclass(frozen=True, slots=True)
+class Unsent:
+    """One such update; `old` is the key that the row had before, None if it is the same."""
+
+    position: Position
+    key: Key
+    old: Key | None
+
+
+def read_unsent(
+    root: Path, table: TableName, since: Position, wanted: Collection[Key]
+) -> list[Unsent]:
+    """Updates from a position on, in order: of wanted keys, and all that changed a row's key.
+
+    Only the columns that say which entries these are, are read of files without one.
+    Raises: StagingError.
+    """
+    with staging_errors("look for values that the log does not have"):
+        log = DeltaTable(root / "staging" / "changes").to_pyarrow_dataset()
+        chosen = (
+            (pc.field("epoch") == since.epoch)
+            & (pc.field("commit_lsn") >= int(since.commit_lsn))
+            & (pc.field("table") == str(table))
+            & pc.field("unchanged").is_valid()
+        )
+        found: list[Unsent] = []
+        keys: dict[int, tuple[int, ...]] = {}
+        for fragment in log.get_fragments(filter=chosen):
+            if not fragment.count_rows(filter=chosen):
+                continue
+            keys = keys or _read_keys(root)
+            for batch in fragment.to_batches(columns=_COLUMNS, filter=chosen):
+                found += _take(batch, keys, wanted)
+    return sorted(found, key=lambda one: one.position)
+
+
+def _read_keys(root: Path) -> dict[int, tuple[int, ...]]:
+    """The indexes of the key's columns, by relation version."""
+    rows = read_rows(reopen_table(root / "staging" / "relations"))
+    return {row["relation_version"]: Relation.from_description(row).key for row in rows}
+
+
+def _take(
+    batch: pa.RecordBatch, keys: dict[int, tuple[int, ...]], wanted: Collection[Key]
+) -> Iterator[Unsent]:
+    for version in batch.column("relation_version").unique().to_pylist():
+        rows = batch.filter(pc.equal(batch.column("relation_version"), version))
+        news = _list_keys(rows.column("values"), keys[version])
+        olds = _list_keys(rows.column("old_values"), keys[version])
+        positions = zip(*(rows.column(name).to_pylist() for name in _COLUMNS[:3]), strict=True)
+        for (epoch, lsn, seq), new, old in zip(positions, news, olds, strict=True):
+            is_moved = None not in old and old != new
+            if is_moved or new in wanted:
+                position = Position(epoch, Lsn(lsn), seq)
+                yield Unsent(position, new, old if is_moved else None)
+
+
+def _list_keys(values: pa.ListArray, key: tuple[int, ...]) -> list[Key]:
+    columns = [pc.list_element(values, index).to_pylist() for index in key]
+    return list(zip(*columns, strict=True))
