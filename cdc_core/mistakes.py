@@ -28,10 +28,11 @@ _EXAMPLES: dict[Key, str] = {
     ("source", "slot_budget"): '"10GB"',
     ("lake", "root"): '"lake"',
     ("lake", "spool"): '"lake/spool"',
-    ("lake", "retention"): '"7d"',
     ("capture", "batch_bytes"): '"64MB"',
     ("capture", "spool_bytes"): '"128MB"',
 }
+# Planned settings. Accepted today, they would promise a removal that nothing carries out.
+_WITHOUT_EFFECT: set[Key] = {("lake", "retention"), ("lake", "grace")}
 _PASSWORD_FIX = (
     "set WALGATE_SOURCE__PASSWORD, "  # noqa: S105 - it tells where a password goes.
     "or password_file, or use libpq's PGPASSFILE"
@@ -224,6 +225,9 @@ def _find_lake_mistakes(root: Path, spool: Path, folder: Path) -> list[Mistake]:
 
 def _explain_unknown(key: Key, model: type[BaseModel]) -> Mistake:
     """Name the nearest key that exists."""
+    if key in _WITHOUT_EFFECT:
+        what = "this version removes nothing from the lake, so the setting has no effect"
+        return Mistake(key, what, "remove it; README, Limits, says what grows and how fast")
     fields: dict[str, Any] = model.model_fields
     what = "unknown section"
     if len(key) > 1:

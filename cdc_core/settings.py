@@ -70,7 +70,6 @@ class LakeSettings(_Section):
     """`[lake]`: where the log and the tables are."""
 
     root: LakePath
-    retention: Duration = 7 * 86400.0
     spool: LocalPath = Field(default_factory=lambda fields: fields["root"] / "spool")
 
 

@@ -42,6 +42,14 @@ LOCK_S = 5.0
 # Classes of SQLSTATE that another try does not cure: wrong role or password, no such database, no
 # privilege, wrong statement.
 _NEEDS_A_PERSON = ("28", "3D", "42")
+# Classes whose primary message names objects, settings and sizes only. Any other may quote a value
+# of a row, and a function in a user's condition raises any text with any SQLSTATE that it likes.
+# Source: PostgreSQL documentation, appendix A.
+_NAMES_NO_VALUE = (
+    *("08", "0A", "25", "26", "28", "3D", "3F", "40", "42", "53", "54", "55", "57", "58", "XX"),
+)
+# What a statement meets in a row: the same rows fail again at every try.
+_MET_IN_A_ROW = ("21", "22", "23", "2F", "38", "39", "44", "P0")
 
 # Refused before any SQLSTATE is known; the wording is that of the libpq we are installed with.
 _UNTRUSTED = ("certificate", "does not support SSL")
@@ -166,6 +174,14 @@ def source_errors(doing: str) -> Iterator[None]:
         ) from exc
     except psycopg.Error as exc:
         state = exc.sqlstate or ""
+        if state.startswith(_MET_IN_A_ROW):
+            raise SourceError(
+                f"cannot {doing}: a row has a value that the statement fails at:"
+                f" {first_line(exc)} (SQLSTATE {state})",
+                fix="change the condition (--where, or the publication's row filter) so that it"
+                " holds for every row; the server's log quotes the value",
+                retry=Retry.AFTER_FIX,
+            ) from exc
         person = needs_person(state)
         code = f" (SQLSTATE {state})" if state else ""
         raise SourceError(
@@ -183,6 +199,13 @@ def needs_person(sqlstate: str) -> bool:
 
 
 def first_line(exc: psycopg.Error) -> str:
-    """The server's primary message: one line, without DETAIL, where row values would stand."""
+    """What the server said, in one line; only the error's name where its text may quote a value."""
+    if exc.sqlstate and not names_no_value(exc.sqlstate):
+        return type(exc).__name__
     primary = exc.diag.message_primary
     return primary or (str(exc).strip().splitlines() or [type(exc).__name__])[0]
+
+
+def names_no_value(sqlstate: str) -> bool:
+    """Whether the primary message of an error of this SQLSTATE never quotes a row's value."""
+    return sqlstate.startswith(_NAMES_NO_VALUE)

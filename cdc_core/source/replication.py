@@ -21,6 +21,7 @@ from cdc_core.protocol import frames
 from cdc_core.settings import SourceSettings
 from cdc_core.source.connection import (
     CAPTURE_NAME,
+    names_no_value,
     needs_person,
     open_connection,
     source_errors,
@@ -214,8 +215,11 @@ class ReplicationStream:
         reason, state = "the server ended the stream", ""
         if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
             field = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY)
-            reason = field.decode("utf-8", "replace") if field else reason
             state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+            if field and names_no_value(state):
+                reason = field.decode("utf-8", "replace")
+            else:
+                reason = f"{reason} (SQLSTATE {state})"
         if needs_person(state):
             raise SourceError(
                 f"replication stopped: {reason} (SQLSTATE {state})",

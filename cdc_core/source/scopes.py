@@ -12,7 +12,7 @@ import psycopg
 from psycopg import sql
 
 from cdc_core.errors import ConfigurationError, SourceError
-from cdc_core.source.connection import first_line, needs_person, source_errors
+from cdc_core.source.connection import needs_person, source_errors
 from cdc_core.spooled import Key, Scope
 from cdc_core.vocabulary import Relation
 
@@ -156,7 +156,9 @@ def _check_condition(
             cause = error.__cause__
             if not isinstance(cause, psycopg.Error) or not _is_mistake(cause.sqlstate or ""):
                 raise
-            return [f"{relation.table}: `where` is no condition: {first_line(cause)}"]
+            # The statement is not run, so its text is all that the server can quote.
+            said = cause.diag.message_primary
+            return [f"{relation.table}: `where` is no condition: {said}"]
     return []
 
 

@@ -27,7 +27,6 @@ publication = {publication}
 
 [lake]
 root = {root}
-# retention = "7d"             # of the log and the cuts
 # spool = "lake/spool"         # private and temporary; default: spool below root
 
 # [redis]                      # live figures and wake-ups; nothing in it is needed
