@@ -123,10 +123,10 @@ class Lake:
         relations = open_table(self.root / "staging" / "relations")
         if relations is None:
             return {}
-        columns = ["epoch", "first_lsn", "oid", "schema", "name"]
+        columns = ["epoch", "first_lsn", "ordinal", "oid", "schema", "name"]
         rows = relations.to_pyarrow_table(columns=columns).to_pylist()
         own = [row for row in rows if row["epoch"] == epoch.number]
-        own.sort(key=lambda row: int(row["first_lsn"]))
+        own.sort(key=lambda row: (int(row["first_lsn"]), int(row["ordinal"])))
         return {TableName(row["schema"], row["name"]): row["oid"] for row in own}
 
     def read_staged(self, epochs: list[Epoch]) -> Bound | None:

@@ -30,7 +30,7 @@ class Storage:
     commits: list[tuple[set[str], str, int]] = field(default_factory=list)
     changes: dict[str, pa.Table] = field(default_factory=dict)
     epochs: list[Epoch] = field(default_factory=list)
-    relations: dict[tuple[int, int], tuple[Relation, Lsn]] = field(default_factory=dict)
+    relations: list[tuple[int, Relation, Lsn]] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
 
 
@@ -43,7 +43,7 @@ class MemoryLog:
         self._spool = spool
         self._version = len(storage.commits)
         self._landed_before: Lsn | None = None
-        self._own: set[tuple[int, int]] = set()
+        self._own: set[int] = set()
         self._epoch: int | None = None
 
     def read_epoch(self) -> Epoch | None:
@@ -60,14 +60,14 @@ class MemoryLog:
     def latest_relation(self, oid: int) -> Relation | None:
         """Give the newest stored relation of a table."""
         landed, stored = self._landed_before, self._storage.relations
-        epoch = self._epoch or max((epoch for epoch, _ in stored), default=0)
+        newest = self._epoch or max((epoch for epoch, _, _ in stored), default=0)
         known = [
-            (relation, lsn)
-            for key, (relation, lsn) in stored.items()
-            if (key[0], relation.oid) == (epoch, oid)
-            and (landed is None or lsn < landed or key in self._own)
+            (lsn, index)
+            for index, (epoch, relation, lsn) in enumerate(stored)
+            if (epoch, relation.oid) == (newest, oid)
+            and (landed is None or lsn < landed or index in self._own)
         ]
-        return max(known, key=lambda pair: pair[1])[0] if known else None
+        return stored[max(known)[1]][1] if known else None
 
     def empty_spool(self) -> None:
         """Remove what an earlier run left."""
@@ -97,11 +97,10 @@ class MemoryLog:
         yield from sorted(found, key=lambda known: known.commit_lsn)
 
     def store_relations(self, relations: Iterable[tuple[Relation, Lsn]], *, epoch: int) -> None:
-        """Write the relations not stored yet."""
+        """Write each relation in its order; again, it is written again."""
         for relation, lsn in relations:
-            key = epoch, relation.version
-            self._own |= {key} - self._storage.relations.keys()
-            self._storage.relations.setdefault(key, (relation, lsn))
+            self._own.add(len(self._storage.relations))
+            self._storage.relations.append((epoch, relation, lsn))
 
     def write_part(self, changes: pa.Table) -> Part:
         """Write changes to a part that no reader sees yet."""

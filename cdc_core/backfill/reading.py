@@ -74,6 +74,14 @@ class AnotherKey(Exception):
     """The table's key is another than the ranges were cut by: bounds of it say nothing now."""
 
 
+class Rewritten(Exception):
+    """The table was rewritten after a part of it was read: the values read may be other ones now.
+
+    `ALTER COLUMN … TYPE … USING` changes rows without a change in the stream. VACUUM FULL, CLUSTER
+    and TRUNCATE alone are not taken for it.
+    """
+
+
 class Reading:
     """The reads of one run: who reads what, by which connection, and what waits in the spool."""
 
@@ -101,6 +109,7 @@ class Reading:
         self._idle: list[ChunkReader] = []
         self._busy: set[ChunkReader] = set()
         self._left: dict[tuple[int, int], Left] = {}
+        self._seen: Relation | None = None
 
     @property
     def has_more(self) -> bool:
@@ -149,6 +158,14 @@ class Reading:
         with self._lock:
             self._idle.append(reader)
 
+    def require_values_kept(self, relation: Relation) -> None:
+        """What was read has the values that the table, seen now, has. Raises: Rewritten."""
+        with self._lock:
+            compared = relation.after(self._seen)
+            if self._seen is not None and compared.rewritten != self._seen.rewritten:
+                raise Rewritten
+            self._seen = compared
+
     def record_staged(self, memory: str, number: int, attempt: int) -> Left | None:
         """Note that the log has taken a range; None where that was known."""
         left = self._discard(memory, number, attempt)
@@ -196,6 +213,7 @@ class Reading:
     def _choose_range(self, opened: OpenRead) -> Range | None:
         if self._wanted.by not in {None, opened.by}:
             raise AnotherKey
+        self.require_values_kept(opened.relation)
         with self._lock:
             if (again := self._plan.take_again()) is not None:
                 return again

@@ -114,7 +114,10 @@ class Session:
         return start
 
     def read(self, plan: Plan) -> None:
-        """Read until the log has every range of a plan. Raises: WalgateError."""
+        """Read until the log has every range of a plan.
+
+        Raises: WalgateError, AnotherKey, Rewritten.
+        """
         reading = Reading(
             self._wanted,
             plan,
@@ -138,7 +141,7 @@ class Session:
     def sweep(self, start: Position) -> Lsn:
         """Have removed what was not brought, and not changed since the start; where that ended.
 
-        Raises: WalgateError.
+        Raises: WalgateError, Rewritten.
         """
         pause = _FIRST_PAUSE_S
         while self._swept != "staged":
@@ -146,6 +149,8 @@ class Session:
             self._swept = None
             try:
                 with hold_relation(self._wanted) as relation:
+                    if self._reading is not None:
+                        self._reading.require_values_kept(relation)
                     # A capture that has begun meanwhile has emptied the spool.
                     sweeping = Sweeping(relation, start, self._wanted.scope)
                     self._folder.store_sweep(sweeping, backfill=self._backfill)

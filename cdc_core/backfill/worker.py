@@ -17,7 +17,7 @@ from dataclasses import replace
 from cdc_core.backfill.chunk_size import ChunkSize
 from cdc_core.backfill.incomplete import Move, find_incomplete
 from cdc_core.backfill.plan import Plan, Range
-from cdc_core.backfill.reading import AnotherKey, Resolved, Wanted, resolve
+from cdc_core.backfill.reading import AnotherKey, Resolved, Rewritten, Wanted, resolve
 from cdc_core.backfill.results import Progress, find_dropped, read_said, read_staged_chunk
 from cdc_core.backfill.session import EpochOver, Session, Told
 from cdc_core.backfill.sharing import Sharing
@@ -134,7 +134,7 @@ class Backfill:
                     session.read(Plan.of_keys(keys, at_once=_KEYS_AT_ONCE))
                 finally:
                     session.end()
-        except (_Stopped, EpochOver):
+        except (_Stopped, EpochOver, Rewritten):
             return False
         finally:
             self._steps.close()
@@ -209,8 +209,10 @@ class Backfill:
         except EpochOver:
             return None
         except AnotherKey:
-            fields = {"table": str(self._wanted.table), "reason": "its key is another than before"}
-            _logger.warning("backfill begins anew", extra={"fields": fields})
+            self._note_in_vain("its key is another than before")
+            return None
+        except Rewritten:
+            self._note_in_vain("it was rewritten after a part of it was read")
             return None
         finally:
             session.end()
@@ -218,6 +220,11 @@ class Backfill:
         whole = swept if resolved.scope.is_whole else None
         self._record_state(BackfillState.DONE, swept=whole)
         return BackfillState.DONE
+
+    def _note_in_vain(self, reason: str) -> None:
+        """Log why nothing of what was read counts: the table is read again from its beginning."""
+        fields = {"table": str(self._wanted.table), "reason": reason}
+        _logger.warning("backfill begins again", extra={"fields": fields})
 
     def _complete_rows(self, begun: Begun, *, has_plain_key: bool) -> None:
         """Read again, round by round, the rows that the log lacks a value of, until it lacks none.

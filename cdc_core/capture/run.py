@@ -18,6 +18,7 @@ from cdc_core.backfill.steps import Sweep, Watermark
 from cdc_core.capture.backfills import Spooled
 from cdc_core.capture.concealing import make_conceal
 from cdc_core.capture.continuity import require_begun, require_server
+from cdc_core.capture.known_relations import KnownRelations
 from cdc_core.capture.loop import Bound, CaptureLoop
 from cdc_core.capture.marker import Marker
 from cdc_core.capture.memory import return_freed_memory
@@ -194,12 +195,12 @@ def _stream(run: _Run, source: Source, log: ChangeLog, start: _Start, progress: 
     settings, bound = run.settings, run.bound
     confirmed = start.slot.confirmed_flush
     assert confirmed is not None
-    known: dict[int, Relation] = {}
+    known = KnownRelations(log.latest_relation)
 
     def complete(announcement: Announcement, xid: int) -> Relation:
-        previous = known.get(announcement.oid) or log.latest_relation(announcement.oid)
+        previous = known.find(announcement.oid)
         relation = source.complete_relation(announcement, previous=previous, xid=xid)
-        known[relation.oid] = relation
+        known.note(relation)
         return relation
 
     collector = Collector(
@@ -207,9 +208,7 @@ def _stream(run: _Run, source: Source, log: ChangeLog, start: _Start, progress: 
         expected=log.read_transactions(start.epoch, since=confirmed),
         complete=complete,
         conceal=make_conceal(settings, log.latest_relation),
-        spooled=_find_spooled(
-            settings.lake, lambda oid: known.get(oid) or log.latest_relation(oid)
-        ),
+        spooled=_find_spooled(settings.lake, known),
     )
     progress.staged = start.staged
     progress.confirmed = confirmed
@@ -257,23 +256,20 @@ def _stream(run: _Run, source: Source, log: ChangeLog, start: _Start, progress: 
     _logger.info("capture stopped", extra={"fields": {"staged_lsn": str(progress.staged)}})
 
 
-def _find_spooled(lake: LakeSettings, find_latest: Callable[[int], Relation | None]) -> Spooled:
-    """What workers of backfills leave in the spool, of relations that came after the latest."""
+def _find_spooled(lake: LakeSettings, known: KnownRelations) -> Spooled:
+    """What workers of backfills leave in the spool, compared with what is known of its table."""
     folder = ChunkFolder(lake.spool)
 
     def load_chunk(step: Watermark) -> Chunk | None:
         chunk = folder.load(
             backfill=step.backfill, memory=step.memory, number=step.chunk, attempt=step.attempt
         )
-        return None if chunk is None else replace(chunk, relation=compare(chunk.relation))
+        return None if chunk is None else replace(chunk, relation=known.compare(chunk.relation))
 
     def load_sweep(step: Sweep) -> Sweeping | None:
         sweeping = folder.load_sweep(step.backfill)
         if sweeping is None:
             return None
-        return replace(sweeping, relation=compare(sweeping.relation))
-
-    def compare(relation: Relation) -> Relation:
-        return relation.after(find_latest(relation.oid))
+        return replace(sweeping, relation=known.compare(sweeping.relation))
 
     return Spooled(load_chunk, load_sweep, folder.is_claimed)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -14,17 +16,20 @@ from cdc_core.vocabulary import Lsn, Relation
 
 
 class RelationStore:
-    """The relations on disk; a version is a hash of its content, so an epoch writes it once.
+    """The relations on disk, in the order in which an epoch announced them.
 
-    Tables are known by oid, which means another table on another server: what is newest is that of
-    one epoch.
+    An announcement that repeats the one before it writes nothing, and neither does one that comes
+    again after a restart. One that returns to an earlier relation is a row of its own, with the
+    same version: it is the newest now. Tables are known by oid, which means another table on
+    another server: what is newest is that of one epoch.
     """
 
     def __init__(self, folder: Path) -> None:
         """Read what is there. Raises: StagingError."""
         self._folder = folder
-        self._versions: set[tuple[int, int]] = set()
+        self._stored: dict[tuple[int, int], list[tuple[Lsn, Relation]]] = {}
         self._latest: dict[int, Relation] = {}
+        self._next = 0
         open_table(folder, RELATIONS_SCHEMA)
         self.reload()
 
@@ -36,13 +41,19 @@ class RelationStore:
         older. Raises: StagingError.
         """
         self._table = reopen_table(self._folder)
-        rows = sorted(read_rows(self._table), key=lambda row: (row["epoch"], row["first_lsn"]))
-        self._versions = {(row["epoch"], row["relation_version"]) for row in rows}
-        epoch = staged[0] if staged else max((row["epoch"] for row in rows), default=0)
+        rows = read_rows(self._table)
+        rows.sort(key=lambda row: (row["epoch"], row["first_lsn"], row["ordinal"]))
+        self._stored = {}
+        for row in rows:
+            announced = Lsn(row["first_lsn"]), Relation.from_description(row)
+            self._stored.setdefault((row["epoch"], row["oid"]), []).append(announced)
+        self._next = max((row["ordinal"] + 1 for row in rows), default=0)
+        newest = staged[0] if staged else max((row["epoch"] for row in rows), default=0)
         self._latest = {
-            row["oid"]: Relation.from_description(row)
-            for row in rows
-            if row["epoch"] == epoch and (staged is None or row["first_lsn"] < staged[1])
+            oid: relation
+            for (epoch, oid), announced in self._stored.items()
+            for lsn, relation in announced
+            if epoch == newest and (staged is None or lsn < staged[1])
         }
 
     def latest(self, oid: int) -> Relation | None:
@@ -50,28 +61,47 @@ class RelationStore:
         return self._latest.get(oid)
 
     def store(self, relations: Iterable[tuple[Relation, Lsn]], *, epoch: int) -> None:
-        """Write those not stored yet, each with the commit LSN that first needs it.
+        """Write those not stored yet, each with its commit LSN, in the order of the log.
 
         Raises: StagingError, after which it may be called again.
         """
-        new = {
-            relation.version: (relation, lsn)
-            for relation, lsn in relations
-            if (epoch, relation.version) not in self._versions
-        }
-        if not new:
-            return
-        rows = [
-            {"relation_version": version, "epoch": epoch, "first_lsn": int(lsn)}
-            | relation.describe()
-            for version, (relation, lsn) in new.items()
-        ]
-        try:
-            append_rows(
-                self._table, self._folder, pa.Table.from_pylist(rows, schema=RELATIONS_SCHEMA)
-            )
-        except StagingError:
-            self.reload()
-            raise
-        self._versions.update((epoch, version) for version in new)
-        self._latest.update({relation.oid: relation for relation, _ in new.values()})
+        announced = list(relations)
+        stored, rows = dict(self._stored), list[dict[str, Any]]()
+        ordered = sorted(announced, key=lambda one: (one[1], one[0].oid))
+        for (lsn, oid), group in groupby(ordered, key=lambda one: (one[1], one[0].oid)):
+            known = stored.get((epoch, oid), [])
+            before = [relation for at, relation in known if at <= lsn]
+            new = find_new(before, [relation for relation, _ in group])
+            after = [one for one in known if one[0] > lsn]
+            kept = [one for one in known if one[0] <= lsn]
+            stored[epoch, oid] = [*kept, *((lsn, relation) for relation in new), *after]
+            rows += [
+                {"relation_version": relation.version, "epoch": epoch, "first_lsn": int(lsn)}
+                | {"ordinal": self._next + len(rows) + place}
+                | relation.describe()
+                for place, relation in enumerate(new)
+            ]
+        if rows:
+            try:
+                append_rows(
+                    self._table, self._folder, pa.Table.from_pylist(rows, schema=RELATIONS_SCHEMA)
+                )
+            except StagingError:
+                self.reload()
+                raise
+            self._stored = stored
+            self._next += len(rows)
+        self._latest.update({relation.oid: relation for relation, _ in announced})
+
+
+def find_new(stored: Sequence[Relation], announced: Sequence[Relation]) -> list[Relation]:
+    """Which announcements of a transaction are to be written, after those up to it in the log.
+
+    Empty if those in the log end with all of these: they come again.
+    """
+    steps = [next(same) for _, same in groupby(announced, key=Relation.describe)]
+    ends = [relation.describe() for relation in stored[-len(steps) :]]
+    described = [relation.describe() for relation in steps]
+    if ends == described:
+        return []
+    return steps[1:] if ends[-1:] == described[:1] else steps

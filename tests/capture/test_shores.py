@@ -192,6 +192,25 @@ def test_relations_are_stored_once_and_the_newest_is_known(open_log: OpenLog) ->
         assert opened.latest_relation(6) is None
 
 
+def test_a_relation_that_returns_is_the_newest_after_a_restart(open_log: OpenLog) -> None:
+    log = open_log()
+    a, b = make_relation("a"), make_relation("a", "b")
+    log.store_relations([(a, Lsn(5)), (b, Lsn(7)), (a, Lsn(9))], epoch=1)
+    log.store_relations([(a, Lsn(10)), (b, Lsn(11))], epoch=1)
+    log.store_relations([(a, Lsn(12))], epoch=1)
+    for opened in (log, open_log()):
+        assert opened.latest_relation(5) == a
+
+
+def test_within_a_transaction_the_relation_that_comes_last_is_the_newest(open_log: OpenLog) -> None:
+    log = open_log()
+    a, b = make_relation("a"), make_relation("a", "b")
+    log.store_relations([(a, Lsn(5)), (b, Lsn(5)), (a, Lsn(5)), (b, Lsn(5))], epoch=1)
+    assert open_log().latest_relation(5) == b
+    log.store_relations([(a, Lsn(6)), (b, Lsn(6)), (a, Lsn(6))], epoch=1)
+    assert open_log().latest_relation(5) == a
+
+
 def test_relations_that_another_capture_stored_are_known_once_the_staged_lsn_is_read(
     open_log: OpenLog,
 ) -> None:

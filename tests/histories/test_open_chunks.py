@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from cdc_core.backfill.remembering import Remembering
+from cdc_core.backfill.results import Progress
 from cdc_core.settings import load_settings
 from cdc_core.staging.tail import read_marks
 from cdc_core.vocabulary import Lsn, Position, TableName
@@ -113,6 +114,40 @@ def test_whatever_happens_in_an_open_chunk_the_log_has_what_the_source_has(
     assert known == {key: row[:2] for key, row in read_source(table, "t").items()}
     widths = {len(row["values"]) for row in read_changes(pipeline.root, str(T), "read")}
     assert widths == {2, 3}
+
+
+@pytest.mark.parametrize(
+    ("statement", "times"),
+    [
+        ("alter table t alter v type text using upper(v)", 2),
+        ("vacuum full t", 1),
+        ("cluster t using t_pkey", 1),
+        ("truncate t; insert into t select i, 'new' from generate_series(5, 40) i", 1),
+    ],
+    ids=["using", "vacuum_full", "cluster", "truncate"],
+)
+def test_rows_read_before_a_rewrite_that_may_have_changed_them_are_read_again(
+    table: Database, pipeline: Pipeline, statement: str, times: int
+) -> None:
+    """The log has never seen the table; its next chunk is read after the rewrite."""
+
+    def rewrite(_: TableName, progress: Progress) -> None:
+        if progress.chunks == 1 and not happened:
+            happened.append(statement)
+            table.execute(statement)
+
+    happened: list[str] = []
+    settings = load_settings(pipeline.folder / "walgate.toml", {})
+    run_backfills(
+        settings, [T], chunk_rows=1, parallel=1, stop=threading.Event(), on_progress=rewrite
+    )
+    assert happened
+    pipeline.catch_up()
+    assert fold(pipeline.root, str(T)) == read_source(table, "t")
+    marks = [mark.detail for mark in read_marks(pipeline.root, Position(1, Lsn(0), 0))]
+    assert sum('"step": "begin"' in mark for mark in marks) == times
+    read = read_changes(pipeline.root, str(T), "read")
+    assert len({entry["relation_version"] for entry in read}) == times
 
 
 def test_history_26_more_than_may_be_remembered_voids_the_chunk_of_a_paused_worker(

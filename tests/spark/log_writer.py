@@ -52,6 +52,7 @@ class LogWriter:
                 "relation_version": relation.version,
                 "epoch": self.epoch,
                 "first_lsn": self.lsn,
+                "ordinal": len(self.relations),
             } | relation.describe()
             self._append("staging/relations", [row], RELATIONS_SCHEMA)
         return relation.version
