@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
+from cdc_core.backfill.log_history import find_log_history
 from cdc_core.backfill.reading import Wanted
 from cdc_core.backfill.results import Progress
 from cdc_core.backfill.sharing import Sharing
@@ -99,7 +100,8 @@ def make_wanted(
         return RelationStore(settings.lake.root / "staging" / "relations").latest(oid)
 
     conceal = make_conceal(settings, find_latest)
-    return Wanted(settings.source, table, chunk_rows, conceal, scope)
+    find_history = find_log_history(settings.lake.root)
+    return Wanted(settings.source, find_history, table, chunk_rows, conceal, scope)
 
 
 def _order_tables(settings: Settings, tables: list[TableName]) -> list[TableName]:

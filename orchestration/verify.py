@@ -14,9 +14,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pyspark.sql import SparkSession
 
+from cdc_core.backfill.log_history import find_log_history
 from cdc_core.comparing import (
     Compared,
     Ordering,
@@ -29,9 +31,10 @@ from cdc_core.errors import LakeError, Retry, SourceError, StagingError, Walgate
 from cdc_core.settings import Settings, TableSettings
 from cdc_core.source import checksums
 from cdc_core.source.chunks import estimate_size
-from cdc_core.source.connection import LOCK_S, open_connection
+from cdc_core.source.connection import LOCK_S
 from cdc_core.source.identity import list_published_tables
 from cdc_core.source.marks import emit_mark
+from cdc_core.source.primary import open_primary, require_history
 from cdc_core.source.published_tables import PublishedTable
 from cdc_core.source.snapshots import SourceSnapshot, open_snapshot
 from cdc_core.staging.verifications import (
@@ -96,16 +99,20 @@ def verify_tables(
     ledger = VerificationLedger(settings.lake.root)
     standings = ledger.read_standings() if is_rotating else {}
     source = settings.source
-    with closing(
-        open_connection(source, application_name="walgate verify", lock_s=LOCK_S)
-    ) as connection:
+    find_history = find_log_history(settings.lake.root)
+    opened = partial(open_primary, source, find_history, application_name="walgate verify")
+    with closing(opened(lock_s=LOCK_S)) as connection:
         published = list_published_tables(connection, source.publication)
     tables = list(named) if named is not None else sorted({*published, *list_tables(lake)})
     tell("opening a snapshot of the source")
-    with open_snapshot(source, tables, patience_s=_SNAPSHOT_S, stop=stop) as snapshot:
-        with closing(open_connection(source, application_name="walgate verify")) as connection:
-            emit_mark(connection, json.dumps({"by": "walgate verify"}))
+    with open_snapshot(
+        source, tables, find_history=find_history, patience_s=_SNAPSHOT_S, stop=stop
+    ) as snapshot:
+        with closing(opened()) as connection:
+            emit_mark(connection, json.dumps({"by": "walgate verify"}), on=snapshot.history)
         bound = _await_staged(lake, snapshot.lsn, stop=stop, tell=tell)
+        # Capture may have followed a promotion since: the snapshot is of the server that was left.
+        require_history(snapshot.connection, snapshot.history, find_history())
         with ThreadPoolExecutor(1, "walgate-checksums") as pool:
             sight = _Sight(
                 settings=settings,

@@ -6,8 +6,7 @@ import time
 from dataclasses import dataclass, replace
 
 from cdc_core.backfill.chunk_size import AIM_BYTES
-from cdc_core.backfill.reading import MOST_BYTES, Wanted, resolve
-from cdc_core.source.chunks import ChunkReader
+from cdc_core.backfill.reading import MOST_BYTES, Wanted, open_reader, resolve
 
 # Read to see how fast rows come and how wide they are.
 _SAMPLE_ROWS = 2000
@@ -34,7 +33,7 @@ def estimate(wanted: Wanted, *, parallel: int, rows_per_second: float | None) ->
     """
     resolved = resolve(wanted)
     wanted = replace(wanted, scope=resolved.scope)
-    reader = ChunkReader(wanted.source, wanted.table, wanted.scope)
+    reader = open_reader(wanted)
     try:
         with reader.lock():
             opened = reader.look()

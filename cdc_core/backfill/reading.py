@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,6 +26,7 @@ from cdc_core.errors import ConfigurationError
 from cdc_core.protocol.concealment import Conceal, Concealment, Treatment
 from cdc_core.settings import SourceSettings
 from cdc_core.source.chunks import ChunkReader, OpenRead, join_rows
+from cdc_core.source.primary import FindHistory, History
 from cdc_core.spooled import WHOLE, Chunk, Scope
 from cdc_core.staging.chunks import ChunkFolder
 from cdc_core.vocabulary import Relation, TableName
@@ -36,9 +37,13 @@ MOST_BYTES = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be read: a part of a table by its key, so many rows at once, columns concealed."""
+    """What is to be read: a part of a table by its key, so many rows at once, columns concealed.
+
+    Each connection must reach the primary with the history that `find_history` gives.
+    """
 
     source: SourceSettings
+    find_history: FindHistory
     table: TableName
     chunk_rows: int
     conceal: Conceal
@@ -94,7 +99,7 @@ class Reading:
         backfill: str,
         size: ChunkSize,
         sharing: Sharing,
-        emit: Callable[[Step], None],
+        emit: Callable[[Step, History], None],
     ) -> None:
         """Nothing is read yet."""
         self._wanted = wanted
@@ -205,7 +210,7 @@ class Reading:
         with self._lock:
             reader = self._idle.pop() if self._idle else None
         if reader is None:
-            reader = ChunkReader(self._wanted.source, self._wanted.table, self._wanted.scope)
+            reader = open_reader(self._wanted)
         with self._lock:
             self._busy.add(reader)
         return reader
@@ -267,16 +272,21 @@ class Reading:
         return chosen
 
     def _emit_watermark(self, chosen: Range, opened: OpenRead, memory: str) -> None:
-        self._emit(
-            Watermark(
-                self._backfill,
-                memory,
-                chosen.number,
-                chosen.attempt,
-                Snapshot.parse(opened.snapshot),
-                self._openings.find_oldest(),
-            )
+        watermark = Watermark(
+            self._backfill,
+            memory,
+            chosen.number,
+            chosen.attempt,
+            Snapshot.parse(opened.snapshot),
+            self._openings.find_oldest(),
         )
+        # Into the WAL of the very server that the rows were read from.
+        self._emit(watermark, opened.history)
+
+
+def open_reader(wanted: Wanted) -> ChunkReader:
+    """A connection that reads what is wanted. Raises: SourceError."""
+    return ChunkReader(wanted.source, wanted.table, wanted.scope, find_history=wanted.find_history)
 
 
 def resolve(wanted: Wanted) -> Resolved:
@@ -284,7 +294,7 @@ def resolve(wanted: Wanted) -> Resolved:
 
     Raises: ConfigurationError with every mistake in the part's bounds and condition, SourceError.
     """
-    reader = ChunkReader(wanted.source, wanted.table, wanted.scope)
+    reader = open_reader(wanted)
     try:
         with reader.lock():
             opened = reader.look()
@@ -301,7 +311,7 @@ def resolve(wanted: Wanted) -> Resolved:
 @contextmanager
 def hold_relation(wanted: Wanted) -> Iterator[Relation]:
     """Keep the table as it is while a block runs. Raises: SourceError, ConfigurationError."""
-    reader = ChunkReader(wanted.source, wanted.table)
+    reader = open_reader(replace(wanted, scope=WHOLE))
     try:
         with reader.lock():
             relation = reader.look().relation

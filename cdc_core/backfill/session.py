@@ -27,6 +27,7 @@ from cdc_core.backfill.visibility import Snapshot
 from cdc_core.crash_points import reach
 from cdc_core.errors import Retry, WalgateError
 from cdc_core.settings import LakeSettings
+from cdc_core.source.primary import History
 from cdc_core.source.steps import StepConnection
 from cdc_core.spooled import Sweeping
 from cdc_core.staging.backfills import StagedChunk
@@ -287,8 +288,8 @@ class Session:
         if time.monotonic() - self._said_at >= _SIGN_OF_LIFE_S:
             self._emit(Alive(self._backfill, self._memory.id))
 
-    def _emit(self, step: Step) -> None:
-        self._steps.emit(format_step(step))
+    def _emit(self, step: Step, on: History | None = None) -> None:
+        self._steps.emit(format_step(step), on=on)
         self._said_at = time.monotonic()
 
 

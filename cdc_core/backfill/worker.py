@@ -84,7 +84,7 @@ class Backfill:
         self._on_progress = on_progress
         self._is_anew = is_anew
         self._ledger = BackfillLedger(lake.root)
-        self._steps = StepConnection(wanted.source)
+        self._steps = StepConnection(wanted.source, wanted.find_history)
         self._orders: Orders | None = None
         self._order: BackfillState | None = None
         self._begun: Begun | None = None

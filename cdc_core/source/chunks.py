@@ -22,10 +22,17 @@ from cdc_core.protocol.copied import parse_copied
 from cdc_core.protocol.messages import AnnouncedColumn, Announcement
 from cdc_core.settings import SourceSettings
 from cdc_core.source.catalog import complete_relation
-from cdc_core.source.connection import open_connection, source_errors
+from cdc_core.source.connection import source_errors
 from cdc_core.source.copying import copy_out, widen_buffer
 from cdc_core.source.key_order import find_unordered
 from cdc_core.source.membership import read_membership
+from cdc_core.source.primary import (
+    HISTORY,
+    FindHistory,
+    History,
+    open_primary,
+    require_history,
+)
 from cdc_core.source.published_tables import PublishedTable, read_published_tables
 from cdc_core.source.scopes import (
     bound_key,
@@ -68,11 +75,13 @@ order by a.attnum
 class OpenRead:
     """A table locked and seen by one snapshot, until its transaction ends.
 
-    `relation` is what the stream would announce now; `snapshot` is Postgres' text form.
+    `relation` is what the stream would announce now; `snapshot` is Postgres' text form; `history`
+    is that of the server which is read.
     """
 
     relation: Relation
     snapshot: str
+    history: History
     _connection: psycopg.Connection
     _published: PublishedTable
     _scope: Scope
@@ -168,11 +177,19 @@ class OpenRead:
 class ChunkReader:
     """One connection that reads one published table, or a part of it."""
 
-    def __init__(self, source: SourceSettings, table: TableName, scope: Scope = WHOLE) -> None:
+    def __init__(
+        self,
+        source: SourceSettings,
+        table: TableName,
+        scope: Scope = WHOLE,
+        *,
+        find_history: FindHistory,
+    ) -> None:
         """Connect. Raises: SourceError, where the table is not published too."""
         self._source = source
         self._scope = scope
-        self._connection = open_connection(source, application_name="walgate backfill")
+        self._find_history = find_history
+        self._connection = open_primary(source, find_history, application_name="walgate backfill")
         try:
             with source_errors(f"read {table}"):
                 # To look at the catalog takes locks too.
@@ -202,13 +219,19 @@ class ChunkReader:
         # Columns may have come since, or the publication have changed.
         published = _find_published(self._connection, self._source, self._published.table)
         with source_errors(f"look at {self._published.table}"):
+            name = self._published.identifier.as_string(self._connection)
             row = self._connection.execute(
-                "select snapshot::text, pg_snapshot_xmax(snapshot)::xid::text,"
-                " %s::regclass::oid::bigint from pg_current_snapshot() snapshot",
-                (self._published.identifier.as_string(self._connection),),
+                sql.SQL(
+                    "select snapshot::text, pg_snapshot_xmax(snapshot)::xid::text,"
+                    " {}::regclass::oid::bigint, {} from pg_current_snapshot() snapshot"
+                ).format(sql.Literal(name), HISTORY)
             ).fetchone()
             assert row is not None
-            snapshot, xid, oid = row
+            snapshot, xid, oid, *facts = row
+        history = History(*facts)
+        # A connection of before a failover still answers, from the server that was left.
+        require_history(self._connection, history, self._find_history())
+        with source_errors(f"look at {self._published.table}"):
             columns = self._connection.execute(_COLUMNS, (oid,)).fetchall()
         announcement = _announce(published, oid, columns)
         relation = complete_relation(self._connection, announcement, previous=None)
@@ -219,7 +242,7 @@ class ChunkReader:
                 fix="give it a primary key",
                 retry=Retry.AFTER_FIX,
             )
-        return OpenRead(relation, snapshot, self._connection, published, self._scope)
+        return OpenRead(relation, snapshot, history, self._connection, published, self._scope)
 
     def resolve_scope(self, opened: OpenRead) -> Scope:
         """The part that is read, checked, its bounds as the server writes them.

@@ -100,6 +100,8 @@ def open_connection(
     options["client_encoding"] = "UTF8"
     options["application_name"] = application_name
     options["connect_timeout"] = str(max(2, round(source.connect_timeout)))
+    # Of several hosts, the one that writes; what a connection has reached is proved in primary.py.
+    options.setdefault("target_session_attrs", "primary")
     for name, value in _keepalive(source.silence_timeout).items():
         options.setdefault(name, value)
     if source.password is not None:

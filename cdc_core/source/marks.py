@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import psycopg
+from psycopg import sql
 
 from cdc_core.source.connection import source_errors
+from cdc_core.source.primary import (
+    History,
+    format_presence,
+    read_history,
+    require_history,
+)
 from cdc_core.vocabulary import MARK_PREFIX, Lsn
 
 
-def emit_mark(connection: psycopg.Connection, detail: str) -> None:
+def emit_mark(connection: psycopg.Connection, detail: str, *, on: History | None = None) -> None:
     """Write a mark that the stream will carry at its place. Raises: SourceError.
 
+    `on` is the history into which it belongs: on a server with another one nothing is written.
     Transactional, so that it is ordered among commits and lets the server release WAL.
     Source: PostgreSQL documentation, section 9.28.6, pg_logical_emit_message.
     """
     with source_errors("emit a mark"):
-        connection.execute("select pg_logical_emit_message(true, %s, %s)", (MARK_PREFIX, detail))
+        emit = sql.SQL("select pg_logical_emit_message(true, {}, {}) where {}").format(
+            sql.Literal(MARK_PREFIX),
+            sql.Literal(detail),
+            sql.SQL("true") if on is None else format_presence(on),
+        )
+        is_written = connection.execute(emit).fetchone() is not None
+    if not is_written:
+        require_history(connection, read_history(connection), on)
 
 
 def read_current_lsn(connection: psycopg.Connection) -> Lsn:

@@ -12,18 +12,20 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYetError
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import psycopg
 from psycopg import sql
 
 from cdc_core.errors import Retry, SourceError
 from cdc_core.settings import SourceSettings
-from cdc_core.source.connection import open_connection, source_errors
+from cdc_core.source.connection import source_errors
+from cdc_core.source.primary import FindHistory, History, open_primary, read_history
 from cdc_core.source.published_tables import PublishedTable, read_published_tables
 from cdc_core.vocabulary import Lsn, TableName
 
@@ -57,10 +59,11 @@ order by a.xact_start limit 1
 class SourceSnapshot:
     """What one connection sees of published tables: all that ends at or below `lsn`.
 
-    `refused` says of each table that cannot be read why not.
+    `refused` says of each table that cannot be read why not; `history` is the server's.
     """
 
     lsn: Lsn
+    history: History
     connection: psycopg.Connection
     published: Mapping[TableName, PublishedTable]
     refused: Mapping[TableName, SourceError]
@@ -71,14 +74,18 @@ def open_snapshot(
     source: SourceSettings,
     tables: Sequence[TableName],
     *,
+    find_history: FindHistory,
     patience_s: float,
     stop: threading.Event,
 ) -> Iterator[SourceSnapshot]:
-    """Lock tables and see them at one LSN until the block ends. Raises: SourceError."""
-    with (
-        closing(open_connection(source, application_name=_NAME)) as reader,
-        closing(open_connection(source, application_name=_NAME)) as watcher,
-    ):
+    """Lock tables and see them at one LSN until the block ends.
+
+    Each connection must reach the primary with the history that the log holds.
+    Raises: WrongServer, SourceError.
+    """
+    opened = partial(open_primary, source, find_history, application_name=_NAME)
+    with closing(opened()) as reader, closing(opened()) as watcher:
+        history = read_history(reader)
         reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         reader.read_only = True
         found = _find_published(watcher, source)
@@ -86,12 +93,12 @@ def open_snapshot(
             for name, value in _SETTINGS.items():
                 reader.execute(f"set local {name} = '{value}'".encode())
             refused = _lock(reader, [found[table] for table in tables if table in found])
-            with _exporting(source, watcher, patience_s=patience_s, stop=stop) as (lsn, snapshot):
+            with _exporting(opened, watcher, patience_s=patience_s, stop=stop) as (lsn, snapshot):
                 reader.execute(sql.SQL("set transaction snapshot {}").format(sql.Literal(snapshot)))
                 # What the tables are is seen as of then, as their rows are.
                 seen = _find_published(reader, source)
             locked = {table: seen[table] for table in seen if table in found}
-            yield SourceSnapshot(lsn, reader, locked, refused)
+            yield SourceSnapshot(lsn, history, reader, locked, refused)
 
 
 def _find_published(
@@ -122,10 +129,14 @@ def _lock(
 
 @contextmanager
 def _exporting(
-    source: SourceSettings, watcher: psycopg.Connection, *, patience_s: float, stop: threading.Event
+    opened: Callable[..., psycopg.Connection],
+    watcher: psycopg.Connection,
+    *,
+    patience_s: float,
+    stop: threading.Event,
 ) -> Iterator[tuple[Lsn, str]]:
     """Export a snapshot that can be imported until the block ends; its LSN and its name."""
-    walsender = open_connection(source, application_name=_NAME, replication=True)
+    walsender = opened(replication=True)
     with closing(walsender), ThreadPoolExecutor(1, "walgate-snapshot") as pool:
         name = f"walgate_verify_{uuid.uuid4().hex[:16]}"
         create = f"CREATE_REPLICATION_SLOT {name} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT"

@@ -8,23 +8,27 @@ import psycopg
 
 from cdc_core.settings import SourceSettings
 from cdc_core.source import chunks, marks
-from cdc_core.source.connection import open_connection
+from cdc_core.source.primary import FindHistory, History, open_primary
 from cdc_core.vocabulary import TableName
 
 
 class StepConnection:
     """One connection for all threads, made when it is needed and again after it was lost."""
 
-    def __init__(self, source: SourceSettings) -> None:
-        """Connect later."""
+    def __init__(self, source: SourceSettings, find_history: FindHistory) -> None:
+        """Connect later, to the primary with the history that the log holds."""
         self._source = source
+        self._find_history = find_history
         self._lock = threading.Lock()
         self._connection: psycopg.Connection | None = None
 
-    def emit(self, message: str) -> None:
-        """Write a step that the stream will carry at its place. Raises: SourceError."""
+    def emit(self, message: str, *, on: History | None = None) -> None:
+        """Write a step that the stream will carry at its place. Raises: SourceError.
+
+        `on` is the history by which the step's rows were read; it must be this connection's too.
+        """
         with self._lock:
-            marks.emit_mark(self._connect(), message)
+            marks.emit_mark(self._connect(), message, on=on)
 
     def read_snapshot(self) -> str:
         """Which transactions are seen now, in Postgres' text form. Raises: SourceError."""
@@ -49,8 +53,9 @@ class StepConnection:
 
     def _connect(self) -> psycopg.Connection:
         if self._connection is None or self._connection.closed:
-            self._connection = open_connection(
+            self._connection = open_primary(
                 self._source,
+                self._find_history,
                 application_name="walgate steps",
                 answer_s=self._source.silence_timeout,
             )

@@ -78,7 +78,9 @@ def find_known(pipeline: Pipeline, lsn: Lsn) -> Known:
 
 def see_source(settings: Settings) -> tuple[Lsn, Rows]:
     """The source's rows by one snapshot, and the LSN that it is consistent at."""
-    with open_snapshot(settings.source, [T], patience_s=60, stop=threading.Event()) as snapshot:
+    with open_snapshot(
+        settings.source, [T], find_history=lambda: None, patience_s=60, stop=threading.Event()
+    ) as snapshot:
         found = snapshot.connection.execute("select id, id::text, n::text, note from hot")
         return snapshot.lsn, {row[0]: row[1:] for row in found.fetchall()}
 

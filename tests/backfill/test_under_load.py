@@ -23,7 +23,7 @@ SEED = 20261121
 
 def backfill(pipeline: Pipeline, table: str) -> Progress:
     settings = load_settings(pipeline.folder / "walgate.toml", {})
-    wanted = Wanted(settings.source, TableName.parse(table), 3000, lambda _: None)
+    wanted = Wanted(settings.source, lambda: None, TableName.parse(table), 3000, lambda _: None)
     run = Backfill(settings.lake, wanted, sharing=Sharing(2), stop=threading.Event())
     assert run.run() is BackfillState.DONE
     return run.progress

@@ -5,15 +5,14 @@ Other servers behind the address, restored ones and former primaries: tests/hist
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from tests.deadline import wait_for
 from tests.fix_pipeline import DEADLINE_S, Pipeline
 from tests.postgres_server import Database, PostgresServer
+from tests.standby import make_standby
 from tests.truth import read_log
 from tests.walgate_command import run_walgate
 
@@ -22,36 +21,14 @@ MakeServer = Callable[..., PostgresServer]
 
 def add_standby(primary: PostgresServer, private_postgres: MakeServer) -> PostgresServer:
     """Give a standby that holds WAL back and can take slots over."""
-    standby = private_postgres(18)
-    standby.stop()
-    for entry in standby.data_folder.iterdir():
-        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-    source: list[str | Path] = [
-        "-h",
-        primary.socket_folder,
-        "-p",
-        str(primary.port),
-        "-U",
-        "postgres",
-    ]
-    standby.run(
-        "pg_basebackup",
-        *source,
-        "-D",
-        standby.data_folder,
-        "--checkpoint=fast",
-        "-C",
-        "-S",
-        "standby",
-    )
-    standby.configure(
+    standby = make_standby(
+        primary,
+        private_postgres,
+        18,
         primary_conninfo=primary.dsn("shop"),
-        primary_slot_name="standby",
         hot_standby_feedback="on",
         sync_replication_slots="on",
     )
-    (standby.data_folder / "standby.signal").touch()
-    standby.start()
     primary.configure(synchronized_standby_slots="standby")
     return standby
 

@@ -18,7 +18,9 @@ LEAVES = 30
 
 def read_in_chunks(database: Database, name: str, columns: list[str]) -> list[tuple[str, ...]]:
     """All rows, in chunks, by a session of its own."""
-    reader = ChunkReader(SourceSettings(dsn=database.dsn), TableName("public", name))
+    reader = ChunkReader(
+        SourceSettings(dsn=database.dsn), TableName("public", name), find_history=lambda: None
+    )
     rows: list[tuple[str, ...]] = []
     low: Key | None = None
     try:
@@ -53,7 +55,9 @@ def test_single_keys_are_looked_up(database18: Database) -> None:
     database18.execute("vacuum analyze t")
     database18.execute("create publication walgate for all tables")
     before = count_reads(database18, "t")
-    reader = ChunkReader(SourceSettings(dsn=database18.dsn), TableName("public", "t"))
+    reader = ChunkReader(
+        SourceSettings(dsn=database18.dsn), TableName("public", "t"), find_history=lambda: None
+    )
     with reader.lock():
         found = reader.look().read_keys(["id"], keys=[("7", "9"), ("7", "5"), ("8", "1")])
     reader.close()

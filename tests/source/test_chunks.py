@@ -26,7 +26,11 @@ def read(database: Database) -> Iterator[Read]:
         def make(name: str = "t") -> OpenRead:
             if not database.query("select from pg_publication where pubname = 'walgate'"):
                 database.execute("create publication walgate for all tables")
-            reader = ChunkReader(SourceSettings(dsn=database.dsn), TableName("public", name))
+            reader = ChunkReader(
+                SourceSettings(dsn=database.dsn),
+                TableName("public", name),
+                find_history=lambda: None,
+            )
             stack.callback(reader.close)
             stack.enter_context(reader.lock())
             return reader.look()
@@ -163,7 +167,9 @@ def test_the_lock_comes_before_the_snapshot(database: Database) -> None:
     database.execute("create table t (a int primary key)")
     database.execute("insert into t select generate_series(1, 1000)")
     database.execute("create publication walgate for all tables")
-    reader = ChunkReader(SourceSettings(dsn=database.dsn), TableName("public", "t"))
+    reader = ChunkReader(
+        SourceSettings(dsn=database.dsn), TableName("public", "t"), find_history=lambda: None
+    )
     with reader.lock():
         with psycopg.connect(database.dsn) as other:
             other.execute("set lock_timeout = '100ms'")
@@ -193,7 +199,9 @@ def test_rows_of_many_pieces_come_whole_and_end_where_they_are_too_many(
         " from generate_series(1, 3000) i"
     )
     database18.execute("create publication walgate for all tables")
-    reader = ChunkReader(SourceSettings(dsn=database18.dsn), TableName("public", "t"))
+    reader = ChunkReader(
+        SourceSettings(dsn=database18.dsn), TableName("public", "t"), find_history=lambda: None
+    )
     row_bytes = 6 + 1 + 193 + 1
     with reader.lock():
         opened = reader.look()

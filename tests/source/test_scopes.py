@@ -16,11 +16,14 @@ from tests.postgres_server import Database, PostgresServer
 
 def look(database: Database, scope: Scope, name: str = "t") -> Resolved:
     source = SourceSettings(dsn=database.dsn)
-    return resolve(Wanted(source, TableName("public", name), 10, lambda _: None, scope))
+    return resolve(
+        Wanted(source, lambda: None, TableName("public", name), 10, lambda _: None, scope)
+    )
 
 
 def read_keys(database: Database, scope: Scope, name: str = "t") -> list[tuple[str, ...]]:
-    reader = ChunkReader(SourceSettings(dsn=database.dsn), TableName("public", name), scope)
+    source = SourceSettings(dsn=database.dsn)
+    reader = ChunkReader(source, TableName("public", name), scope, find_history=lambda: None)
     with reader.lock():
         opened = reader.look()
         rows, _ = opened.read_rows(opened.key, low=None, high=None)

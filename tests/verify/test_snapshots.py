@@ -112,7 +112,9 @@ def look_between_commits(lent: Verifying, before: int) -> Looked:
 
         def open_one() -> None:
             stop = threading.Event()
-            with open_snapshot(source, [TABLE], patience_s=DEADLINE_S, stop=stop) as snapshot:
+            with open_snapshot(
+                source, [TABLE], find_history=lambda: None, patience_s=DEADLINE_S, stop=stop
+            ) as snapshot:
                 opened.append(snapshot)
                 ready.set()
                 done.wait(DEADLINE_S)
@@ -165,7 +167,9 @@ def test_a_snapshot_names_the_transaction_that_it_waits_for(
         writer.execute("insert into hot values (0)")
         with (
             pytest.raises(SourceError, match="no snapshot of the source within 1 s") as raised,
-            open_snapshot(source, [TABLE], patience_s=1.0, stop=threading.Event()),
+            open_snapshot(
+                source, [TABLE], find_history=lambda: None, patience_s=1.0, stop=threading.Event()
+            ),
         ):
             pass
         pid = writer.info.backend_pid
@@ -184,7 +188,9 @@ def test_no_table_is_rewritten_while_a_snapshot_of_it_is_open(
     rewrites = ("alter table hot alter id type bigint", "truncate hot")
     stop = threading.Event()
     with (
-        open_snapshot(source, [TABLE], patience_s=DEADLINE_S, stop=stop) as snapshot,
+        open_snapshot(
+            source, [TABLE], find_history=lambda: None, patience_s=DEADLINE_S, stop=stop
+        ) as snapshot,
         psycopg.connect(database18.dsn, autocommit=True) as connection,
     ):
         connection.execute("set lock_timeout = 50")

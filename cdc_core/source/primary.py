@@ -1,0 +1,104 @@
+"""Connections to the primary whose history the log holds, each with a proof that it is there.
+
+A snapshot of a standby lists no running transactions, and a lock on it stops nobody on the primary.
+A former primary goes on answering after another was promoted. What such a server reads looks right
+and is not. One host name, a list of hosts, or a pooler can lead any single connection to one, so
+each connection that reads proves itself when it is opened, and again in the transaction that reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import psycopg
+from psycopg import sql
+
+from cdc_core.errors import Retry, WrongServer
+from cdc_core.settings import SourceSettings
+from cdc_core.source.connection import open_connection, source_errors
+
+# Source: PostgreSQL documentation, sections 9.28.4 (recovery) and 9.27.12 (control data).
+_SYSTEM_ID = "(select system_identifier::text from pg_control_system())"
+_TIMELINE = (
+    "case when pg_is_in_recovery() then null"
+    " else ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int end"
+)
+# Columns of a query: the history of a primary; the timeline of a standby is NULL.
+HISTORY = sql.SQL(f"{_SYSTEM_ID}, {_TIMELINE}")
+_IS_THERE = sql.SQL(f"({_SYSTEM_ID}, {_TIMELINE}) = ({{}}, {{}})")
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The history that a primary writes; no timeline stands for a server that writes none."""
+
+    system_id: str
+    timeline: int | None
+
+
+# The history that the log holds now; None before the log has an epoch.
+FindHistory: TypeAlias = Callable[[], History | None]
+
+
+def open_primary(
+    source: SourceSettings,
+    find_history: FindHistory,
+    *,
+    application_name: str,
+    replication: bool = False,
+    answer_s: float | None = None,
+    lock_s: float | None = None,
+) -> psycopg.Connection:
+    """Connect as `open_connection` does, to the primary. Raises: WrongServer, SourceError."""
+    connection = open_connection(
+        source,
+        application_name=application_name,
+        replication=replication,
+        answer_s=answer_s,
+        lock_s=lock_s,
+    )
+    try:
+        require_history(connection, read_history(connection), find_history())
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def read_history(connection: psycopg.Connection) -> History:
+    """Which history a server writes now. Raises: SourceError."""
+    with source_errors("read the server's identity"):
+        # A walsender takes simple queries only, which this is.
+        row = connection.execute(sql.SQL("select {}").format(HISTORY)).fetchone()
+    assert row is not None
+    return History(*row)
+
+
+def require_history(
+    connection: psycopg.Connection, found: History, expected: History | None
+) -> None:
+    """A server is the primary, and its history the one expected, if any is. Raises: WrongServer.
+
+    Another try may reach another of several servers.
+    """
+    where = f"{connection.info.host} port {connection.info.port}"
+    fix = (
+        "name the primary in [source] dsn; where it names several hosts, leave target_session_attrs"
+        " out or set it to primary"
+    )
+    if found.timeline is None:
+        raise WrongServer(f"{where} is a standby, expected the primary", fix=fix, retry=Retry.LATER)
+    if expected is not None and found != expected:
+        raise WrongServer(
+            f"{where} has system identifier {found.system_id} and timeline {found.timeline}, the"
+            f" log was filled from {expected.system_id} and timeline {expected.timeline}",
+            fix=f"{fix}; after a failover capture must have followed it first",
+            retry=Retry.LATER,
+        )
+
+
+def format_presence(history: History) -> sql.Composed:
+    """The condition that holds on the server with this history alone."""
+    return _IS_THERE.format(sql.Literal(history.system_id), sql.Literal(history.timeline))
