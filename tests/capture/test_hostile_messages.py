@@ -54,7 +54,7 @@ def _send_hostile(seed: int, *, count: int) -> None:
     chance = random.Random(seed)
     session = Session()
     known = {"mark", "by", "step", "backfill", "memory", "table", "chunk", "attempt"}
-    known |= {"snapshot", "oldest", "state", "rows", "stale", "low", "high", "start"}
+    known |= {"snapshot", "oldest", "state", "rows", "stale", "low", "high", "start", "dropped"}
     inserted = 0
     for xid in range(count // 100):
         frames = [sent_by_others(draw_hostile(chance)) for _ in range(100)]
