@@ -42,6 +42,8 @@ from cdc_core.setting_values import (
 
 CONFIG_NAME = "walgate.toml"
 _PREFIX = "WALGATE_"
+# The name of a pipeline that shares its Dagster with no other.
+DEFAULT_PIPELINE = "walgate"
 # Two runs that follow one another leave a gap of seconds; a slow start is no outage either.
 _STAGING_FRESHNESS_S = 300.0
 
@@ -132,7 +134,12 @@ class VerifySettings(_Section):
 
 
 class DagsterSettings(_Section):
-    """`[dagster]`: where its history is kept, the page's port, what runs by itself."""
+    """`[dagster]`: where its history is kept, the page's port, what runs by itself.
+
+    `pipeline` is the name by which runs, pools and assets are known in a Dagster that holds more.
+    """
+
+    pipeline: str = Field(default=DEFAULT_PIPELINE, pattern=r"^[a-z][a-z0-9_]{0,29}$")
 
     home: LocalPath = Field(default=Path(".walgate/dagster"), validate_default=True)
     port: int = Field(default=3000, ge=1, le=65535)
@@ -183,6 +190,16 @@ class Settings(_Section):
     tables: dict[Pattern, TableSettings] = Field(default_factory=dict)
     hash_key: SecretStr | None = Field(default=None, repr=False)
     state_folder: Path
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_redis_keys(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Give Redis keys the pipeline's name unless they have a prefix of their own."""
+        dagster, redis = values.get("dagster"), values.get("redis", {})
+        name = dagster.get("pipeline") if isinstance(dagster, dict) else None
+        if isinstance(name, str) and name and isinstance(redis, dict) and "prefix" not in redis:
+            return values | {"redis": redis | {"prefix": name}}
+        return values
 
 
 def load_settings(path: Path | None, environ: Mapping[str, str]) -> Settings:

@@ -6,13 +6,13 @@ import dagster as dg
 
 from cdc_core.settings import Settings
 from orchestration import backfill_sensor, tables, verified_through
+from orchestration.asset_keys import AssetKeys
 from orchestration.backfill_asset import build_backfill_asset
-from orchestration.backfill_events import BACKFILL_KEY
 from orchestration.backfill_sensor import build_backfill_queued_tables
 from orchestration.checks import build_staging_checks
 from orchestration.hole_filling import build_fill_holes_job, build_fill_holes_sensor
-from orchestration.hosting import RUN_TAGS
 from orchestration.known_tables import find_tables
+from orchestration.own_runs import tag_runs
 from orchestration.replicate import build_replicate_job
 from orchestration.resources import make_spark_resource
 from orchestration.sensors import build_keep_replicating, build_merge_staged_changes
@@ -28,14 +28,14 @@ def build_definitions(settings: Settings) -> dg.Definitions:
         selection=dg.AssetSelection.assets(*merged.keys),
         description="Merges all that is staged, lingers for more, and ends.",
         executor_def=dg.in_process_executor,
-        tags=RUN_TAGS,
+        tags=tag_runs(settings),
     )
     backfill = dg.define_asset_job(
         backfill_sensor.JOB_NAME,
-        selection=dg.AssetSelection.assets(BACKFILL_KEY),
+        selection=dg.AssetSelection.assets(AssetKeys.of(settings).backfill),
         description="Reads tables whole into the log, while the stream goes on.",
         executor_def=dg.in_process_executor,
-        tags=RUN_TAGS,
+        tags=tag_runs(settings),
     )
     verification = verified_through.build_verification(settings, known)
     verifying = [] if verification is None else [verification]
@@ -45,7 +45,7 @@ def build_definitions(settings: Settings) -> dg.Definitions:
             selection=dg.AssetSelection.checks(checks),
             description="Compares the tables with the source at one LSN, large ones in rotation.",
             executor_def=dg.in_process_executor,
-            tags=RUN_TAGS,
+            tags=tag_runs(settings),
         )
         for checks in verifying
     ]

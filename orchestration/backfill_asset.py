@@ -11,8 +11,9 @@ from cdc_core.errors import WalgateError
 from cdc_core.settings import Settings
 from cdc_core.spooled import Scope
 from cdc_core.vocabulary import TableName
+from orchestration.asset_keys import AssetKeys
 from orchestration.backfill import make_wanted, run_backfills
-from orchestration.backfill_events import BACKFILL_KEY, BackfillReports, observe
+from orchestration.backfill_events import BackfillReports, observe
 from orchestration.backfill_orders import Order, give_order
 from orchestration.failures import explain_failure
 from orchestration.hosting import host_loop
@@ -23,9 +24,10 @@ _READ = "read"
 
 def build_backfill_asset(settings: Settings) -> dg.AssetsDefinition:
     """The asset whose partitions are tables; a bare click only says what would be done."""
+    own = AssetKeys.of(settings).backfill
 
     @dg.asset(
-        key=BACKFILL_KEY,
+        key=own,
         description=(
             "Reads whole tables, or a part of one, into the log while the stream goes on, exactly,"
             " and removes what the source has no more. Interrupted or cancelled, the next run goes"
@@ -48,11 +50,11 @@ def build_backfill_asset(settings: Settings) -> dg.AssetsDefinition:
         if config["action"] != _READ:
             for given in give_order(settings.lake, Order(config["action"]), list(chosen)):
                 told = {"table": str(given.table), "state": str(given.state), "note": given.note}
-                context.log_event(observe(chosen[given.table], told))
+                context.log_event(observe(own, chosen[given.table], told))
             return
         if config["dry_run"]:
             for table, key in chosen.items():
-                context.log_event(observe(key, _estimate(settings, table, config, scope)))
+                context.log_event(observe(own, key, _estimate(settings, table, config, scope)))
             return
         _run(context, settings, chosen, scope)
 
@@ -159,7 +161,9 @@ def _run(
 ) -> None:
     """Read tables; each that is done fills its partition."""
     config = context.op_execution_context.op_config
-    reports = BackfillReports(context.log_event, chosen, is_whole=scope.is_whole)
+    reports = BackfillReports(
+        context.log_event, chosen, key=AssetKeys.of(settings).backfill, is_whole=scope.is_whole
+    )
 
     def work(stop: threading.Event) -> None:
         run_backfills(

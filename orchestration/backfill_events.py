@@ -12,7 +12,6 @@ from cdc_core.backfill.results import Progress
 from cdc_core.staging.backfills import BackfillState
 from cdc_core.vocabulary import TableName
 
-BACKFILL_KEY = dg.AssetKey(["backfill"])
 # An event costs tens of milliseconds.
 _OBSERVE_S = 15.0
 
@@ -23,10 +22,16 @@ class BackfillReports:
     """What was told of each table of one run, and when."""
 
     def __init__(
-        self, tell: Callable[[Event], None], partitions: Mapping[TableName, str], *, is_whole: bool
+        self,
+        tell: Callable[[Event], None],
+        partitions: Mapping[TableName, str],
+        *,
+        key: dg.AssetKey,
+        is_whole: bool,
     ) -> None:
         """Nothing has begun; `is_whole` where a table that is done fills its partition."""
         self._tell = tell
+        self._key = key
         self._partitions = partitions
         self._is_whole = is_whole
         self._began: dict[TableName, float] = {}
@@ -47,14 +52,14 @@ class BackfillReports:
         if progress.state is BackfillState.DONE and self._is_whole:
             self._tell(
                 dg.AssetMaterialization(
-                    BACKFILL_KEY,
+                    self._key,
                     partition=partition,
                     description=_summarize(metadata),
                     metadata=_leave_out_unknown(metadata),
                 )
             )
         else:
-            self._tell(observe(partition, metadata, _summarize(metadata)))
+            self._tell(observe(self._key, partition, metadata, _summarize(metadata)))
 
 
 def read_clock() -> float:
@@ -63,13 +68,14 @@ def read_clock() -> float:
 
 
 def observe(
-    partition: str, metadata: Mapping[str, Any], description: str | None = None
+    key: dg.AssetKey,
+    partition: str,
+    metadata: Mapping[str, Any],
+    description: str | None = None,
 ) -> dg.AssetObservation:
     """An observation of a table; what is not known is left out."""
     known = _leave_out_unknown(metadata)
-    return dg.AssetObservation(
-        BACKFILL_KEY, partition=partition, description=description, metadata=known
-    )
+    return dg.AssetObservation(key, partition=partition, description=description, metadata=known)
 
 
 def describe_progress(progress: Progress, seconds: float) -> dict[str, Any]:

@@ -15,11 +15,12 @@ from cdc_core.errors import SourceError, StagingError
 from cdc_core.settings import Settings
 from cdc_core.source.connection import open_briefly
 from cdc_core.source.slot import read_slot
+from orchestration.asset_keys import AssetKeys
 from orchestration.backfill_queue import QueueReader
 from orchestration.backfill_turns import OP_NAME, RECENT_S, Group, choose_turn, find_partitions_of
 from orchestration.known_tables import add_partitions
+from orchestration.own_runs import Own
 from orchestration.relaunch import (
-    CLICKED_JOB,
     Reap,
     apply_decision,
     default_status,
@@ -60,7 +61,13 @@ def build_backfill_queued_tables(settings: Settings) -> dg.SensorDefinition:
         # They come with the publication, and a person may want to launch one of them.
         add_partitions(context.instance, settings, [waiting.table for waiting in queue])
         now = read_clock()
-        seen = read_runs(context.instance, JOB_NAME, CLICKED_JOB, since=now - RECENT_S)
+        seen = read_runs(
+            context.instance,
+            Own.of(settings, context),
+            JOB_NAME,
+            clicked=lambda key: key == AssetKeys.of(settings).backfill,
+            since=now - RECENT_S,
+        )
         runs = [run for run in seen if find_partitions_of(run)]
         for run in runs:
             if run.is_active and is_abandoned(run, now):

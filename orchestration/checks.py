@@ -12,8 +12,8 @@ import dagster as dg
 from cdc_core.errors import SourceError, StagingError
 from cdc_core.settings import Settings
 from cdc_core.staging.tables import staging_errors
+from orchestration.asset_keys import AssetKeys
 from orchestration.look import Look, look_at_source
-from orchestration.staging_reports import STAGING_KEY
 from spark_jobs.lake import Lake
 
 # Shares of the budget from which on a slot that nobody drains is worth a word, and a call.
@@ -23,18 +23,19 @@ _LAG_S = 300.0
 
 def build_staging_checks(settings: Settings) -> dg.AssetChecksDefinition:
     """Both checks, to be evaluated by a click."""
+    staging = AssetKeys.of(settings).staging
 
     @dg.multi_asset_check(
         name="check_staging",
         specs=[
             dg.AssetCheckSpec(
                 "slot_budget",
-                asset=STAGING_KEY,
+                asset=staging,
                 description="The slot holds back less than half of the WAL it may.",
             ),
             dg.AssetCheckSpec(
                 "staging_lag",
-                asset=STAGING_KEY,
+                asset=staging,
                 description="Staging is at most five minutes behind the source.",
             ),
         ],
@@ -58,7 +59,10 @@ def evaluate_staging(settings: Settings, look: Look | SourceError) -> list[dg.As
     """Evaluate both checks; a source that is down fails them, with the reason."""
     if isinstance(look, SourceError):
         down: dict[str, Any] = {"reason": look.message, "fix": look.fix}
-        return [_judge("slot_budget", 1.0, down), _judge("staging_lag", 1.0, down)]
+        return [
+            _judge(settings, "slot_budget", 1.0, down),
+            _judge(settings, "staging_lag", 1.0, down),
+        ]
     return [_judge_slot(settings, look), _judge_lag(settings, look)]
 
 
@@ -67,9 +71,11 @@ def _judge_slot(settings: Settings, look: Look) -> dg.AssetCheckEvaluation:
     retention = look.retention
     if retention is None:
         status = look.slot.wal_status if look.slot else "missing"
-        return _judge("slot_budget", 1.0, {"slot": settings.source.slot, "wal_status": status})
+        return _judge(
+            settings, "slot_budget", 1.0, {"slot": settings.source.slot, "wal_status": status}
+        )
     said = retention.describe(look.growth) | {"summary": retention.explain(look.growth)}
-    return _judge("slot_budget", retention.used_percent / 100, said)
+    return _judge(settings, "slot_budget", retention.used_percent / 100, said)
 
 
 def _judge_lag(settings: Settings, look: Look) -> dg.AssetCheckEvaluation:
@@ -81,7 +87,7 @@ def _judge_lag(settings: Settings, look: Look) -> dg.AssetCheckEvaluation:
             staged = lake.read_staged(lake.read_epochs())
     except StagingError as error:
         said = {"source_lsn": str(look.current), "reason": error.message, "fix": error.fix}
-        return _judge("staging_lag", 1.0, said)
+        return _judge(settings, "staging_lag", 1.0, said)
     behind = None if staged is None else max(0, look.current - staged.lsn)
     # Of a capture that does not show itself only the bytes are known.
     seconds = 0.0 if not behind else figures.lag_seconds if figures else None
@@ -91,15 +97,19 @@ def _judge_lag(settings: Settings, look: Look) -> dg.AssetCheckEvaluation:
         "lag_bytes": behind,
         "lag_seconds": seconds,
     }
-    return _judge("staging_lag", 1.0 if seconds is None else seconds / _LAG_S * _WARN_SHARE, lag)
+    return _judge(
+        settings, "staging_lag", 1.0 if seconds is None else seconds / _LAG_S * _WARN_SHARE, lag
+    )
 
 
-def _judge(name: str, share: float, metadata: dict[str, Any]) -> dg.AssetCheckEvaluation:
+def _judge(
+    settings: Settings, name: str, share: float, metadata: dict[str, Any]
+) -> dg.AssetCheckEvaluation:
     """Pass below the share that is worth a word; what is not known is left out."""
     is_error = share >= _ERROR_SHARE
     return dg.AssetCheckEvaluation(
         passed=share < _WARN_SHARE,
-        asset_key=STAGING_KEY,
+        asset_key=AssetKeys.of(settings).staging,
         check_name=name,
         severity=dg.AssetCheckSeverity.ERROR if is_error else dg.AssetCheckSeverity.WARN,
         metadata={key: value for key, value in metadata.items() if value is not None},

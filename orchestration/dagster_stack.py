@@ -29,12 +29,13 @@ from deltalake.exceptions import DeltaError
 import orchestration
 from cdc_core.errors import Retry, WalgateError
 from cdc_core.settings import Settings
+from orchestration.asset_keys import AssetKeys
 from orchestration.draining import drain_runs, record_ended
 from orchestration.keeper import Keeper, Program
 from orchestration.known_tables import add_partitions, find_tables
-from orchestration.page import HOST, LOCATION, Page
+from orchestration.own_runs import Own, name_pipeline
+from orchestration.page import HOST, Page
 from orchestration.processes import end_processes, hold_stack, start_process
-from orchestration.table_reports import table_key
 from spark_jobs.lake import Lake
 
 MODULE = "orchestration.definitions"
@@ -88,6 +89,7 @@ def run_dagster(
         # A socket's path must be short, and that of a home need not be.
         private = Path(tempfile.mkdtemp(prefix="walgate-"))
         instance = dg.DagsterInstance.from_config(str(settings.dagster.home))
+        own = Own(name_pipeline(settings), location=settings.dagster.pipeline)
         try:
             with _running(settings, config, private, module, stop) as (keeper, page):
                 if not stop.is_set():
@@ -98,11 +100,11 @@ def run_dagster(
                 finally:
                     _logger.info("stack stopping")
                     keeper.end("daemon", grace_s=_GRACE_S)
-                    drain_runs(instance, most_s=_DRAIN_S, hurry=hurry)
+                    drain_runs(instance, own, most_s=_DRAIN_S, hurry=hurry)
         finally:
             if end_processes(stack, grace_s=0 if hurry.is_set() else _GRACE_S):
                 _logger.warning("processes ended that had not by themselves")
-            record_ended(instance)
+            record_ended(instance, own)
             instance.dispose()
             shutil.rmtree(private, ignore_errors=True)
 
@@ -112,7 +114,7 @@ def _running(
     settings: Settings, config: Path, private: Path, module: str, stop: threading.Event
 ) -> Iterator[tuple[Keeper, Page]]:
     """The three processes, ready and kept alive, until the block ends."""
-    page = Page(settings.dagster.port)
+    page = Page(settings.dagster.port, location=settings.dagster.pipeline)
     finished = threading.Event()
     watcher = threading.Thread(
         target=_watch_tables, args=(settings, page, finished), name="walgate-tables", daemon=True
@@ -169,14 +171,15 @@ def _plan_programs(
     settings: Settings, config: Path, private: Path, module: str
 ) -> dict[Program, Callable[[], subprocess.Popen[bytes]]]:
     """How each of the three is started, as often as need be."""
+    location = settings.dagster.pipeline
     place, workspace = private / "code.sock", private / "workspace.yaml"
-    server = {"grpc_server": {"socket": str(place), "location_name": LOCATION}}
+    server = {"grpc_server": {"socket": str(place), "location_name": location}}
     workspace.write_text(json.dumps({"load_from": [server]}), encoding="utf-8")
     root = Path(str(importlib.resources.files(orchestration))).parent
     quiet = ("--log-level", "warning")
     commands: dict[Program, tuple[str | Path, ...]] = {
         "code-server": (
-            *("dagster", "code-server", "start", *quiet, "--location-name", LOCATION),
+            *("dagster", "code-server", "start", *quiet, "--location-name", location),
             *("--socket", place, "-m", module, "-d", root),
         ),
         "web": (
@@ -237,11 +240,11 @@ def _wait_until_ready(keeper: Keeper, page: Page, logs: Path, stop: threading.Ev
 
 def _watch_tables(settings: Settings, page: Page, finished: threading.Event) -> None:
     """Load the code again when the log announces a table that has no asset yet."""
-    lake = Lake.of(settings)
+    lake, keys = Lake.of(settings), AssetKeys.of(settings)
     known: set[dg.AssetKey] = set()
     while not finished.wait(_WATCH_S):
         try:
-            announced = {table_key(r.table) for r in lake.read_relations().values()}
+            announced = {keys.find_table(r.table) for r in lake.read_relations().values()}
         except (OSError, DeltaError):
             # A commit is under way, or the disk is: the next look will tell.
             continue

@@ -9,33 +9,43 @@ import time
 import dagster as dg
 
 from orchestration.hosting import WORKER_TAG, is_worker_gone
+from orchestration.own_runs import CLICKED_JOB, Own
 from orchestration.relaunch import ACTIVE
 
 _logger = logging.getLogger("walgate.up")
 _POLL_S = 0.25
 
 
-def drain_runs(instance: dg.DagsterInstance, *, most_s: float, hurry: threading.Event) -> None:
-    """Ask every run in progress to stop and wait for its end, until `hurry` or the time is over.
+def drain_runs(
+    instance: dg.DagsterInstance, own: Own, *, most_s: float, hurry: threading.Event
+) -> None:
+    """Ask every run of a pipeline that is in progress to stop, and wait for its end.
 
+    The wait ends at `hurry` or after so many seconds. Runs of others in the instance go on.
     The code server that launched them still runs, no daemon does.
     """
-    for run in _list_active(instance):
+    for run in _list_active(instance, own):
         _logger.info("run draining", extra={"fields": {"run": run.run_id, "job": run.job_name}})
         _ask_to_stop(instance, run)
     deadline = time.monotonic() + most_s
-    while _list_active(instance) and time.monotonic() < deadline and not hurry.wait(_POLL_S):
+    while _list_active(instance, own) and time.monotonic() < deadline and not hurry.wait(_POLL_S):
         pass
 
 
-def record_ended(instance: dg.DagsterInstance) -> None:
-    """Record as canceled every run in progress; none of their processes lives any more."""
-    for run in _list_active(instance):
+def record_ended(instance: dg.DagsterInstance, own: Own) -> None:
+    """Record as canceled every run of a pipeline that is in progress; no process of them lives."""
+    for run in _list_active(instance, own):
         instance.report_run_canceled(run, message="The stack of its process was stopped.")
 
 
-def _list_active(instance: dg.DagsterInstance) -> list[dg.DagsterRun]:
-    return list(instance.get_runs(dg.RunsFilter(statuses=list(ACTIVE))))
+def _list_active(instance: dg.DagsterInstance, own: Own) -> list[dg.DagsterRun]:
+    """The runs of its jobs, and those in which a person materializes its assets."""
+    active = list(ACTIVE)
+    clicked = instance.get_runs(dg.RunsFilter(job_name=CLICKED_JOB, statuses=active))
+    return [
+        *instance.get_runs(dg.RunsFilter(tags=own.tags, statuses=active)),
+        *(run for run in clicked if run.remote_job_origin and own.is_of_location(run)),
+    ]
 
 
 def _ask_to_stop(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:

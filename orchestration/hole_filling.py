@@ -14,10 +14,12 @@ import dagster as dg
 from cdc_core.errors import SourceError, StagingError
 from cdc_core.settings import Settings
 from cdc_core.vocabulary import TableName
+from orchestration.asset_keys import AssetKeys
 from orchestration.backfill import reread_keys
 from orchestration.backfill_sensor import find_capture_away
 from orchestration.holes import HoleReader
-from orchestration.hosting import RUN_TAGS, host_loop
+from orchestration.hosting import host_loop
+from orchestration.own_runs import Own, tag_runs
 from orchestration.relaunch import (
     Decision,
     Launch,
@@ -30,7 +32,6 @@ from orchestration.relaunch import (
     read_clock,
     read_runs,
 )
-from orchestration.table_reports import table_key
 from spark_jobs.holes import Hole, sign
 
 JOB_NAME = "fill_holes"
@@ -52,6 +53,7 @@ class Try:
 
 def build_fill_holes_job(settings: Settings) -> dg.JobDefinition:
     """The job that reads again what has holes."""
+    asset_keys = AssetKeys.of(settings)
 
     @dg.op(
         # No op bears the name of a job.
@@ -71,13 +73,13 @@ def build_fill_holes_job(settings: Settings) -> dg.JobDefinition:
         host_loop(context, work, most_s=None)
         for table, count in filled.items():
             metadata = {"holes": len(holes.fillable[table]), "keys_read_again": count}
-            context.log_event(dg.AssetObservation(table_key(table), metadata=metadata))
+            context.log_event(dg.AssetObservation(asset_keys.find_table(table), metadata=metadata))
 
     @dg.job(
         name=JOB_NAME,
         description="Fills holes: reads rows again, key by key, while the stream goes on.",
         executor_def=dg.in_process_executor,
-        tags=RUN_TAGS,
+        tags=tag_runs(settings),
     )
     def job() -> None:
         fill_holes()
@@ -105,7 +107,9 @@ def build_fill_holes_sensor(settings: Settings) -> dg.SensorDefinition:
         now = read_clock()
         tries = [
             Try(run, _read_sign(context.instance, run))
-            for run in read_runs(context.instance, JOB_NAME, since=now - _RECENT_S)
+            for run in read_runs(
+                context.instance, Own.of(settings, context), JOB_NAME, since=now - _RECENT_S
+            )
         ]
         active = decide_on_active([one.run for one in tries], doing="fills holes", now=now)
         if active is not None:

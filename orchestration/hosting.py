@@ -24,8 +24,6 @@ from orchestration.log_lines import logging_to_standard_error
 WORKER_TAG = ".dagster/walgate_worker"
 RETRY_TAG = "walgate/retry"
 MAX_RUNTIME_TAG = "dagster/max_runtime"
-# No second relauncher beside the sensors.
-RUN_TAGS = {"dagster/max_retries": "0"}
 # Longer than a commit or a round takes, shorter than the instance waits for a cancelled run.
 DRAIN_S = 90.0
 _POLL_S = 0.25

@@ -12,7 +12,7 @@ from cdc_core.settings import Settings
 from cdc_core.source.connection import open_briefly
 from cdc_core.source.identity import list_published_tables
 from cdc_core.vocabulary import TableName
-from orchestration.table_reports import table_key
+from orchestration.asset_keys import list_parts
 from spark_jobs.lake import Lake
 
 
@@ -25,12 +25,14 @@ def find_tables(settings: Settings) -> list[TableName]:
 
 def partition_tables(settings: Settings) -> dg.DynamicPartitionsDefinition:
     """A partition for each table; they come and go with the publication, while the code stays."""
-    return dg.DynamicPartitionsDefinition(name=f"walgate_tables_{settings.source.slot}")
+    return dg.DynamicPartitionsDefinition(
+        name=f"{settings.dagster.pipeline}_tables_{settings.source.slot}"
+    )
 
 
 def partition_key(table: TableName) -> str:
     """The partition of a table, `<schema>/<name>` as its asset spells it."""
-    return "/".join(table_key(table).path[1:])
+    return "/".join(list_parts(table))
 
 
 def find_partitions(settings: Settings, keys: Iterable[str]) -> dict[TableName, str]:

@@ -12,7 +12,6 @@ import dagster as dg
 from cdc_core import errors
 
 HOST = "127.0.0.1"
-LOCATION = "walgate"
 _TIMEOUT_S = 10.0
 # The whole of our code is imported anew, on a machine that may be busy.
 _RELOAD_TIMEOUT_S = 300.0
@@ -51,9 +50,10 @@ class Location:
 class Page:
     """The page at a port of this host."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, location: str) -> None:
         """Nothing is asked yet."""
         self._port = port
+        self._location = location
 
     @property
     def url(self) -> str:
@@ -66,11 +66,13 @@ class Page:
         if answer is None:
             return None
         entries = answer["workspaceOrError"].get("locationEntries", [])
-        return next((_read_entry(entry) for entry in entries if entry["name"] == LOCATION), None)
+        return next(
+            (_read_entry(entry) for entry in entries if entry["name"] == self._location), None
+        )
 
     def reload_location(self) -> Location | None:
         """Load our code again; None where the page does not answer."""
-        answer = self._query(_RELOAD, {"name": LOCATION}, _RELOAD_TIMEOUT_S)
+        answer = self._query(_RELOAD, {"name": self._location}, _RELOAD_TIMEOUT_S)
         return None if answer is None else _read_entry(answer["reloadRepositoryLocation"])
 
     def read_assets(self) -> set[dg.AssetKey] | None:

@@ -17,6 +17,7 @@ import dagster as dg
 
 from cdc_core.errors import Retry
 from orchestration.hosting import RETRY_TAG, WORKER_TAG, is_worker_gone
+from orchestration.own_runs import CLICKED_JOB, Own
 
 # SUSPENDED is written by nothing yet.
 ACTIVE = (
@@ -26,8 +27,6 @@ ACTIVE = (
     dg.DagsterRunStatus.STARTED,
     dg.DagsterRunStatus.CANCELING,
 )
-# Under this name Dagster runs assets that a person materializes.
-CLICKED_JOB = "__ASSET_JOB"
 PARTITION_TAG = "dagster/partition"
 _RECENT = 10
 # A worker signs its run as soon as its op begins; importing takes up to a minute on a busy machine.
@@ -86,21 +85,25 @@ Decision = Skip | Reap | Launch
 
 
 def read_runs(
-    instance: dg.DagsterInstance, *job_names: str, since: float | None = None
+    instance: dg.DagsterInstance,
+    own: Own,
+    job: str,
+    *,
+    clicked: Callable[[dg.AssetKey], bool] | None = None,
+    since: float | None = None,
 ) -> list[Seen]:
-    """The newest runs of some jobs, newest first, every active one among them.
+    """The newest runs of a job of this pipeline, newest first, every active one among them.
 
-    With `since`, in Unix seconds, also all that were made after it.
+    Runs in which a person materializes assets that `clicked` chooses are among them too. With
+    `since`, in Unix seconds, also all that were made after it. The instance may hold runs of other
+    pipelines and of other people's code: none of those is ever given.
     """
-    records: list[dg.RunRecord] = []
-    for name in job_names:
-        active = dg.RunsFilter(job_name=name, statuses=list(ACTIVE))
-        records += instance.get_run_records(active)
-        records += instance.get_run_records(dg.RunsFilter(job_name=name), limit=_RECENT)
-        if since is not None:
-            moment = datetime.fromtimestamp(since, UTC)
-            recent = dg.RunsFilter(job_name=name, created_after=moment)
-            records += instance.get_run_records(recent)
+    records = _read_records(instance, job, own.tags, since)
+    records += [
+        record
+        for record in _read_records(instance, CLICKED_JOB, {}, since)
+        if _is_clicked(record.dagster_run, clicked) and own.is_of_location(record.dagster_run)
+    ]
     newest = sorted(records, key=lambda record: record.storage_id, reverse=True)
     seen: dict[str, Seen] = {}
     for record in newest:
@@ -119,6 +122,30 @@ def read_runs(
             ),
         )
     return list(seen.values())
+
+
+def _is_clicked(run: dg.DagsterRun, clicked: Callable[[dg.AssetKey], bool] | None) -> bool:
+    """Whether a run materializes an asset that is chosen; one without a selection makes all."""
+    if clicked is None:
+        return False
+    return run.asset_selection is None or any(map(clicked, run.asset_selection))
+
+
+def _read_records(
+    instance: dg.DagsterInstance, job: str, tags: Mapping[str, str], since: float | None
+) -> list[dg.RunRecord]:
+    """The active, the newest and the recent records of a job, some of them more than once."""
+    active = dg.RunsFilter(job_name=job, tags=tags, statuses=list(ACTIVE))
+    newest = dg.RunsFilter(job_name=job, tags=tags)
+    records = [
+        *instance.get_run_records(active),
+        *instance.get_run_records(newest, limit=_RECENT),
+    ]
+    if since is not None:
+        moment = datetime.fromtimestamp(since, UTC)
+        recent = dg.RunsFilter(job_name=job, tags=tags, created_after=moment)
+        records += instance.get_run_records(recent)
+    return records
 
 
 def decide_on_active(runs: Sequence[Seen], *, doing: str, now: float) -> Skip | Reap | None:

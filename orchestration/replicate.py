@@ -9,12 +9,13 @@ import dagster as dg
 from cdc_core.capture.loop import Bound
 from cdc_core.capture.run import run_capture
 from cdc_core.settings import Settings
-from orchestration.hosting import RUN_TAGS, host_loop
+from orchestration.asset_keys import AssetKeys
+from orchestration.hosting import host_loop
+from orchestration.own_runs import name_pool, tag_runs
 from orchestration.staging_reports import StagingReports
 from spark_jobs.lake import Lake
 
 JOB_NAME = "replicate"
-SLOT_TAG = "walgate/slot"
 POOL = "replicate"
 _REPORT_S = 15.0
 
@@ -38,11 +39,11 @@ def build_replicate_job(settings: Settings) -> dg.JobDefinition:
             )
         },
         out=dg.Out(dg.Nothing),
-        pool=POOL,
+        pool=name_pool(settings, POOL),
     )
     def replicate_changes(context: dg.OpExecutionContext) -> None:
         minutes = _read_minutes(context.op_config)
-        reports = StagingReports(context, Lake.of(settings))
+        reports = StagingReports(context, Lake.of(settings), AssetKeys.of(settings).staging)
         most_s = minutes * 60 or None
 
         def capture(stop: threading.Event) -> None:
@@ -60,7 +61,7 @@ def build_replicate_job(settings: Settings) -> dg.JobDefinition:
             " then cancel the run."
         ),
         executor_def=dg.in_process_executor,
-        tags=RUN_TAGS | {SLOT_TAG: settings.source.slot},
+        tags=tag_runs(settings),
     )
     def replicate() -> None:
         replicate_changes()

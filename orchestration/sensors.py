@@ -12,10 +12,11 @@ from cdc_core.settings import Settings
 from cdc_core.source.retention import Growth
 from cdc_core.source.slot import Slot
 from orchestration import replicate, tables
+from orchestration.asset_keys import AssetKeys
 from orchestration.checks import evaluate_staging
 from orchestration.look import Look, look_at_source
+from orchestration.own_runs import Own
 from orchestration.relaunch import (
-    CLICKED_JOB,
     Decision,
     Skip,
     apply_decision,
@@ -48,7 +49,7 @@ def build_keep_replicating(settings: Settings) -> dg.SensorDefinition:
     )
     def keep_replicating(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         look = look_at_source(settings, growth)
-        decision = _decide_to_replicate(settings, context.instance, look)
+        decision = _decide_to_replicate(settings, context, look)
         result = apply_decision(context, decision, lambda key: dg.RunRequest(run_key=key))
         # The cursor only spares events: it says when the checks were last evaluated.
         now = read_clock()
@@ -78,7 +79,7 @@ def build_merge_staged_changes(settings: Settings) -> dg.SensorDefinition:
         run_config = {"ops": {tables.OP_NAME: {"config": config}}}
         return apply_decision(
             context,
-            _decide_to_merge(settings, context.instance),
+            _decide_to_merge(settings, context),
             lambda key: dg.RunRequest(run_key=key, run_config=run_config),
         )
 
@@ -86,10 +87,10 @@ def build_merge_staged_changes(settings: Settings) -> dg.SensorDefinition:
 
 
 def _decide_to_replicate(
-    settings: Settings, instance: dg.DagsterInstance, look: Look | SourceError
+    settings: Settings, context: dg.SensorEvaluationContext, look: Look | SourceError
 ) -> Decision:
     now = read_clock()
-    runs = read_runs(instance, replicate.JOB_NAME)
+    runs = read_runs(context.instance, Own.of(settings, context), replicate.JOB_NAME)
     if isinstance(look, SourceError):
         # Under way, a run finds its way back to the source by itself.
         return decide_on_active(runs, doing="waits for the source", now=now) or Skip(str(look))
@@ -111,9 +112,14 @@ def _decide_to_replicate(
     return decide_on_launch(runs, now=now)
 
 
-def _decide_to_merge(settings: Settings, instance: dg.DagsterInstance) -> Decision:
+def _decide_to_merge(settings: Settings, context: dg.SensorEvaluationContext) -> Decision:
     now = read_clock()
-    runs = read_runs(instance, tables.JOB_NAME, CLICKED_JOB)
+    runs = read_runs(
+        context.instance,
+        Own.of(settings, context),
+        tables.JOB_NAME,
+        clicked=AssetKeys.of(settings).is_merged,
+    )
     backlog = read_backlog(Lake.of(settings))
     active = decide_on_active(runs, doing=f"merges; {_describe_backlog(backlog)}", now=now)
     if active is not None:

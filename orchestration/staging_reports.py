@@ -14,14 +14,13 @@ import dagster as dg
 from cdc_core.coordination.live import Figures
 from spark_jobs.lake import Lake, open_table
 
-STAGING_KEY = dg.AssetKey(["staging", "changes"])
-
 
 class StagingReports:
     """The last figures of a run, and what of them was told already."""
 
-    def __init__(self, context: dg.OpExecutionContext, lake: Lake) -> None:
+    def __init__(self, context: dg.OpExecutionContext, lake: Lake, key: dg.AssetKey) -> None:
         """Nothing is told yet."""
+        self._key = key
         self._context = context
         self._lake = lake
         self._newest: Figures | None = None
@@ -57,7 +56,7 @@ class StagingReports:
             return
         log = open_table(self._lake.changes)
         metadata = describe_staging(newest, told, version=None if log is None else log.version())
-        self._context.log_event(dg.AssetMaterialization(STAGING_KEY, metadata=metadata))
+        self._context.log_event(dg.AssetMaterialization(self._key, metadata=metadata))
         self._told = newest
 
 

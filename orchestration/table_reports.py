@@ -6,9 +6,7 @@ an interval; what its rounds did meanwhile is added up.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,13 +17,13 @@ import dagster as dg
 from deltalake import DeltaTable
 
 from cdc_core.vocabulary import TableName
+from orchestration.asset_keys import AssetKeys
 from spark_jobs.backfilled import read_backfilled
 from spark_jobs.lake import Lake, open_table, read_losses
 from spark_jobs.ledger import find_cut, read_states
 from spark_jobs.merged import Merged
 from spark_jobs.rounds import Round
 
-CUTS_KEY = dg.AssetKey(["ledger", "cuts"])
 _INTERVAL_S = 15.0
 # Delta's own names of types, where SQL has another.
 _SQL_NAMES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
@@ -37,22 +35,8 @@ _OWN_COLUMNS = {
     "_raw": "Exact texts that their typed column alone would not give back, by column.",
     "_holes": "Columns whose TOAST value was never sent, so that it is not known.",
 }
-_PLAIN = re.compile(r"[A-Za-z0-9_]+")
-_ODD = re.compile(r"[^A-Za-z0-9_]")
 
 Metadata = dict[str, dg.TableSchema | dg.MetadataValue[Any] | float | str]
-
-
-def table_key(table: TableName) -> dg.AssetKey:
-    """The asset of a table, `tables/<schema>/<name>`."""
-    return dg.AssetKey(["tables", _name_part(table.schema), _name_part(table.name)])
-
-
-def _name_part(name: str) -> str:
-    """A name as Dagster takes it; one with other characters keeps apart by its hash."""
-    if _PLAIN.fullmatch(name):
-        return name
-    return f"{_ODD.sub('_', name)}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 @dataclass(slots=True)
@@ -76,8 +60,11 @@ class _Sum:
 class TableReports:
     """The rounds of a run that were not told yet, by asset."""
 
-    def __init__(self, tell: Callable[[dg.AssetMaterialization], None], lake: Lake) -> None:
+    def __init__(
+        self, tell: Callable[[dg.AssetMaterialization], None], lake: Lake, keys: AssetKeys
+    ) -> None:
         """Nothing happened yet."""
+        self._keys = keys
         self._tell = tell
         self._lake = lake
         self._tables: dict[str, tuple[_Sum, Merged, Round]] = {}
@@ -131,15 +118,15 @@ class TableReports:
     def _tell_due(self, interval_s: float) -> None:
         now = time.monotonic()
         for table in list(self._tables):
-            key = table_key(TableName.parse(table))
+            key = self._keys.find_table(TableName.parse(table))
             if now - self._told_at.get(key, -interval_s) >= interval_s:
                 total, merged, done = self._tables.pop(table)
                 delta = open_table(self._lake.locate(TableName.parse(table)))
                 state = _describe_state(self._lake, table)
                 self._materialize(key, _describe_merges(total, merged, done, delta) | state)
-        if self._rounds and now - self._told_at.get(CUTS_KEY, -interval_s) >= interval_s:
+        if self._rounds and now - self._told_at.get(self._keys.cuts, -interval_s) >= interval_s:
             rounds, self._rounds = self._rounds, []
-            self._materialize(CUTS_KEY, describe_rounds(rounds))
+            self._materialize(self._keys.cuts, describe_rounds(rounds))
 
     def _materialize(self, key: dg.AssetKey, metadata: Metadata) -> None:
         self._tell(dg.AssetMaterialization(key, metadata=metadata))

@@ -18,9 +18,10 @@ from dagster_pyspark import LazyPySparkResource
 from cdc_core.coordination.wakeups import Wakeups
 from cdc_core.settings import Settings
 from cdc_core.vocabulary import TableName
+from orchestration.asset_keys import AssetKeys
 from orchestration.hosting import host_loop
-from orchestration.staging_reports import STAGING_KEY
-from orchestration.table_reports import CUTS_KEY, TableReports, describe_columns, table_key
+from orchestration.own_runs import name_pool
+from orchestration.table_reports import TableReports, describe_columns
 from spark_jobs.lake import Lake, open_table
 from spark_jobs.rounds import follow
 
@@ -31,8 +32,9 @@ POOL = "merge"
 
 def build_staging_asset(settings: Settings) -> dg.AssetSpec:
     """The log: made by job `replicate`, so it cannot be materialized by itself."""
+    key = AssetKeys.of(settings).staging
     return dg.AssetSpec(
-        STAGING_KEY,
+        key,
         description=(
             "The ordered log of every change, whole transactions in commit order. Written by job"
             " replicate, which sensor keep_replicating keeps alive."
@@ -40,24 +42,24 @@ def build_staging_asset(settings: Settings) -> dg.AssetSpec:
         group_name="staging",
         kinds={"postgres", "deltalake"},
         metadata={"dagster/uri": str(settings.lake.root / "staging" / "changes")},
-        freshness_policy=_choose_freshness(settings, STAGING_KEY),
+        freshness_policy=_choose_freshness(settings, key),
     )
 
 
 def build_table_assets(settings: Settings, tables: Sequence[TableName]) -> dg.AssetsDefinition:
     """The tables and the cut, materialized together or any of them alone."""
-    lake = Lake.of(settings)
-    keys = {table_key(table): table for table in tables}
+    lake, asset_keys = Lake.of(settings), AssetKeys.of(settings)
+    keys = {asset_keys.find_table(table): table for table in tables}
 
     @dg.multi_asset(
         name=OP_NAME,
         description="Merges the staged changes into the tables, in rounds, each up to one cut.",
         specs=[
             *(_describe_table(settings, lake, table) for table in tables),
-            _describe_cuts([*keys]),
+            _describe_cuts(asset_keys, [*keys]),
         ],
         can_subset=True,
-        pool=POOL,
+        pool=name_pool(settings, POOL),
         config_schema={
             "linger_seconds": dg.Field(
                 float,
@@ -86,7 +88,7 @@ def build_table_assets(settings: Settings, tables: Sequence[TableName]) -> dg.As
         _require_positive(config, "run_minutes", "round_rows")
         selected = context.selected_asset_keys
         chosen = {str(keys[key]) for key in selected if key in keys}
-        reports = TableReports(context.log_event, lake)
+        reports = TableReports(context.log_event, lake, asset_keys)
         most_s = config["run_minutes"] * 60
 
         def merge(stop: threading.Event) -> None:
@@ -115,7 +117,7 @@ def build_table_assets(settings: Settings, tables: Sequence[TableName]) -> dg.As
         host_loop(context.op_execution_context, merge, most_s=most_s)
         # Who asked for a table that had no change is told how it stands; the cut comes after the
         # tables it depends on, as Dagster asks.
-        for key in [key for key in (*keys, CUTS_KEY) if key in selected - reports.told]:
+        for key in [key for key in (*keys, asset_keys.cuts) if key in selected - reports.told]:
             metadata = reports.describe_standing(keys.get(key))
             if metadata is not None:
                 yield dg.MaterializeResult(asset_key=key, metadata=metadata)
@@ -131,22 +133,23 @@ def _describe_table(settings: Settings, lake: Lake, table: TableName) -> dg.Asse
     }
     if delta is not None:
         metadata["dagster/column_schema"] = describe_columns(delta)
+    key = AssetKeys.of(settings).find_table(table)
     return dg.AssetSpec(
-        table_key(table),
-        deps=[STAGING_KEY],
+        key,
+        deps=[AssetKeys.of(settings).staging],
         description=f"Current rows of {table}, as of the newest cut.",
         group_name="tables",
         kinds={"postgres", "deltalake", "pyspark"},
         metadata=metadata,
         skippable=True,
-        freshness_policy=_choose_freshness(settings, table_key(table)),
+        freshness_policy=_choose_freshness(settings, key),
     )
 
 
-def _describe_cuts(tables: Sequence[dg.AssetKey]) -> dg.AssetSpec:
+def _describe_cuts(keys: AssetKeys, tables: Sequence[dg.AssetKey]) -> dg.AssetSpec:
     return dg.AssetSpec(
-        CUTS_KEY,
-        deps=tables or [STAGING_KEY],
+        keys.cuts,
+        deps=tables or [keys.staging],
         description=(
             "The LSNs at which every table can be read together: `walgate sql` reads at the"
             " newest one."
@@ -159,7 +162,7 @@ def _describe_cuts(tables: Sequence[dg.AssetKey]) -> dg.AssetSpec:
 
 def _choose_freshness(settings: Settings, key: dg.AssetKey) -> dg.FreshnessPolicy | None:
     """The policy of the most exact pattern that names an asset."""
-    name = "/".join(key.path)
+    name = AssetKeys.of(settings).shorten(key)
     named = [p for p in settings.dagster.freshness if fnmatchcase(name, p)]
     if not named:
         return None

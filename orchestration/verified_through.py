@@ -17,8 +17,10 @@ from cdc_core.staging.verifications import (
     Verified,
 )
 from cdc_core.vocabulary import TableName
+from orchestration.asset_keys import AssetKeys
 from orchestration.healing import Verdict, verify_and_heal
 from orchestration.hosting import host_loop
+from orchestration.own_runs import Own
 from orchestration.relaunch import (
     Skip,
     decide_on_active,
@@ -26,7 +28,6 @@ from orchestration.relaunch import (
     read_clock,
     read_runs,
 )
-from orchestration.table_reports import table_key
 from orchestration.verify_answer import describe_range
 from spark_jobs.lake import Lake, open_table
 
@@ -41,7 +42,8 @@ def build_verification(
     """The check of every table, evaluated together at one LSN; None without tables."""
     if not tables:
         return None
-    keys = {table_key(table): table for table in tables}
+    asset_keys = AssetKeys.of(settings)
+    keys = {asset_keys.find_table(table): table for table in tables}
 
     @dg.multi_asset_check(
         name="verify_tables",
@@ -93,7 +95,7 @@ def build_verification(
         host_loop(context.op_execution_context, work, most_s=None)
         standings = VerificationLedger(settings.lake.root).read_standings()
         for found in verdicts[0].tables:
-            key = table_key(found.table)
+            key = asset_keys.find_table(found.table)
             metadata = describe_found(found, standings.get(str(found.table)))
             # Of an observation the page plots every number over time.
             context.op_execution_context.log_event(dg.AssetObservation(key, metadata=metadata))
@@ -130,7 +132,7 @@ def build_verify_schedule(settings: Settings) -> dg.ScheduleDefinition:
         context: dg.ScheduleEvaluationContext,
     ) -> dg.RunRequest | dg.SkipReason:
         now = read_clock()
-        runs = read_runs(context.instance, JOB_NAME)
+        runs = read_runs(context.instance, Own.of(settings), JOB_NAME)
         active = decide_on_active(runs, doing="verifies", now=now)
         if active is not None:
             return dg.SkipReason(active.reason)

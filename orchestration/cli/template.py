@@ -31,7 +31,7 @@ root = {root}
 
 # [redis]                      # live figures and wake-ups; nothing in it is needed
 # url = "redis://127.0.0.1:6379/0"
-# prefix = "walgate"
+# prefix = "walgate"           # default: [dagster] pipeline
 
 # [capture]
 # batch_seconds = 1            # a batch waits no longer than this
@@ -67,6 +67,7 @@ root = {root}
 # ranges = 2048                # of a table are summed up at first; those that differ are narrowed
 
 # [dagster]
+# pipeline = "walgate"         # another name for each pipeline that shares a Dagster or a Redis
 # home = ".walgate/dagster"    # runs, ticks and events
 # port = 3000                  # of its page, on loopback
 # autostart = true             # sensors run from the start

@@ -113,7 +113,7 @@ def keep_demo(plan: Plan, show: Show, *, stop: threading.Event, hurry: threading
     show.headline("A shop on PostgreSQL, replicated to Delta tables through Dagster.")
     enter_environment(plan.folder)
     with running_stack(plan, show, stop=stop, hurry=hurry) as stack:
-        lake, records = stack.lake, Records(stack.dagster.instance)
+        lake, records = stack.lake, Records(stack.dagster.instance, stack.settings)
         if not stop.is_set():
             page = stack.dagster.url
             show_places(show, lake=lake.root, config=stack.config, at="live", page=page)
@@ -141,7 +141,7 @@ class Run:
         self._session = session
         self._show = show
         self._stop = stop
-        self._records = Records(stack.dagster.instance)
+        self._records = Records(stack.dagster.instance, stack.settings)
         self._told_at = 0.0
         self._archive: Future[tuple[int, float]] | None = None
         with closing(self._connect()) as connection:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import dagster as dg
 
+from cdc_core.settings import Settings
 from cdc_core.vocabulary import Lsn, TableName
 from orchestration import backfill_sensor, replicate, tables
-from orchestration.backfill_events import BACKFILL_KEY
+from orchestration.asset_keys import AssetKeys
+from orchestration.own_runs import Own
 from orchestration.relaunch import Seen, read_runs
-from orchestration.staging_reports import STAGING_KEY
-from orchestration.table_reports import CUTS_KEY, table_key
 
 JOBS = {
     replicate.JOB_NAME: "keep_replicating",
@@ -34,16 +34,17 @@ class Applied:
 class Records:
     """Reads the records of an instance, and tells what is new in them."""
 
-    def __init__(self, instance: dg.DagsterInstance) -> None:
+    def __init__(self, instance: dg.DagsterInstance, settings: Settings) -> None:
         """Nothing was told yet."""
         self._instance = instance
+        self._keys, self._own = AssetKeys.of(settings), Own.of(settings)
         self._told: dict[str, dg.DagsterRunStatus] = {}
 
     def read_news(self) -> list[str]:
         """Say what happened to runs since this was last asked, oldest first."""
         news = []
         for job, sensor in JOBS.items():
-            for run in reversed(read_runs(self._instance, job)):
+            for run in reversed(read_runs(self._instance, self._own, job)):
                 before = self._told.get(run.run_id)
                 if before is None:
                     news.append(f"sensor {sensor} launched run {run.short_id} of job {job}")
@@ -54,9 +55,9 @@ class Records:
 
     def summarize(self) -> list[str]:
         """Say which runs there were and what they materialized, a line for each job."""
-        staged = list(self._read_materializations(STAGING_KEY))
-        merged = list(self._read_materializations(CUTS_KEY))
-        read = list(self._read_materializations(BACKFILL_KEY))
+        staged = list(self._read_materializations(self._keys.staging))
+        merged = list(self._read_materializations(self._keys.cuts))
+        read = list(self._read_materializations(self._keys.backfill))
         told = {
             replicate.JOB_NAME: (
                 f"{len(staged)} materializations of staging/changes:"
@@ -74,18 +75,18 @@ class Records:
             ),
         }
         return [
-            f"{job}: {_list_runs(read_runs(self._instance, job))}; {what}"
+            f"{job}: {_list_runs(read_runs(self._instance, self._own, job))}; {what}"
             for job, what in told.items()
         ]
 
     def has_told(self, cut: Lsn) -> bool:
         """Whether the newest materialization of the ledger speaks of this cut, or a newer one."""
-        newest = next(self._read_materializations(CUTS_KEY, limit=1), None)
+        newest = next(self._read_materializations(self._keys.cuts, limit=1), None)
         return newest is not None and Lsn.parse(str(newest["cut_lsn"])) >= cut
 
     def sum_applied(self, table: TableName) -> Applied:
         """Add up what all materializations of a table say."""
-        told = list(self._read_materializations(table_key(table)))
+        told = list(self._read_materializations(self._keys.find_table(table)))
         kinds = ("rows_inserted", "rows_updated", "rows_deleted")
         return Applied(*(_total(told, kind) for kind in kinds))
 

@@ -10,8 +10,8 @@ import pytest
 
 from cdc_core.settings import load_settings
 from cdc_core.vocabulary import TableName
+from orchestration.asset_keys import AssetKeys
 from orchestration.backfill_asset import build_backfill_asset
-from orchestration.backfill_events import BACKFILL_KEY
 from orchestration.known_tables import add_partitions, find_tables, partition_key
 from tests.backfill.folded_log import fold, read_source
 from tests.fix_pipeline import Pipeline
@@ -70,7 +70,7 @@ def test_a_bare_click_says_what_it_would_do_and_the_next_does_it(
     assert 40_000 < told["bytes_estimated"] < 500_000
     assert told["minutes_estimated"] < 1
     assert not (pipeline.root / "staging").exists()
-    assert instance.fetch_materializations(BACKFILL_KEY, limit=1).records == []
+    assert instance.fetch_materializations(AssetKeys().backfill, limit=1).records == []
     told = materialize(pipeline, instance, notes, dry_run=False, chunk_rows=1000)
     assert (told["rows"], told["chunks"], told["stale_dropped"]) == (5000, 6, 0)
     assert fold(pipeline.root, "public.notes") == read_source(database18, "notes")
@@ -78,7 +78,7 @@ def test_a_bare_click_says_what_it_would_do_and_the_next_does_it(
     # A part is brought, and does not fill the partition.
     part = {"from_key": ["10"], "to_key": ["19"], "dry_run": False}
     assert materialize(pipeline, instance, notes, **part)["rows"] == 10
-    assert len(instance.fetch_materializations(BACKFILL_KEY, limit=9).records) == 2
+    assert len(instance.fetch_materializations(AssetKeys().backfill, limit=9).records) == 2
     refused = run(pipeline, instance, notes, where="true; drop table notes", dry_run=False)
     (failure,) = refused.get_step_failure_events()
     assert "public.notes: `where` is no condition" in str(failure.step_failure_data.error)
@@ -97,7 +97,7 @@ def test_one_run_reads_several_tables_and_fills_the_partition_of_each(
     result = run(pipeline, instance, None, tables=tables, dry_run=False)
     (failure,) = result.get_step_failure_events()
     assert "public.keyless" in str(failure.step_failure_data.error)
-    made = instance.fetch_materializations(BACKFILL_KEY, limit=9).records
+    made = instance.fetch_materializations(AssetKeys().backfill, limit=9).records
     assert sorted(str(one.partition_key) for one in made) == tables[1:]
     for one in made:
         assert one.asset_materialization is not None
@@ -115,4 +115,4 @@ def test_a_wrong_number_is_refused(
     result = run(pipeline, instance, "public/notes", parallel=0)
     (failure,) = result.get_step_failure_events()
     assert "parallel is 0, expected 1 or more" in str(failure.step_failure_data.error)
-    assert instance.fetch_materializations(BACKFILL_KEY, limit=1).records == []
+    assert instance.fetch_materializations(AssetKeys().backfill, limit=1).records == []

@@ -11,6 +11,7 @@ from cdc_core.backfill.results import Progress
 from cdc_core.staging.backfills import BackfillState
 from cdc_core.vocabulary import TableName
 from orchestration import backfill_events
+from orchestration.asset_keys import AssetKeys
 from orchestration.backfill_events import BackfillReports, Event
 
 TABLE = TableName("public", "notes")
@@ -24,7 +25,9 @@ class Telling:
         self.events: list[Event] = []
         monkeypatch.setattr(backfill_events, "read_clock", lambda: self.now)
         partitions = {TABLE: "public/notes"}
-        self.reports = BackfillReports(self.events.append, partitions, is_whole=is_whole)
+        self.reports = BackfillReports(
+            self.events.append, partitions, key=AssetKeys().backfill, is_whole=is_whole
+        )
 
     def tell(self, at: float, state: BackfillState, rows: int, **more: Any) -> None:
         self.now = 100.0 + at

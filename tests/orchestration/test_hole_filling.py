@@ -12,6 +12,7 @@ from cdc_core.backfill.results import Progress
 from cdc_core.backfill.worker import Backfill
 from cdc_core.settings import Settings, TableSettings, load_settings
 from cdc_core.vocabulary import Lsn, Position, TableName
+from orchestration.asset_keys import AssetKeys
 from orchestration.backfill import run_backfills
 from orchestration.hole_filling import (
     Try,
@@ -23,7 +24,6 @@ from orchestration.hole_filling import (
 from orchestration.holes import HoleReader
 from orchestration.relaunch import Launch, Seen, Skip
 from orchestration.status import read_status
-from orchestration.table_reports import table_key
 from spark_jobs.holes import Hole
 from spark_jobs.lake import Lake
 from spark_jobs.rounds import merge_until
@@ -91,7 +91,11 @@ def test_history_22_a_hole_that_no_chunk_fills_is_filled_by_itself(
         check_reasons(settings, instance, database18)
         job = build_fill_holes_job(settings)
         assert job.execute_in_process(instance=instance, tags=request.tags).success
-        seen = instance.fetch_observations(table_key(T), limit=1).records[0].asset_observation
+        seen = (
+            instance.fetch_observations(AssetKeys().find_table(T), limit=1)
+            .records[0]
+            .asset_observation
+        )
         assert seen is not None
         assert {name: value.value for name, value in seen.metadata.items()} == {
             "holes": 2,

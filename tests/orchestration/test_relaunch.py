@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from orchestration.hosting import RETRY_TAG, WORKER_TAG, format_worker, is_worker_gone
+from orchestration.own_runs import Own
 from orchestration.relaunch import (
     Launch,
     Reap,
@@ -136,11 +137,11 @@ def test_runs_are_read_newest_first_with_what_they_were_signed(
         _job().execute_in_process(instance=instance)
     newest = instance.get_runs(limit=1)[0]
     instance.add_run_tags(newest.run_id, {WORKER_TAG: alive, RETRY_TAG: "LATER"})
-    runs = read_runs(instance, "quiet")
+    runs = read_runs(instance, Own({}), "quiet")
     assert [run.status for run in runs] == [Status.SUCCESS] * 3
     assert (runs[0].run_id, runs[0].worker, runs[0].retry) == (newest.run_id, alive, "LATER")
     assert runs[0].ended_at is not None
-    assert read_runs(instance, "another") == []
+    assert read_runs(instance, Own({}), "another") == []
 
 
 def _job() -> dg.JobDefinition:

@@ -62,9 +62,11 @@ class Deployment:
         partition: str | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> dg.DagsterRun:
-        tags = {WORKER_TAG: worker} | ({PARTITION_TAG: partition} if partition else {})
+        definition = self.definitions.resolve_job_def(job)
+        tags = {**definition.tags, WORKER_TAG: worker}
+        tags |= {PARTITION_TAG: partition} if partition else {}
         return self.instance.create_run_for_job(
-            self.definitions.resolve_job_def(job), status=status, tags=tags, run_config=config
+            definition, status=status, tags=tags, run_config=config
         )
 
 

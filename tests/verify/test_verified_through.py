@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from cdc_core.settings import load_settings
 from cdc_core.staging.verifications import VerificationLedger, Verified
 from cdc_core.vocabulary import Lsn, TableName
-from orchestration.table_reports import table_key
+from orchestration.asset_keys import AssetKeys
 from orchestration.tables import build_table_assets
 from orchestration.verified_through import (
     JOB_NAME,
@@ -99,7 +99,7 @@ def test_large_tables_are_verified_in_rotation(verifying: Verifying) -> None:
         passed, metadata = told[0]["bare"]
         assert not passed
         assert metadata["reason"].startswith("it has no key")
-        records = instance.fetch_observations(table_key(TABLES[0]), limit=10).records
+        records = instance.fetch_observations(AssetKeys().find_table(TABLES[0]), limit=10).records
         assert len(records) == 3
 
         verifying.damage("notes", "delete from {} where id = 99")

@@ -1,0 +1,70 @@
+"""The keys of a pipeline's assets in a Dagster that may hold other assets too."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+
+import dagster as dg
+
+from cdc_core.settings import DEFAULT_PIPELINE, Settings
+from cdc_core.vocabulary import TableName
+
+_PLAIN = re.compile(r"[A-Za-z0-9_]+")
+_ODD = re.compile(r"[^A-Za-z0-9_]")
+
+
+@dataclass(frozen=True, slots=True)
+class AssetKeys:
+    """The keys of one pipeline; they begin with its name if it was given one."""
+
+    prefix: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, settings: Settings) -> AssetKeys:
+        """The keys of a configuration's pipeline."""
+        name = settings.dagster.pipeline
+        return cls(() if name == DEFAULT_PIPELINE else (name,))
+
+    @property
+    def staging(self) -> dg.AssetKey:
+        """The log."""
+        return self._make("staging", "changes")
+
+    @property
+    def cuts(self) -> dg.AssetKey:
+        """The LSNs at which every table can be read."""
+        return self._make("ledger", "cuts")
+
+    @property
+    def backfill(self) -> dg.AssetKey:
+        """The asset whose partitions are tables."""
+        return self._make("backfill")
+
+    def find_table(self, table: TableName) -> dg.AssetKey:
+        """The asset of a table, `tables/<schema>/<name>`."""
+        return self._make("tables", *list_parts(table))
+
+    def is_merged(self, key: dg.AssetKey) -> bool:
+        """Whether an asset is a table of this pipeline, or its cuts."""
+        return key == self.cuts or key.path[:-2] == [*self.prefix, "tables"]
+
+    def shorten(self, key: dg.AssetKey) -> str:
+        """A key of this pipeline without the pipeline's name."""
+        return "/".join(key.path[len(self.prefix) :])
+
+    def _make(self, *parts: str) -> dg.AssetKey:
+        return dg.AssetKey([*self.prefix, *parts])
+
+
+def list_parts(table: TableName) -> tuple[str, str]:
+    """The parts of a table's name as its asset spells them."""
+    return _spell(table.schema), _spell(table.name)
+
+
+def _spell(name: str) -> str:
+    """A name as Dagster takes it; one with other characters keeps apart by its hash."""
+    if _PLAIN.fullmatch(name):
+        return name
+    return f"{_ODD.sub('_', name)}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
