@@ -33,6 +33,7 @@ from orchestration.asset_keys import AssetKeys
 from orchestration.draining import drain_runs, record_ended
 from orchestration.keeper import Keeper, Program
 from orchestration.known_tables import add_partitions, find_tables
+from orchestration.log_lines import FORM_VARIABLE, LogForm
 from orchestration.own_runs import Own, name_pipeline
 from orchestration.page import HOST, Page
 from orchestration.processes import end_processes, hold_stack, start_process
@@ -69,6 +70,7 @@ def run_dagster(
     settings: Settings,
     *,
     config: Path,
+    log: LogForm = "logfmt",
     stop: threading.Event | None = None,
     hurry: threading.Event | None = None,
     module: str = MODULE,
@@ -91,7 +93,8 @@ def run_dagster(
         instance = dg.DagsterInstance.from_config(str(settings.dagster.home))
         own = Own(name_pipeline(settings), location=settings.dagster.pipeline)
         try:
-            with _running(settings, config, private, module, stop) as (keeper, page):
+            programs = _plan_programs(settings, config, log, private, module)
+            with _running(settings, programs, stop) as (keeper, page):
                 if not stop.is_set():
                     add_partitions(instance, settings, find_tables(settings))
                 logs = _log_folder(settings)
@@ -111,7 +114,9 @@ def run_dagster(
 
 @contextmanager
 def _running(
-    settings: Settings, config: Path, private: Path, module: str, stop: threading.Event
+    settings: Settings,
+    programs: dict[Program, Callable[[], subprocess.Popen[bytes]]],
+    stop: threading.Event,
 ) -> Iterator[tuple[Keeper, Page]]:
     """The three processes, ready and kept alive, until the block ends."""
     page = Page(settings.dagster.port, location=settings.dagster.pipeline)
@@ -119,7 +124,7 @@ def _running(
     watcher = threading.Thread(
         target=_watch_tables, args=(settings, page, finished), name="walgate-tables", daemon=True
     )
-    keeper = Keeper(_plan_programs(settings, config, private, module))
+    keeper = Keeper(programs)
     try:
         _wait_until_ready(keeper, page, _log_folder(settings), stop)
         keeper.keep()
@@ -168,7 +173,7 @@ def _require_port(port: int) -> None:
 
 
 def _plan_programs(
-    settings: Settings, config: Path, private: Path, module: str
+    settings: Settings, config: Path, form: LogForm, private: Path, module: str
 ) -> dict[Program, Callable[[], subprocess.Popen[bytes]]]:
     """How each of the three is started, as often as need be."""
     location = settings.dagster.pipeline
@@ -192,6 +197,7 @@ def _plan_programs(
         **os.environ,
         "DAGSTER_HOME": str(settings.dagster.home),
         "WALGATE_CONFIG": str(config.resolve()),
+        FORM_VARIABLE: form,
     }
     logs, folder = _log_folder(settings), Path.cwd()
 

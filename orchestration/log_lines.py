@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Literal
@@ -19,6 +20,8 @@ from typing import Literal
 from orchestration.failures import trace_failure
 
 LogForm = Literal["logfmt", "json"]
+# By it the processes that `walgate up` starts learn the form.
+FORM_VARIABLE = "WALGATE_LOG"
 
 _OURS = ("cdc_core", "spark_jobs", "orchestration", "walgate")
 _PLAIN = re.compile(r"[^\s\"=]+\Z")
@@ -34,7 +37,7 @@ class LogLines(logging.Formatter):
         self._is_debug = is_debug
 
     def format(self, record: logging.LogRecord) -> str:
-        """Give the line, and the traceback where it is wanted."""
+        """Give the line, and the traceback where it is wanted; JSON stays one line."""
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         time = time.replace("+00:00", "Z")
         level = record.levelname.lower()
@@ -46,27 +49,28 @@ class LogLines(logging.Formatter):
             # Its text is not ours to vouch for: only that it spoke, and how loud.
             message, fields = "library spoke", {"logger": record.name} | fields
         noun, _, verb = message.partition(" ")
+        error = record.exc_info[1] if self._is_debug and record.exc_info else None
         if self._form == "json":
-            line = json.dumps(
+            if error is not None:
+                fields["traceback"] = trace_failure(error)
+            return json.dumps(
                 {"time": time, "level": level, "noun": noun, "verb": verb} | fields, default=str
             )
-        else:
-            pairs = [f"{key}={_quote(value)}" for key, value in fields.items()]
-            line = " ".join([time, level, message, *pairs])
-        if self._is_debug and record.exc_info and record.exc_info[1]:
-            line = f"{line}\n{trace_failure(record.exc_info[1])}"
-        return line
+        pairs = [f"{key}={_quote(value)}" for key, value in fields.items()]
+        line = " ".join([time, level, message, *pairs])
+        return line if error is None else f"{line}\n{trace_failure(error)}"
 
 
 @contextmanager
 def logging_to_standard_error() -> Iterator[None]:
     """Send our own log lines to standard error, beside whatever logging the host has set up.
 
-    Dagster keeps it and shows it on the page of the run, where a traceback is wanted.
+    Dagster keeps it and shows it on the page of the run, where a traceback is wanted. The form is
+    that of `$WALGATE_LOG`, which `walgate up` sets from its own option.
     """
     ours = logging.getLogger("walgate")
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LogLines("logfmt", is_debug=True))
+    handler.setFormatter(LogLines(_read_form(os.environ), is_debug=True))
     ours.addHandler(handler)
     ours.setLevel(logging.INFO)
     try:
@@ -82,6 +86,11 @@ def start_logging(form: LogForm, *, is_debug: bool) -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     for name in _OURS:
         logging.getLogger(name).setLevel(logging.DEBUG if is_debug else logging.INFO)
+
+
+def _read_form(environ: Mapping[str, str]) -> LogForm:
+    """The form that the environment asks for, else logfmt."""
+    return "json" if environ.get(FORM_VARIABLE) == "json" else "logfmt"
 
 
 def _is_ours(name: str) -> bool:

@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 
 from cdc_core.capture.loop import Bound
 from cdc_core.capture.run import run_capture
-from cdc_core.errors import SlotInUse, WalgateError
+from cdc_core.errors import Retry, SlotInUse, WalgateError
 from cdc_core.settings import Settings
 from cdc_core.source.connection import open_briefly
 from cdc_core.source.slot import read_slot
@@ -28,7 +28,8 @@ _logger = logging.getLogger("walgate.capture")
 def capturing(settings: Settings, stop: threading.Event) -> Iterator[None]:
     """Have capture run while a block does: whoever holds the slot, or one of our own.
 
-    Raises: WalgateError, what ended our own where nobody else's was there; `stop` is set then.
+    Raises: WalgateError, which ended our own, if nobody else's was there or no waiting cures it;
+    `stop` is set then.
     """
     finished = threading.Event()
     failures: list[WalgateError] = []
@@ -48,11 +49,12 @@ def capturing(settings: Settings, stop: threading.Event) -> Iterator[None]:
             except SlotInUse:
                 is_alone = False  # Another came first, and serves as well.
             except WalgateError as error:
-                if is_alone:
+                # No capture of anyone goes on from a lost slot, for example.
+                if is_alone or error.retry is Retry.AFTER_FIX:
                     failures.append(error)
                     stop.set()
                     return
-                # The other may come back, or wait for a person itself.
+                # The other may come back.
                 may_be_ending = False
                 fields = {"reason": error.message}
                 _logger.warning("no capture runs", extra={"fields": fields})

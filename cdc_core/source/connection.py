@@ -54,6 +54,9 @@ _MET_IN_A_ROW = ("21", "22", "23", "2F", "38", "39", "44", "P0")
 # Refused before any SQLSTATE is known; the wording is that of the libpq we are installed with.
 _UNTRUSTED = ("certificate", "does not support SSL")
 
+# Without a SQLSTATE these say that a statement of ours is wrong; a lost connection is none of them.
+_REFUSED_BY_THE_DRIVER = (psycopg.ProgrammingError, psycopg.NotSupportedError, psycopg.DataError)
+
 _Answer = TypeVar("_Answer")
 
 
@@ -182,6 +185,12 @@ def source_errors(doing: str) -> Iterator[None]:
                 f" {first_line(exc)} (SQLSTATE {state})",
                 fix="change the condition (--where, or the publication's row filter) so that it"
                 " holds for every row; the server's log quotes the value",
+                retry=Retry.AFTER_FIX,
+            ) from exc
+        if not state and isinstance(exc, _REFUSED_BY_THE_DRIVER):
+            raise SourceError(
+                f"cannot {doing}: {first_line(exc)} (refused before it was sent)",
+                fix="report it as a mistake of Walgate, with the names of the tables",
                 retry=Retry.AFTER_FIX,
             ) from exc
         person = needs_person(state)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cdc_core.settings import Settings
+    from orchestration.log_lines import LogForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,7 @@ class Context:
     """The options that stand before the command."""
 
     config: Path | None
+    log: LogForm = "logfmt"
 
     def load_settings(self) -> Settings:
         """Read the configuration. Raises: ConfigurationError."""

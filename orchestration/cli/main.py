@@ -69,7 +69,7 @@ def _remember_options(
     log: Annotated[_LogForm, typer.Option(help="Form of the log.")] = _LogForm.LOGFMT,
 ) -> None:
     start_logging(log.value, is_debug=debug)
-    context.obj = Context(config)
+    context.obj = Context(config, log.value)
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+_NEEDS_ATTENTION = 1
 _SOURCE_DOWN = 3
 
 
@@ -21,7 +22,7 @@ def status(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Answer as JSON.")] = False,
 ) -> int:
-    """Show slot, lag, staged and merged LSN, halts and problems; exit 3 if the source is down."""
+    """Show slot, lag, LSNs, halts and problems; exit 1 on an error, 3 if the source is down."""
     from orchestration.status import read_status
 
     answer = read_status(context.obj.load_settings())
@@ -30,7 +31,15 @@ def status(
     else:
         for line in format_status(answer):
             typer.echo(line)
-    return _SOURCE_DOWN if answer["source"] is None else 0
+    if answer["source"] is None:
+        return _SOURCE_DOWN
+    return _NEEDS_ATTENTION if has_error(answer) else 0
+
+
+def has_error(answer: dict[str, Any]) -> bool:
+    """Whether a table is halted, or a problem is an error."""
+    is_halted = any(table["state"] == "halted" for table in answer["tables"])
+    return is_halted or any(problem["severity"] == "error" for problem in answer["problems"])
 
 
 def format_status(answer: dict[str, Any]) -> Iterator[str]:

@@ -28,7 +28,9 @@ def up(context: typer.Context) -> None:
     hurry = threading.Event()
     with listen_for_stop(again=hurry.set, is_hang_up_stop=True) as stop:
         typer.echo("starting Dagster, which takes up to a minute …")
-        with run_dagster(settings, config=config, stop=stop, hurry=hurry) as dagster:
+        with run_dagster(
+            settings, config=config, log=context.obj.log, stop=stop, hurry=hurry
+        ) as dagster:
             if not stop.is_set():
                 for line in _describe(settings, dagster):
                     typer.echo(line)

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from orchestration.cli.main import hoist_options
-from orchestration.log_lines import LogForm, LogLines
+from orchestration.log_lines import LogForm, LogLines, logging_to_standard_error
 
 
 def write(
@@ -68,3 +68,24 @@ def test_options_of_every_command_may_stand_anywhere() -> None:
         *("--config", "a.toml", "--debug", "--log=json"),
         *("check", "--json", "--", "--debug"),
     ]
+
+
+def test_a_run_logs_in_the_form_that_the_environment_asks_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for form in ("json", "logfmt"):
+        monkeypatch.setenv("WALGATE_LOG", form)
+        with logging_to_standard_error():
+            try:
+                raise ValueError("c4n" + "4ry")  # noqa: TRY301 - the exception of the test.
+            except ValueError:
+                logging.getLogger("walgate.run").exception("loop failed")
+        written = capsys.readouterr().err
+        assert "c4n4ry" not in written
+        if form == "json":
+            (line,) = written.splitlines()
+            told = json.loads(line)
+            assert (told["noun"], told["verb"], told["error"]) == ("loop", "failed", "ValueError")
+            assert "test_log_lines.py" in told["traceback"]
+        else:
+            assert "error loop failed error=ValueError\n" in written

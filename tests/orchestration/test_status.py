@@ -6,6 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from cdc_core.settings import load_settings
+from spark_jobs.lake import Lake
+from spark_jobs.ledger import HALTED, TableState, write_states
 from tests.fix_redis import RedisServer
 from tests.postgres_server import Database
 from tests.walgate_command import run_walgate
@@ -88,3 +91,21 @@ def test_status_answers_with_the_source_down(database: Database, tmp_path: Path)
     assert "source_down" in codes(answer)
     assert answer["capture"]["staged_lsn"] == before["capture"]["staged_lsn"]
     assert run_walgate("status", folder=tmp_path).exit_code == 3
+
+
+def test_status_is_a_probe_that_fails_with_an_error(database: Database, tmp_path: Path) -> None:
+    prepare(database, tmp_path)
+    done = run_walgate("replicate", "--until-current", folder=tmp_path)
+    assert done.exit_code == 0, done
+    lake = Lake.of(load_settings(tmp_path / "walgate.toml", {}))
+    for is_curable, expected in ((True, 0), (False, 1)):
+        halted = TableState("public.orders", HALTED, "of this test", "none", curable=is_curable)
+        write_states(lake, [halted])
+        exit_code, answer = read_status(tmp_path)
+        assert (exit_code, is_halted(answer)) == (expected, not is_curable), answer["problems"]
+        assert run_walgate("status", folder=tmp_path).exit_code == expected
+
+
+def is_halted(answer: dict[str, Any]) -> bool:
+    (table,) = answer["tables"]
+    return bool(table["state"] == "halted")
