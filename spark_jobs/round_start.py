@@ -67,7 +67,7 @@ class RoundStart:
             known,
             there,
             is_halted=self.was_halted(table),
-            log_begins=find_log_begin(self.log),
+            log_begins=None if age is None else find_log_begin(self.log),
             first_cut=None if age is None else find_first_bound(lake),
         )
         if age is not None:
