@@ -96,14 +96,3 @@ def test_files_without_statistics_are_counted_by_their_footers(
         monkeypatch.setattr(little_merge, "_MOST_ENTRIES", 0)
     small.merge([delete(T, "7")])
     check(small, inserted=1, updated=1, deleted=1)
-
-
-def test_a_merge_that_finds_no_row_to_change_moves_the_bound_all_the_same(
-    small: SmallLake,
-) -> None:
-    (done,) = small.merge([delete(T, "77")])
-    assert done.tables["public.t"].deleted == 0
-    assert small.rows(T) == [(1, "a"), (2, "a"), (3, "a")]
-    cut = find_cut(small.lake)
-    assert cut is not None
-    assert cut.merged["public.t"] == cut.held["public.t"] == cut.bound
