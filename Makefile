@@ -21,7 +21,8 @@ test: setup
 	@$(python) -m pytest -n 2 --dist loadgroup
 
 soak: setup
-	@$(python) -m pytest -m soak --timeout 1800
+	@$(python) -m pytest -m soak --timeout 1800 -n 2 tests/simulation
+	@$(python) -m pytest -m soak --timeout 1800 --ignore tests/simulation
 
 # About a quarter of an hour; a busy machine changes the figures.
 bench: setup

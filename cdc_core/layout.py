@@ -116,7 +116,6 @@ BACKFILLS_SCHEMA = pa.schema(
         pa.field("seconds", pa.float64()),
         pa.field("condition", pa.string()),
         pa.field("reason", pa.string()),
-        pa.field("number", pa.int64(), nullable=False),
     ]
 )
 
@@ -152,6 +151,5 @@ VERIFICATIONS_SCHEMA = pa.schema(
         pa.field("ordering", pa.string()),
         pa.field("from_ordinal", pa.int64()),
         pa.field("to_ordinal", pa.int64()),
-        pa.field("number", pa.int64(), nullable=False),
     ]
 )

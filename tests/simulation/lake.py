@@ -1,0 +1,124 @@
+"""The lake as merges and readers see it, and the fold of a stretch of its log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from cdc_core.vocabulary import Lsn, Operation, Position, Relation
+from spark_jobs.changes import ROW_OPERATIONS
+from spark_jobs.lake import Bound, Epoch, Lake
+from spark_jobs.little_fold import LittleOutcome, fold_little
+from spark_jobs.rows import find_converts
+from spark_jobs.stretch import Stretch
+from tests.simulation.model import Folded
+from tests.simulation.staging import Entry
+from tests.simulation.tables import Rows
+from tests.simulation.world import World
+
+_ENTRIES = pa.schema(
+    [
+        ("epoch", pa.int32()),
+        ("commit_lsn", pa.int64()),
+        ("seq", pa.int64()),
+        ("committed_at", pa.timestamp("us", tz="UTC")),
+        ("op", pa.string()),
+        ("values", pa.list_(pa.field("element", pa.string()))),
+        ("unchanged", pa.list_(pa.field("element", pa.int32()))),
+        ("old_values", pa.list_(pa.field("element", pa.string()))),
+    ]
+)
+
+
+class SimulatedLake(Lake):
+    """The lake of a world; `process` is the one that uses it."""
+
+    @classmethod
+    def make(cls, process: str) -> SimulatedLake:
+        """The lake as a process has it."""
+        return cls(Path("lake"), Path(process))
+
+    def read_epochs(self) -> list[Epoch]:
+        """Every epoch, oldest first."""
+        return [Epoch(e.epoch, e.system_id, e.first_lsn) for e in World.now.log.epochs]
+
+    def read_relations(self) -> dict[int, Relation]:
+        """Every relation, by version."""
+        rows = World.now.log.relations
+        return {row["relation_version"]: Relation.from_description(row) for row in rows}
+
+    def read_staged(self, epochs: list[Epoch]) -> Bound | None:
+        """How far the log reaches."""
+        log, newest = World.now.log, epochs[-1]
+        if not log.entries:
+            return None
+        return Bound(newest.number, Lsn(log.staged[newest.number]))
+
+    @contextmanager
+    def lock_table(self, name: str, *, jvm: int | None) -> Iterator[None]:
+        """Keep others from a table."""
+        del jvm
+        tables, process = World.now.tables, str(self.state_folder)
+        if name in tables.locks:
+            World.now.scheduler.wait(f"waits for {name}", lambda: name not in tables.locks)
+        tables.locks[name] = process
+        try:
+            yield
+        finally:
+            tables.locks.pop(name, None)
+
+
+def fold_stretch(stretch: Stretch, base: Rows) -> Rows:
+    """The rows of a table after a stretch, by the fold on Arrow where that folds it."""
+    entries = [e for e in _read(stretch) if e.op in ROW_OPERATIONS or e.op == Operation.SWEEP]
+    cut_at = stretch.truncated_at
+    if cut_at is not None:
+        entries = [entry for entry in entries if entry.position > cut_at]
+    assert stretch.shape is not None
+    if entries and all(entry.op in ROW_OPERATIONS for entry in entries):
+        columns = find_converts(stretch.shape)
+        assert columns is not None
+        outcome = fold_little(_make_entries(entries), columns, stretch.shape.key)
+        if outcome is not None:
+            return _apply(base, outcome)
+    folded = Folded(dict(base))
+    for entry in entries:
+        folded.apply(replace(entry, version=None), {})
+    return folded.rows
+
+
+def _read(stretch: Stretch) -> Iterable[Entry]:
+    frame: Any = stretch.read()
+    entries: tuple[Entry, ...] = frame.entries
+    return entries
+
+
+def _make_entries(entries: Iterable[Entry]) -> pa.Table:
+    rows = [
+        {
+            "epoch": entry.position.epoch,
+            "commit_lsn": int(entry.position.commit_lsn),
+            "seq": entry.position.seq,
+            "op": entry.op,
+            "values": entry.values,
+            "unchanged": entry.unchanged,
+            "old_values": entry.old,
+        }
+        for entry in entries
+    ]
+    return pa.Table.from_pylist(rows, schema=_ENTRIES)
+
+
+def _apply(base: Rows, outcome: LittleOutcome) -> Rows:
+    rows = dict(base)
+    for row in outcome.gone.to_pylist():
+        rows.pop(str(row["id"]), None)
+    for row in outcome.rows.to_pylist():
+        position = Position(row["_epoch"], Lsn(row["_commit_lsn"]), row["_seq"])
+        rows[str(row["id"])] = ((str(row["id"]), row["v"], row["big"]), position)
+    return rows

@@ -1,0 +1,238 @@
+"""Merges and readers: the real rounds, cuts and plans of both, over tables in memory.
+
+What Spark does is done by the fold on Arrow where that folds a stretch, and else by the judge's own
+interpreter; how far a table goes, which cut is written, which versions it names and what a reader
+folds on top of them is decided by the real parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from cdc_core.errors import LakeError, MergeError
+from cdc_core.vocabulary import Lsn, TableName
+from spark_jobs import cuts, renewal, rounds, stretch
+from spark_jobs.lake import Bound, Epoch
+from spark_jobs.ledger import Cut, TableState
+from spark_jobs.log_files import LogFile
+from spark_jobs.merged import Merged
+from spark_jobs.spans import Span
+from spark_jobs.stretch import Stretch
+from spark_jobs.sweeps import Sweep
+from tests.simulation import frames
+from tests.simulation.frames import Frame, is_between, list_spans
+from tests.simulation.lake import SimulatedLake, fold_stretch
+from tests.simulation.tables import Opened, Rows, Version
+from tests.simulation.world import World
+
+MERGER = "merger"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a merge: how many entries a round takes, which tables, where Spark fails."""
+
+    round_rows: int = 1000
+    tables: Collection[str] | None = None
+    failing: str | None = None
+
+
+def start_merger(world: World, runs: list[Run]) -> None:
+    """Have a merger do its runs, each once something is staged that it has not seen."""
+
+    def work() -> None:
+        while runs:
+            _wait_for_news(world)
+            _merge(world, runs.pop(0))
+
+    world.scheduler.spawn(MERGER, work)
+
+
+def _wait_for_news(world: World) -> None:
+    seen = len(world.log.entries)
+    if world.tables.cuts or not seen:
+        world.scheduler.wait("merges", lambda: len(world.log.entries) > seen)
+
+
+def restart_merger(world: World, runs: list[Run]) -> None:
+    """End the merger wherever it is, and have another go on."""
+    world.scheduler.kill(MERGER)
+    world.tables.unlock(MERGER)
+    start_merger(world, runs)
+
+
+def _merge(world: World, run: Run) -> None:
+    world.tables.failing = {run.failing} if run.failing else set()
+    try:
+        rounds.merge_until(
+            cast("Any", None),
+            SimulatedLake.make(MERGER),
+            round_rows=run.round_rows,
+            tables=run.tables,
+        )
+    except MergeError as error:
+        world.scheduler.note(error.message)
+
+
+def read_table(table: str, at: Bound) -> tuple[Rows, bool] | None:
+    """A table's rows at a bound, and whether it is said to be halted; None where it has none."""
+    lake = SimulatedLake.make("reader")
+    try:
+        reading = cuts.table_at(cast("Any", None), lake, TableName("public", table), at)
+    except LakeError:
+        return None
+    return cast("Any", reading.rows).rows, reading.halt is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows in the place of a DataFrame."""
+
+    rows: Rows
+
+    def select(self, *_: str) -> _Rows:
+        return self
+
+
+class _RoundLog:
+    """What `RoundLog` is to a round."""
+
+    def __init__(
+        self, _: Any, files: Any, low: Bound | None, high: Bound, *, table: str | None = None
+    ) -> None:
+        del files
+        entries = World.now.log.entries
+        is_own = (e for e in entries if is_between(e, low, high) and table in {None, e.table})
+        self._frame = Frame(tuple(is_own))
+
+    @property
+    def spans(self) -> list[Span]:
+        return list_spans(self._frame.entries)
+
+    def list_spans(self, table: str) -> list[Span]:
+        return [span for span in self.spans if span.table == table]
+
+    def read(self) -> Frame:
+        return self._frame
+
+    def close(self) -> None:
+        pass
+
+
+class _LogFiles:
+    """What `LogFiles` is to the choice of a cut: a file for each batch that has landed."""
+
+    @staticmethod
+    def open(_: Any) -> SimpleNamespace:
+        files = [
+            LogFile(f"{n}", 1, count, 0, None, Bound(epoch, Lsn(end)), None)
+            for n, (epoch, end, count) in enumerate(World.now.log.batches)
+        ]
+        return SimpleNamespace(files=tuple(files))
+
+
+def _merge_stretch(
+    _: Any, lake: SimulatedLake, epoch: Epoch, plan: Stretch, *, there: Opened | None, log: Any
+) -> Merged:
+    del log
+    world, path = World.now, lake.locate(plan.table)
+    if str(plan.table) in world.tables.failing:
+        raise OSError("simulated")
+    counts = there is not None and plan.before is not None and plan.truncated_at is None
+    base = there.newest.rows if there is not None and counts else {}
+    rows = fold_stretch(plan, base)
+    world.scheduler.pause(f"commits {plan.table} up to {plan.upper.lsn}")
+    reached = {} if there is None else dict(there.newest.reached)
+    assert plan.shape is not None
+    version = Version(reached | {epoch.app: int(plan.upper.lsn)}, plan.shape, rows)
+    kept = world.tables.versions.setdefault(path, [])
+    if len(kept) != (0 if there is None else len(there.versions)):
+        raise AssertionError("two merges of one table at once")
+    kept.append(version)
+    return Merged(len(kept) - 1, len(rows), 0, 0, 0, {}, 0.0)
+
+
+def _work_out(plan: Stretch, target: _Rows | None) -> SimpleNamespace:
+    base = {} if target is None else target.rows
+    return SimpleNamespace(rows=_Rows(fold_stretch(plan, base)), carried=frozenset())
+
+
+def _find_sweeps(frame: Frame) -> tuple[Sweep, ...]:
+    return (cast("Any", None),) if any(e.op == "sweep" for e in frame.entries) else ()
+
+
+def _write_states(_: Any, states: list[TableState]) -> None:
+    World.now.tables.states |= {state.table: state for state in states}
+
+
+def _write_cut(_: Any, cut: Cut) -> None:
+    World.now.scheduler.note(
+        f"cut at {cut.bound.lsn}: "
+        + ", ".join(f"{t} {p.version} at {p.bound.lsn}" for t, p in sorted(cut.places.items()))
+    )
+    World.now.tables.cuts.append(cut)
+
+
+def install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have rounds, cuts and plans use the tables of the world that was made last."""
+    lacking = SimpleNamespace(list_lacking=lambda *_: {}, find_lack=lambda *_: None)
+    for module in (rounds, cuts, stretch, renewal):
+        monkeypatch.setattr(module, "F", frames.Functions)
+        monkeypatch.setattr(module, "survey", frames.survey)
+    for module in (rounds, cuts):
+        monkeypatch.setattr(module, "LogFiles", _LogFiles)
+        monkeypatch.setattr(module, "open_table", _open_table)
+        monkeypatch.setattr(module, "find_cut", _find_cut)
+        monkeypatch.setattr(module, "read_states", lambda _: dict(World.now.tables.states))
+        monkeypatch.setattr(module, "read_backfilled", lambda _: lacking)
+        monkeypatch.setattr(module, "read_shape", lambda opened: opened.newest.shape)
+        monkeypatch.setattr(module, "read_log", _read_log)
+    for module in (rounds, renewal):
+        monkeypatch.setattr(module, "is_after", frames.is_after)
+    monkeypatch.setattr(stretch, "find_first", frames.find_first)
+    monkeypatch.setattr(stretch, "find_sweeps", _find_sweeps)
+    monkeypatch.setattr(rounds, "RoundLog", _RoundLog)
+    monkeypatch.setattr(rounds, "merge_stretch", _merge_stretch)
+    monkeypatch.setattr(rounds, "write_states", _write_states)
+    monkeypatch.setattr(rounds, "write_cut", _write_cut)
+    monkeypatch.setattr(rounds, "find_jvm", lambda _: None)
+    monkeypatch.setattr(rounds, "noticing_death", lambda _: nullcontext())
+    monkeypatch.setattr(rounds, "reach", _reach)
+    monkeypatch.setattr(cuts, "_read_version", _read_version)
+    monkeypatch.setattr(cuts, "_open_version", _open_version)
+    monkeypatch.setattr(cuts, "widen", lambda base, _: base)
+    monkeypatch.setattr(cuts, "work_out", _work_out)
+    monkeypatch.setattr(cuts, "apply_rows", lambda _, rows, *__, **___: rows)
+    monkeypatch.setattr(cuts, "table_fields", lambda _: ())
+
+
+def _open_table(path: Path) -> Opened | None:
+    return World.now.tables.open(path)
+
+
+def _reach(point: str) -> None:
+    World.now.scheduler.pause(point)
+
+
+def _find_cut(_: Any, at: Bound | None = None) -> Cut | None:
+    return World.now.tables.find_cut(at)
+
+
+def _read_log(_: Any, __: Any, low: Bound | None = None, upper: Bound | None = None) -> Frame:
+    assert upper is not None
+    return Frame(tuple(e for e in World.now.log.entries if is_between(e, low, upper)))
+
+
+def _open_version(lake: SimulatedLake, table: TableName, version: int) -> Opened:
+    return Opened(tuple(World.now.tables.versions[lake.locate(table)][: version + 1]))
+
+
+def _read_version(_: Any, lake: SimulatedLake, table: TableName, version: int) -> _Rows:
+    return _Rows(_open_version(lake, table, version).newest.rows)

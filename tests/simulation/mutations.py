@@ -1,0 +1,135 @@
+"""Mends taken out by name: what was wrong before each, put back over the real parts.
+
+A simulator that finds nothing proves nothing. Each of these must be found, and shrunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from cdc_core.backfill import worker
+from cdc_core.backfill.reading import Reading
+from cdc_core.backfill.remembering import Remembering, _Kept
+from cdc_core.backfill.steps import Alive
+from cdc_core.backfill.visibility import Memory, Snapshot, Texts
+from cdc_core.capture.known_relations import KnownRelations
+from cdc_core.vocabulary import Relation, TableName
+from spark_jobs import cuts, rounds
+from spark_jobs.cut_plan import ORIGIN, Place
+from spark_jobs.lake import Bound, find_bound
+from tests.simulation import worlds
+from tests.simulation.histories import Play
+from tests.simulation.source import SimulatedSteps
+from tests.simulation.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """A mend, the world that needs it, and how it is taken out.
+
+    It is found by so few deviations from the plainest history; by seeds where that is 0.
+    """
+
+    name: str
+    play: Play
+    take_out: Callable[[pytest.MonkeyPatch], None]
+    deviations: int = 0
+
+
+def _let_signs_of_life_make_memories(monkeypatch: pytest.MonkeyPatch) -> None:
+    def renew(self: Remembering, step: Alive, *, at_us: int) -> bool:
+        kept = self._kept.setdefault(step.memory, _Kept("public.t", Memory(), at_us))
+        kept.heard_at_us = at_us
+        return True
+
+    monkeypatch.setattr(Remembering, "renew", renew)
+
+
+def _wait_for_listed_transactions_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def take_xid(_: SimulatedSteps) -> int:
+        return World.now.server.snapshot().xmax
+
+    monkeypatch.setattr(SimulatedSteps, "take_xid", take_xid)
+
+
+def _share_a_version_over_a_rewrite(monkeypatch: pytest.MonkeyPatch) -> None:
+    def compare(self: KnownRelations, relation: Relation) -> Relation:
+        return relation.after(self.find(relation.oid))
+
+    monkeypatch.setattr(KnownRelations, "compare", compare)
+    monkeypatch.setattr(Reading, "require_values_kept", lambda *_: None)
+
+
+def _read_every_table_as_the_cut_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def needs_fold(_: Bound, at: Bound, *, is_halted: bool) -> bool:
+        del is_halted
+        cut = World.now.tables.find_cut(at)
+        return cut is None or cut.bound != at
+
+    monkeypatch.setattr(cuts, "needs_fold", needs_fold)
+
+
+def _name_versions_above_the_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = rounds._merge_table
+
+    def merge_table(start: Any, table: str, log: Any, cut: Bound) -> Any:
+        result = real(start, table, log, cut)
+        if result is not None:
+            return result
+        there = World.now.tables.open(start.lake.locate(TableName.parse(table)))
+        assert there is not None
+        bound = find_bound(there, start.epochs)  # type: ignore[arg-type]
+        assert bound is not None
+        return rounds._Result(Place(bound, there.version()), None, None)
+
+    def name_places(
+        cut: Bound,
+        before: Mapping[str, Place],
+        reached: Mapping[str, Place],
+        *,
+        waiting: Collection[str],
+    ) -> dict[str, Place]:
+        places = {table: Place(cut, place.version) for table, place in before.items()}
+        places |= {table: before.get(table, Place(ORIGIN, None)) for table in waiting}
+        return places | dict(reached)
+
+    monkeypatch.setattr(rounds, "_merge_table", merge_table)
+    monkeypatch.setattr(rounds, "name_places", name_places)
+
+
+def _read_no_row_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "find_incomplete", lambda *_, **__: frozenset())
+
+
+def _admit_what_is_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_current(_: Memory, snapshot: Snapshot, keys: Texts) -> npt.NDArray[np.bool_]:
+        del snapshot
+        return np.ones(len(keys), np.bool_)
+
+    monkeypatch.setattr(Memory, "find_current", find_current)
+
+
+def _forget_what_an_open_read_does_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forget(self: Memory, oldest: Snapshot) -> None:
+        del oldest
+        self._changed.clear()
+
+    monkeypatch.setattr(Memory, "forget", forget)
+
+
+MUTATIONS = (
+    Mutation("line_1_forgotten_memory", worlds.play_small, _let_signs_of_life_make_memories),
+    Mutation("line_3_shared_version", worlds.play_altered, _share_a_version_over_a_rewrite),
+    Mutation("line_4_unlisted_writer", worlds.play_small, _wait_for_listed_transactions_alone, 2),
+    Mutation("line_5_mixed_bounds", worlds.play_merges, _read_every_table_as_the_cut_names_it),
+    Mutation("line_6_older_value", worlds.play_recovered, _read_no_row_again),
+    Mutation("line_9_above_the_cut", worlds.play_small_merges, _name_versions_above_the_cut, 1),
+    Mutation("stale_rows", worlds.play_small, _admit_what_is_stale, 2),
+    Mutation("open_reads", worlds.play_backfill, _forget_what_an_open_read_does_not_see),
+)

@@ -1,0 +1,142 @@
+"""A world: one server, one log, one clock; and the real parts of Walgate driven in it.
+
+**Real**, imported and never copied: the collector of transactions, with the memory of changed keys
+and the check of a replay; what a snapshot sees; the steps of a backfill and their parsing; the
+worker of a backfill, its session, its plan, its register of open snapshots and what it reads again;
+what the catalog makes of an announcement, and the store of relations; the rounds of a merge, the
+choice of a cut and what it names, the plan of a table's changes, its halts and its renewal; the
+fold on Arrow; what a reader of a cut folds.
+
+**Simulated**: the server with xids, snapshots, locks and WAL (server.py), its stream
+(walsender.py), connections and catalog (source.py), clients (clients.py), the log, the spool and
+the ledger of backfills (staging.py), the lake's tables and cuts (tables.py, lake.py, frames.py),
+threads (threads.py) and the clock (scheduler.py). The Spark fold is not real here: where the fold
+on Arrow gives up, the judge's own interpreter (model.py) takes its place.
+
+**Moves**: who goes next at every step that others can see; a commit that is streamed before it is
+seen; a batch that is staged early or late, and confirmed or not; the death of capture, of the
+worker, of the merger anywhere; a minute that passes; the source's clock that jumps by eleven
+minutes; UPDATE with and without a TOASTed value, INSERT, DELETE, a row that moves to another key,
+TRUNCATE, ALTER … TYPE … USING; a merge of some tables only, by long or short rounds, that fails at
+a table.
+
+**Worlds** (worlds.py) are small and explored wholly up to a number of deviations from the plainest
+history, or larger and drawn by seed (histories.py). **Judged** (model.py): at every LSN each row of
+the lake is the source's row, and none is missing once a backfill is done or a cut has come there,
+unless the table is named as halted. A failure prints its choices; `play(world, Given(choices))`
+plays it again, step by step, and `shrink` makes it short. mutations.py takes mends out by name, to
+prove that the simulator would have found what they mend.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cdc_core.backfill import openings, reading, session, sharing, worker
+from cdc_core.capture import run
+from cdc_core.staging import relations
+from tests.simulation import threads
+from tests.simulation.scheduler import Choices, Move, Scheduler
+from tests.simulation.server import Server
+from tests.simulation.staging import (
+    SimulatedLedger,
+    SimulatedLog,
+    SimulatedSpool,
+    SimulatedTail,
+    keep_rows,
+)
+from tests.simulation.tables import Tables
+
+
+class World:
+    """Everything that actors share; `changes` counts what a poll may see."""
+
+    now: World
+
+    def __init__(self, choices: Choices, tables: tuple[str, ...] = ("t",)) -> None:
+        """Nothing has happened yet; the parts that are patched in go to this world from now on."""
+        World.now = self
+        self.scheduler = Scheduler(choices)
+        self.server = Server(self.scheduler, tables)
+        self.log = SimulatedLog()
+        self.spool = SimulatedSpool()
+        self.ledger = SimulatedLedger()
+        self.tables = Tables()
+        self.confirmed = self.server.lsn
+        self.changes = 0
+        self._ids = 0
+
+    def touch(self) -> None:
+        """Something has changed that a poll may see."""
+        self.changes += 1
+
+    def make_id(self) -> SimpleNamespace:
+        """What uuid4 gives, in order."""
+        self._ids += 1
+        return SimpleNamespace(hex=f"{self._ids:032x}")
+
+    def allow(self, label: str, make: Callable[[], None], *, times: int, process: str) -> None:
+        """Let something happen so many times while a process lives."""
+        left = [times]
+
+        def can_be() -> bool:
+            return left[0] > 0 and self.scheduler.is_alive(process)
+
+        def count() -> None:
+            left[0] -= 1
+            make()
+
+        self.scheduler.moves.append(Move(label, can_be, count))
+
+
+class _Clock:
+    """The module `time`, by the world's clock."""
+
+    @staticmethod
+    def monotonic() -> float:
+        return World.now.scheduler.clock
+
+
+def _make_id() -> SimpleNamespace:
+    return World.now.make_id()
+
+
+def install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the real parts use the world that was made last."""
+    from tests.simulation import source  # noqa: PLC0415 - it imports this module.
+
+    clock = _Clock()
+    ids = SimpleNamespace(uuid4=_make_id)
+    for module in (session, worker, reading, sharing):
+        monkeypatch.setattr(module, "time", clock)
+    for module in (session, worker):
+        monkeypatch.setattr(module, "uuid", ids)
+    for module in (session, reading, openings, sharing):
+        monkeypatch.setattr(module, "threading", threads)
+    for module in (session, worker, run):
+        monkeypatch.setattr(module, "ChunkFolder", lambda _: World.now.spool)
+    monkeypatch.setattr(session, "Tail", lambda _: SimulatedTail(World.now.log))
+    monkeypatch.setattr(session, "ThreadPoolExecutor", threads.Pool)
+    monkeypatch.setattr(session, "wait", threads.wait)
+    monkeypatch.setattr(reading, "ChunkReader", source.SimulatedReader)
+    monkeypatch.setattr(worker, "StepConnection", lambda *_: source.SimulatedSteps())
+    monkeypatch.setattr(worker, "BackfillLedger", lambda _: World.now.ledger)
+    monkeypatch.setattr(worker, "Orders", lambda *_: SimpleNamespace(read=lambda: None))
+    monkeypatch.setattr(worker, "read_marks", lambda _, since: World.now.log.read_marks(since))
+    monkeypatch.setattr(worker, "read_unsent", lambda _, *of: World.now.log.read_unsent(*of))
+    monkeypatch.setattr(relations, "open_table", lambda *_: None)
+    monkeypatch.setattr(relations, "reopen_table", lambda _: None)
+    monkeypatch.setattr(relations, "read_rows", lambda _: list(World.now.log.relations))
+    monkeypatch.setattr(relations, "append_rows", _append_relations)
+    for name in ("walgate.backfill", "walgate.capture", "walgate.merge"):
+        monkeypatch.setattr(logging.getLogger(name), "disabled", True)
+
+
+def _append_relations(_table: Any, _folder: Path, rows: Any) -> None:
+    World.now.log.relations += keep_rows(rows)
