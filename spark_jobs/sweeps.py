@@ -51,16 +51,20 @@ def find_sweeps(entries: DataFrame) -> tuple[Sweep, ...]:
 
 
 def may_hold_older(table: DeltaTable, sweeps: Sequence[Sweep]) -> bool:
-    """Whether a table may have a row that is older than a sweep, by its files' statistics."""
+    """Whether a table may have a row that is older than a sweep, by its files' statistics.
+
+    A row without a position, which only another writer can have put there, is older than all.
+    """
     if not sweeps:
         return False
     start = max(sweep.start for sweep in sweeps)
-    files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-    least = ((file.get("min._epoch"), file.get("min._commit_lsn")) for file in files)
-    return any(
-        epoch is None or lsn is None or (epoch, lsn) <= (start.epoch, int(start.commit_lsn))
-        for epoch, lsn in least
-    )
+    for file in pa.table(table.get_add_actions(flatten=True)).to_pylist():
+        if any(file.get(f"null_count._{name}") != 0 for name in POSITION):
+            return True
+        epoch, lsn = file.get("min._epoch"), file.get("min._commit_lsn")
+        if epoch is None or lsn is None or (epoch, lsn) <= (start.epoch, int(start.commit_lsn)):
+            return True
+    return False
 
 
 def find_reaching(table: DataFrame, shape: Shape, sweeps: Sequence[Sweep]) -> tuple[Sweep, ...]:
@@ -71,12 +75,17 @@ def find_reaching(table: DataFrame, shape: Shape, sweeps: Sequence[Sweep]) -> tu
     # In a form that file statistics can answer: after a backfill most files hold nothing older.
     own, lsn = F.col("_epoch"), F.col("_commit_lsn")
     older = (own < start.epoch) | ((own == start.epoch) & (lsn <= int(start.commit_lsn)))
+    for name in POSITION:
+        older |= F.col(f"_{name}").isNull()
     swept = table.where(older).alias("t").where(is_swept("t", shape, sweeps))
     return tuple(sweeps) if swept.limit(1).count() else ()
 
 
 def is_swept(rows: str, shape: Shape, sweeps: Sequence[Sweep]) -> Expression:
-    """Whether a row of the table, under an alias, is gone by one of some sweeps."""
+    """Whether a row of the table, under an alias, is gone by one of some sweeps.
+
+    In a struct NULL is the least, so a row without a position is older than every sweep.
+    """
     found = F.lit(False)
     for sweep in sweeps:
         own = F.struct(*(F.col(f"{rows}._{name}").alias(name) for name in POSITION))

@@ -32,6 +32,8 @@ from spark_jobs.shapes import Shape
 from spark_jobs.types_built_in import OIDS
 
 _INTEGERS = frozenset(OIDS[name] for name in ("int2", "int4", "int8"))
+# No value of a type that keeps texts in `_raw` is written so.
+_DISAGREES = "_raw disagrees: "
 _ORDINAL, _DIGEST, _HAS_HOLES = "ordinal", "digest", "has_holes"
 
 
@@ -104,15 +106,25 @@ def list_keys(
 
 
 def write_texts(shape: Shape) -> dict[str, Expression]:
-    """Each column's value in its canonical form, by the source's name."""
-    return {
-        column.name: F.coalesce(
-            F.try_element_at("_raw", F.lit(name)), mapping.write(F.col(f"`{name}`"))
+    """Each column's value in its canonical form, by the source's name.
+
+    A text in `_raw` is that form only if reading it gives the very value of the typed column.
+    """
+    texts: dict[str, Expression] = {}
+    for column, name, mapping in zip(shape.columns, shape.names, map_columns(shape), strict=True):
+        raw, value = F.try_element_at("_raw", F.lit(name)), F.col(f"`{name}`")
+        if mapping.is_total:
+            # Its value says everything, so no text belongs beside it.
+            agrees = F.lit(False)
+        else:
+            read = mapping.parse(raw).cast(mapping.spark_type)
+            agrees = mapping.write(read).eqNullSafe(mapping.write(value))
+        texts[column.name] = (
+            F.when(raw.isNull(), mapping.write(value))
+            .when(agrees, raw)
+            .otherwise(F.concat(F.lit(_DISAGREES), raw))
         )
-        for column, name, mapping in zip(
-            shape.columns, shape.names, map_columns(shape), strict=True
-        )
-    }
+    return texts
 
 
 def _choose_ordering(shape: Shape) -> Ordering:

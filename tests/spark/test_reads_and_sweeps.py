@@ -176,3 +176,29 @@ def read_texts(small: SmallLake, relation: Relation) -> Rows:
             value = rf"concat('\\x', lower(hex({column.name})))"
         texts.append(f"coalesce({value}, _raw['{column.name}'])")
     return sorted((tuple(row) for row in rows.selectExpr(*texts).collect()), key=repr)
+
+
+@pytest.mark.parametrize("is_small", [True, False], ids=["written_whole", "merged"])
+@pytest.mark.parametrize("place", ["a_file_of_its_own", "a_file_with_others"])
+def test_a_row_without_a_position_is_older_than_every_sweep(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+    *,
+    is_small: bool,
+) -> None:
+    small = SmallLake(spark, tmp_path)
+    (start,) = small.commit([insert(T, str(k), "lake") for k in range(1, 5)])
+    small.merge()
+    if not is_small:
+        monkeypatch.setattr(merge, "SMALL_TABLE_BYTES", 0)
+    small.merge([read(T, str(k), "source") for k in range(1, 5)])
+    table = f"delta.`{small.lake.locate(T.table)}`"
+    if place == "a_file_of_its_own":
+        spark.sql(f"insert into {table} (k, v) values (7, 'by hand')")
+    else:
+        spark.sql(f"update {table} set _epoch = null, _seq = null where k = 2")
+    small.merge([sweep(T, start=start)])
+    expected = [1, 2, 3, 4] if place == "a_file_of_its_own" else [1, 3, 4]
+    assert small.rows(T, "k") == [(k,) for k in expected]
