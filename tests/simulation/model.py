@@ -100,7 +100,7 @@ def judge_log(
         row["relation_version"]: Relation.from_description(row) for row in world.log.relations
     }
     entries = _list_entries(world, table)
-    if len({entry.position for entry in entries}) < len(entries):
+    if len({entry.position for entry in world.log.entries}) < len(world.log.entries):
         raise WrongData("the log has a change twice")
     swept = min(world.ledger.swept.values(), default=None)
     left = enumerate(older or ())

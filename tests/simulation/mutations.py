@@ -19,6 +19,8 @@ from cdc_core.backfill.remembering import Remembering, _Kept
 from cdc_core.backfill.steps import Alive
 from cdc_core.backfill.visibility import Memory, Snapshot, Texts
 from cdc_core.capture.known_relations import KnownRelations
+from cdc_core.capture.replay import Replay
+from cdc_core.protocol.messages import Begin
 from cdc_core.vocabulary import Relation, TableName
 from spark_jobs import cuts, rounds
 from spark_jobs.cut_plan import ORIGIN, Place
@@ -123,6 +125,14 @@ def _forget_what_an_open_read_does_not_see(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(Memory, "forget", forget)
 
 
+def _stage_a_replay_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def has(_: Replay, begin: Begin) -> bool:
+        del begin
+        return False
+
+    monkeypatch.setattr(Replay, "has", has)
+
+
 MUTATIONS = (
     Mutation("line_1_forgotten_memory", worlds.play_small, _let_signs_of_life_make_memories),
     Mutation("line_3_shared_version", worlds.play_altered, _share_a_version_over_a_rewrite),
@@ -131,5 +141,6 @@ MUTATIONS = (
     Mutation("line_6_older_value", worlds.play_recovered, _read_no_row_again),
     Mutation("line_9_above_the_cut", worlds.play_small_merges, _name_versions_above_the_cut, 1),
     Mutation("stale_rows", worlds.play_small, _admit_what_is_stale, 2),
+    Mutation("replay", worlds.play_small, _stage_a_replay_again),
     Mutation("open_reads", worlds.play_backfill, _forget_what_an_open_read_does_not_see),
 )

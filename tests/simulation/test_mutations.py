@@ -21,6 +21,7 @@ def test_a_mend_that_is_taken_out_is_missed(
     assert found is not None, f"{mutation.name}: no history failed"
     shrunk = shrink(mutation.play, found)
     print(f"{mutation.name}: {shrunk}")  # noqa: T201 - `pytest -s` shows the history.
+    assert shrunk.reason.startswith("WrongData")
     assert sum(map(bool, shrunk.choices)) <= sum(map(bool, found.choices))
     again = play(mutation.play, Given(shrunk.choices))
     assert again is not None
