@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 
 from cdc_core.backfill.steps import Sweep, Watermark
 from cdc_core.capture.backfills import Spooled
@@ -139,25 +139,23 @@ def _run_session(run: _Run, log: ChangeLog, progress: Progress, patience: int) -
 
 
 def _take_slot(settings: Settings, source: Source, log: ChangeLog, bound: Bound) -> _Start:
-    """Hold the slot, then read what staging has; it may not have changed hands in between."""
+    """Hold the slot, then read again what staging has: others may have written while it waited.
+
+    Raises: Fenced where the epoch is another one by then, WalgateError.
+    """
+    find_switch = cache(source.stream.switch_point)  # A stream that has started answers no more.
     known = log.read_epoch()
     if known is not None:
-        require_begun(known)
-        require_server(
-            known,
-            staged=log.read_staged(known),
-            slot=settings.source.slot,
-            system_id=source.server.system_id,
-            timeline=source.server.timeline,
-            find_switch=source.stream.switch_point,
-        )
+        _require_server(settings, source, log, known, find_switch)
     source.read_slot()
     source.require_publications()
     slot = source.take_slot(bound.is_met)
     assert slot.confirmed_flush is not None
     epoch = log.read_epoch()
+    if epoch != known:
+        raise Fenced
     if epoch is not None:
-        require_begun(epoch)
+        _require_server(settings, source, log, epoch, find_switch)
     if epoch is None:
         epoch = Epoch(
             epoch=1,
@@ -189,6 +187,25 @@ def _take_slot(settings: Settings, source: Source, log: ChangeLog, bound: Bound)
     # Asked only now: what the server said when it was connected to is older than a slot waited for.
     require_continuation(slot, staged=staged, current=source.read_current_lsn())
     return _Start(epoch, staged, slot)
+
+
+def _require_server(
+    settings: Settings,
+    source: Source,
+    log: ChangeLog,
+    epoch: Epoch,
+    find_switch: Callable[[int], Lsn],
+) -> None:
+    """Compare the server with an epoch and with what is staged now. Raises: WalgateError."""
+    require_begun(epoch)
+    require_server(
+        epoch,
+        staged=log.read_staged(epoch),
+        slot=settings.source.slot,
+        system_id=source.server.system_id,
+        timeline=source.server.timeline,
+        find_switch=find_switch,
+    )
 
 
 def _stream(run: _Run, source: Source, log: ChangeLog, start: _Start, progress: Progress) -> None:
