@@ -41,10 +41,11 @@ def play(play_one: Play, choices: Given | Seeded) -> Failure | None:
 
 
 def explore(
-    play_one: Play, *, deviations: int, part: int = 0, parts: int = 1
+    play_one: Play, *, deviations: int, within: int | None = None, part: int = 0, parts: int = 1
 ) -> Iterator[Failure | None]:
     """Every history of a world that deviates so many times at most from the plainest one.
 
+    All of a history's deviations come `within` so many choices of the first, if that is given.
     Of several parts each has the histories whose first deviation is its turn.
     """
     plainest = Given(())
@@ -56,17 +57,20 @@ def explore(
         for value in range(1, count):
             turn += 1
             if turn % parts == part and deviations:
-                yield from _explore_from(play_one, (*[0] * at, value), deviations - 1)
+                yield from _explore_from(play_one, (*[0] * at, value), deviations - 1, within)
 
 
-def _explore_from(play_one: Play, start: tuple[int, ...], more: int) -> Iterator[Failure | None]:
+def _explore_from(
+    play_one: Play, start: tuple[int, ...], more: int, within: int | None
+) -> Iterator[Failure | None]:
     """Every history that begins so, and deviates so many times more at most after that."""
     wanted = start
     while True:
         choices = Given(wanted)
         yield play(play_one, choices)
         taken, counts = choices.taken, choices.counts
-        for at in reversed(range(len(start), len(taken))):
+        end = len(taken) if within is None else min(len(taken), len(start) + within)
+        for at in reversed(range(len(start), end)):
             used = sum(map(bool, taken[len(start) : at]))
             if taken[at] + 1 < counts[at] and used < more:
                 wanted = (*taken[:at], taken[at] + 1)

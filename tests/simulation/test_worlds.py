@@ -17,6 +17,8 @@ DEVIATIONS: dict[Play, int] = {
     worlds.play_altered: 2,
     worlds.play_small_merges: 2,
 }
+# Of the first of them; soak has them anywhere.
+WITHIN = 10
 SEEDS: dict[Play, int] = {
     worlds.play_backfill: 6_000,
     worlds.play_recovered: 1_000,
@@ -37,10 +39,20 @@ SOAK_PARTS = 100
 @pytest.mark.usefixtures("_simulated")
 def test_no_history_of_a_small_world_ends_wrong(play: Play, part: int) -> None:
     count = 0
-    for failure in explore(play, deviations=DEVIATIONS[play], part=part, parts=PARTS):
+    deviations = DEVIATIONS[play]
+    for failure in explore(play, deviations=deviations, within=WITHIN, part=part, parts=PARTS):
         count += 1
         _require_none(play, failure)
     assert count > 1
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("part", range(SOAK_PARTS))
+@pytest.mark.parametrize("play", DEVIATIONS, ids=lambda play: play.__name__)
+@pytest.mark.usefixtures("_simulated")
+def test_no_history_of_a_small_world_ends_wrong_wherever_it_deviates(play: Play, part: int) -> None:
+    for failure in explore(play, deviations=DEVIATIONS[play], part=part, parts=SOAK_PARTS):
+        _require_none(play, failure)
 
 
 @pytest.mark.parametrize("part", range(PARTS))
