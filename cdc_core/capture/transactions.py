@@ -234,11 +234,10 @@ class Collector:
         self._relations.append((relation, transaction.begin.commit_lsn))
 
     def _truncate(self, truncate: Truncate) -> None:
-        self._require_open("truncate")
+        transaction = self._require_open("truncate")
         if not self._known.keys() >= set(truncate.oids):
             raise UnexpectedMessage("no relation was announced for it", "truncate")
         detail = json.dumps({"cascade": truncate.cascade})
-        transaction = self._require_open("truncate")
         for oid in truncate.oids:
             relation = self._known[oid].relation
             self._add_entry(Operation.TRUNCATE, detail, relation)
@@ -397,6 +396,5 @@ class Collector:
         return batch
 
     def _take_relations(self) -> tuple[tuple[Relation, Lsn], ...]:
-        taken = tuple(self._relations)
-        self._relations.clear()
+        taken, self._relations = tuple(self._relations), []
         return taken
