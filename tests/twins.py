@@ -1,6 +1,7 @@
 """The three shores in memory: what capture's tests use where no service is needed.
 
-`tests/capture/test_shores.py` and `test_coordination.py` hold each twin and its real part to the same behaviour.
+`tests/capture/test_shores.py` and `test_coordination.py` hold each twin and its real part to the
+same behaviour.
 """
 
 from __future__ import annotations
