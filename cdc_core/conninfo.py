@@ -1,23 +1,48 @@
-"""What a PostgreSQL connection string says, read without libpq: enough to judge its safety.
+"""What a PostgreSQL connection string says, read by libpq's own parser without connecting.
 
-Understands both forms, `host=… dbname=…` and `postgresql://…`. Never repeats any part of the string
-in an error: it may hold a password.
+Names every mistake that can be seen before a server is asked. Repeats no part of the string but a
+misspelt option: any other part may be a password, so libpq's own messages are not shown either.
 
-Source: PostgreSQL, libpq, "Connection Strings".
+Source: PostgreSQL, libpq, "Connection Strings" and "Parameter Key Words".
 """
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
 import re
 from collections.abc import Mapping
-from urllib.parse import unquote
 
-_SCHEMES = ("postgresql://", "postgres://")
-_KEYWORD = re.compile(r"\s*([A-Za-z_]+)\s*=\s*")
-_QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'(?=\s|\Z)", re.DOTALL)
-_USER = re.compile(r"([^@/]*)@")
-_BARE = re.compile(r"((?:[^\s'\\]|\\.)*)(?=\s|\Z)", re.DOTALL)
+import psycopg
+from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict
+
+# What libpq says of an option that it does not know, in either form of the string.
+_UNKNOWN = re.compile(r'invalid (?:connection option|URI query parameter:) "([^"]*)"')
+_EXPECTED = "expected key=value pairs or postgresql://…"
+_INTEGER = re.compile(r"\s*[+-]?[0-9]{1,9}\s*\Z")
+_INTEGERS = (
+    "connect_timeout",
+    "keepalives",
+    "keepalives_idle",
+    "keepalives_interval",
+    "keepalives_count",
+    "tcp_user_timeout",
+)
+_HIGHEST_PORT = 65535
+_CHOICES = {
+    "sslmode": ("disable", "allow", "prefer", "require", "verify-ca", "verify-full"),
+    "target_session_attrs": (
+        *("any", "read-write", "read-only", "primary", "standby", "prefer-standby"),
+    ),
+    "channel_binding": ("disable", "prefer", "require"),
+    "gssencmode": ("disable", "prefer", "require"),
+    "load_balance_hosts": ("disable", "random"),
+    "sslnegotiation": ("postgres", "direct"),
+}
+_MOST_PROBLEMS = 10
+# Takes the place of an unknown option, so that what follows it is read too.
+_STAND_IN = "fallback_application_name"
 
 # libpq's environment variables for what is judged here.
 _ENVIRONMENT = {
@@ -29,12 +54,29 @@ _ENVIRONMENT = {
 }
 
 
-def parse_conninfo(text: str) -> dict[str, str]:
-    """Read a connection string into its parameters. Raises: ValueError without repeating it."""
-    for scheme in _SCHEMES:
-        if text.startswith(scheme):
-            return _parse_uri(text.removeprefix(scheme))
-    return _parse_pairs(text)
+def read_conninfo(text: str) -> tuple[dict[str, str], list[str]]:
+    """Read a connection string: its parameters, and every mistake in it."""
+    problems: list[str] = []
+    while True:
+        try:
+            parsed = {
+                key: str(value) for key, value in conninfo_to_dict(_require_text(text)).items()
+            }
+            break
+        except (psycopg.ProgrammingError, ValueError) as error:
+            found = _UNKNOWN.search(str(error))
+            if found is None or len(problems) == _MOST_PROBLEMS:
+                return {}, [*problems, f"not a connection string: {_EXPECTED}"]
+            problems.append(_explain_unknown(found[1]))
+            renamed = re.sub(rf"(^|[\s?&]){re.escape(found[1])}(\s*=)", rf"\1{_STAND_IN}\2", text)
+            if renamed == text:
+                return {}, problems
+            text = renamed
+    if problems:
+        parsed.pop(_STAND_IN, None)
+    elif not parsed:
+        problems.append(f"it is empty: {_EXPECTED}")
+    return parsed, problems + _find_value_problems(parsed)
 
 
 def complete_conninfo(parameters: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
@@ -64,48 +106,45 @@ def _is_local(host: str) -> bool:
         return False
 
 
-def _parse_pairs(text: str) -> dict[str, str]:
-    parameters: dict[str, str] = {}
-    position = 0
-    while text[position:].strip():
-        keyword = _KEYWORD.match(text, position)
-        if keyword is None:
-            raise ValueError(f'a keyword and "=" expected at character {position + 1}')
-        value = _QUOTED.match(text, keyword.end()) or _BARE.match(text, keyword.end())
-        if value is None:
-            raise ValueError(f"the value at character {keyword.end() + 1} is not well quoted")
-        parameters[keyword[1]] = re.sub(r"\\(.)", r"\1", value[1], flags=re.DOTALL)
-        position = value.end()
-    if not parameters:
-        raise ValueError("it is empty")
-    return parameters
+def _require_text(text: str) -> str:
+    """What libpq takes: UTF-8, whole. Raises: ValueError."""
+    text.encode("utf-8")
+    if "\0" in text:
+        raise ValueError("NUL")
+    return text
 
 
-def _parse_uri(rest: str) -> dict[str, str]:
-    parameters: dict[str, str] = {}
-    # As libpq: the first "@" before any "/" ends the user, whatever else stands there.
-    user_part = _USER.match(rest)
-    user, _, password = user_part[1].partition(":") if user_part else ("", "", "")
-    rest, _, query = rest[user_part.end() if user_part else 0 :].partition("?")
-    host_part, _, database = rest.partition("/")
-    hosts, ports = [], []
-    for entry in host_part.split(","):
-        match = re.fullmatch(r"(?:\[([^\]]*)\]|([^:@\[\]]*))(?::([0-9]*))?", entry)
-        if match is None:
-            raise ValueError("a host or port in it is not well formed")
-        hosts.append(unquote(match[1] or match[2] or ""))
-        ports.append(match[3] or "")
-    parts = {
-        "user": unquote(user),
-        "password": unquote(password),
-        "host": ",".join(hosts),
-        "port": ",".join(ports),
-        "dbname": unquote(database),
-    }
-    parameters.update({key: value for key, value in parts.items() if value.strip(",")})
-    for pair in query.split("&") if query else ():
-        key, separator, value = pair.partition("=")
-        if not separator or not key:
-            raise ValueError('a "key=value" pair expected after "?"')
-        parameters[unquote(key)] = unquote(value)
-    return parameters
+def _explain_unknown(name: str) -> str:
+    """Say that libpq does not know an option; it is repeated where it is plainly a misspelt one."""
+    known = [option.keyword.decode() for option in pq.Conninfo.get_defaults()]
+    near = difflib.get_close_matches(name, known, n=1)
+    if near:
+        return f"unknown option {name}, did you mean {near[0]}?"
+    return "an option in it is not one of libpq's"
+
+
+def _find_value_problems(parameters: Mapping[str, str]) -> list[str]:
+    """What libpq would refuse when it connects, before it asks any server."""
+    problems = []
+    ports = parameters.get("port", "").split(",")
+    if not all(not port.strip() or _is_port(port) for port in ports):
+        problems.append(f"expected port as a number from 1 to {_HIGHEST_PORT}")
+    for name in ("host", "hostaddr"):
+        places = parameters.get(name, "").split(",")
+        if len(ports) > 1 and parameters.get(name) and len(ports) != len(places):
+            problems.append(f"{len(ports)} ports are given for {len(places)} of {name}")
+    problems += [
+        f"expected {name} as a whole number"
+        for name in _INTEGERS
+        if parameters.get(name) and not _INTEGER.match(parameters[name])
+    ]
+    problems += [
+        f"expected {name} as one of {', '.join(choices)}"
+        for name, choices in _CHOICES.items()
+        if parameters.get(name) and parameters[name] not in choices
+    ]
+    return problems
+
+
+def _is_port(text: str) -> bool:
+    return bool(_INTEGER.match(text)) and 1 <= int(text) <= _HIGHEST_PORT

@@ -13,7 +13,7 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from cdc_core.conninfo import complete_conninfo, is_verified, parse_conninfo, remote_hosts
+from cdc_core.conninfo import complete_conninfo, is_verified, read_conninfo, remote_hosts
 from cdc_core.origins import Key, Mistake
 
 _SECRET_KEYS: set[Key] = {
@@ -136,11 +136,10 @@ def _find_source_mistakes(
     dsn = source.get("dsn")
     if not isinstance(dsn, str) or not dsn:
         return mistakes
-    try:
-        parameters = parse_conninfo(dsn)
-    except ValueError as error:
-        what = f"not a connection string: {error}"
-        return [*mistakes, Mistake(key, what, f"for example dsn = {_EXAMPLES[key]}")]
+    parameters, problems = read_conninfo(dsn)
+    mistakes += [
+        Mistake(key, problem, f"for example dsn = {_EXAMPLES[key]}") for problem in problems
+    ]
     for secret in sorted({"password", "sslpassword"} & parameters.keys()):
         mistakes.append(Mistake(key, f"a {secret} inside the DSN", f"remove it; {_PASSWORD_FIX}"))
     if "replication" in parameters:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
@@ -19,6 +20,8 @@ from cdc_core.table_patterns import TablePattern
 _NAME_BYTES = 63
 # What delta-rs takes for part of a URL: these are no characters of one, or stand for another.
 _NOT_OPENABLE = re.compile(r"[\[\]|^\\\x00-\x1f\x7f]|%[0-9A-Fa-f]{2}")
+# A password with a slash that is not percent-encoded ends up in the path, too.
+_DATABASE_PATH = re.compile(r"(/[0-9]{0,4})?\Z")
 
 
 def _resolve_path(value: object, info: ValidationInfo) -> object:
@@ -104,6 +107,21 @@ def _refuse_bool(value: object) -> object:
 def _check_redis_url(value: str) -> str:
     if not value.startswith(("redis://", "rediss://", "unix://")):
         raise ValueError("expected redis://, rediss:// or unix://")
+    try:
+        parts = urlsplit(value)
+        port = parts.port
+    except ValueError:
+        # Not chained: what is taken for a port may be the password.
+        port, parts = 0, None
+    if parts is None or port == 0:
+        raise ValueError(
+            "expected a port from 1 to 65535, and a password percent-encoded"
+        ) from None
+    if parts.scheme == "unix":
+        if not parts.path.strip("/"):
+            raise ValueError("expected unix:// and the path of a socket")
+    elif not _DATABASE_PATH.match(parts.path):
+        raise ValueError("expected the number of a database after the host, such as /0")
     return value
 
 

@@ -122,7 +122,53 @@ BROKEN: dict[str, tuple[str, dict[str, str], list[list[str]]]] = {
     "malformed_dsn": (
         f"[source]\ndsn = \"host=x password '{CANARY}\"\n" + LAKE,
         {},
-        [["walgate.toml:2", "source.dsn", "not a connection string", "character 7"]],
+        [["walgate.toml:2", "source.dsn", "not a connection string", "key=value"]],
+    ),
+    "a_dsn_and_a_redis_that_are_wrong_in_every_way": (
+        '[source]\ndsn = "hots=127.0.0.1 port=abc sslmode=full connect_timeout=soon"\nslott = 1\n'
+        + LAKE + f"[redis]\nurl = 'redis://:{CANARY}@h:port/0'\n",
+        {},
+        [
+            ["walgate.toml:2", "source.dsn", "unknown option hots, did you mean host?"],
+            ["walgate.toml:2", "source.dsn", "port as a number from 1 to 65535"],
+            ["walgate.toml:2", "source.dsn", "sslmode as one of", "verify-full"],
+            ["walgate.toml:2", "source.dsn", "connect_timeout as a whole number"],
+            ["walgate.toml:3", "source.slott", "did you mean slot"],
+            ["walgate.toml:7", "redis.url", "a port from 1 to 65535"],
+        ],
+    ),
+    "a_uri_with_mistakes": (
+        '[source]\ndsn = "postgresql://u@127.0.0.1:0,127.0.0.2:99999/x?conect_timeout=3"\n' + LAKE
+        + "[redis]\nurl = 'redis://h/one'\n",
+        {},
+        [
+            ["walgate.toml:2", "source.dsn", "conect_timeout, did you mean connect_timeout?"],
+            ["walgate.toml:2", "source.dsn", "port as a number"],
+            ["walgate.toml:6", "redis.url", "number of a database"],
+        ],
+    ),
+    "a_password_that_is_not_quoted": (
+        f'[source]\ndsn = "host=/nowhere password=two {CANARY}"\n' + LAKE,
+        {},
+        [["walgate.toml:2", "source.dsn", "not a connection string"]],
+    ),
+    "a_password_that_looks_like_an_option": (
+        f'[source]\ndsn = "host=/nowhere password=two {CANARY}=x"\n' + LAKE,
+        {},
+        [
+            ["walgate.toml:2", "source.dsn", "an option in it is not one of libpq's"],
+            ["walgate.toml:2", "source.dsn", "a password inside the DSN"],
+        ],
+    ),
+    "a_password_with_a_slash_that_is_not_encoded": (
+        SOURCE + LAKE + f"[redis]\nurl = 'redis://:p/{CANARY}@h/0'\n",
+        {},
+        [["walgate.toml:6", "redis.url", "percent-encoded"]],
+    ),
+    "an_empty_dsn": (
+        "[source]\ndsn = '  '\n" + LAKE,
+        {},
+        [["walgate.toml:2", "source.dsn", "it is empty"]],
     ),
     "places_that_cannot_be": (
         SOURCE + "password_file = 'gone'\n[lake]\nroot = 's3://bucket/lake'\nspool = '.'\n"
