@@ -91,6 +91,55 @@ def test_tests_wait_for_states_and_use_real_parts() -> None:
     assert find_lines(re.compile(r"^\s*(from|import) unittest\b"), tests) == []
 
 
+def find_composed_with_parameters(source: str) -> list[int]:
+    """Give the lines of statements with parameters that are not written whole in the module.
+
+    In a statement with parameters a `%` in a name or a literal would be taken for one of them.
+    """
+    module = ast.parse(source)
+    written = {
+        target.id
+        for one in module.body
+        if isinstance(one, ast.Assign) and "sql." not in ast.unparse(one.value)
+        for target in one.targets
+        if isinstance(target, ast.Name)
+    }
+    return [
+        call.lineno
+        for call in ast.walk(module)
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr in {"execute", "executemany", "copy", "stream"}
+        and (len(call.args) > 1 or any(one.arg in {"params", "vars"} for one in call.keywords))
+        and not (isinstance(call.args[0], ast.Constant) and isinstance(call.args[0].value, str))
+        and not (isinstance(call.args[0], ast.Name) and call.args[0].id in written)
+    ]
+
+
+def test_a_statement_with_parameters_is_written_whole_in_its_module() -> None:
+    speaking = [path for path in MODULES if name_of(path).split("/")[0] in PACKAGES]
+    assert {
+        name_of(path): lines
+        for path in speaking
+        if (lines := find_composed_with_parameters(path.read_text()))
+    } == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ("_A = 'select %s'\nc.execute(_A, (1,))", []),
+        ("c.execute('select %s', (1,))\nc.execute(sql.SQL('select 1'))", []),
+        ("_A = sql.SQL('select %s')\nc.execute(_A, (1,))", [2]),
+        ("c.execute(sql.SQL('select %s'), (1,))", [1]),
+        ("c.execute(query, params={'a': 1})\nc.execute(f'select {x}', [1])", [1, 2]),
+        ("def f():\n    a = sql.SQL('x')\n    c.copy(a, [1])", [3]),
+    ],
+)
+def test_composed_statements_with_parameters_are_found(source: str, lines: list[int]) -> None:
+    assert find_composed_with_parameters(source) == lines
+
+
 def test_no_file_names_a_machine_or_a_registry() -> None:
     assert find_lines(MACHINE_PATH, TRACKED) == []
     assert find_lines(REGISTRY, TRACKED) == []

@@ -50,8 +50,6 @@ Frame = bytes | memoryview
 # Decoding takes some 30 bytes in flight for a NULL of one byte on the wire.
 BLOCK_ROWS = 10_000
 BLOCK_BYTES = 4 << 20
-# What an entry beside rows takes until it is written, beside its detail. Measured: 430 bytes.
-ENTRY_BYTES = 500
 
 
 class Collector:
@@ -90,8 +88,7 @@ class Collector:
         # The share of a batch's time for which whole transactions may go on waiting.
         self.patience = 1.0
         self.spool_ended: Lsn | None = None
-        # Messages under our prefix that are none of ours.
-        self.skipped_messages = 0
+        self.skipped_messages = 0  # Under our prefix, and none of ours.
 
     @property
     def is_replay_checked(self) -> bool:
@@ -131,12 +128,17 @@ class Collector:
         taken whole before anything follows. Raises: ProtocolError, WrongServer.
         """
         waiting = self._frames
-        append = waiting.append
+        append, most = waiting.append, BLOCK_BYTES
         size = 0
         for index in range(start, len(frames)):
             frame = frames[index]
             length = len(frame)
             if length > HEADER_SIZE and frame[HEADER_SIZE] in ROW_KINDS and frame[0] == XLOG_DATA:
+                if size + length > most:
+                    # A row near 1 GiB fits into a block alone, and behind no other.
+                    self._count(size)
+                    self._cut_block()
+                    size = 0
                 append(frame)
                 size += length
                 continue
@@ -285,19 +287,17 @@ class Collector:
         transaction = self._require_open(str(operation))
         self._end_run(transaction)
         if not transaction.replayed:
-            size = ENTRY_BYTES + len(detail or "")
-            self._size += size
-            transaction.size += size
-            self._entries.append(
-                Entry(
-                    transaction=transaction.index,
-                    seq=transaction.seq,
-                    operation=operation,
-                    table=None if relation is None else str(relation.table),
-                    relation_version=None if relation is None else relation.version,
-                    detail=detail,
-                )
+            entry = Entry(
+                transaction=transaction.index,
+                seq=transaction.seq,
+                operation=operation,
+                table=None if relation is None else str(relation.table),
+                relation_version=None if relation is None else relation.version,
+                detail=detail,
             )
+            self._entries.append(entry)
+            self._size += entry.size
+            transaction.size += entry.size
         transaction.seq += 1
         transaction.entries += 1
 

@@ -90,7 +90,8 @@ def join_messages(frames: Sequence[bytes | memoryview]) -> RowMessages:
         raise ProtocolError(
             f"{len(frames)} row messages of {frame_ends[-1]} bytes decoded at once; "
             f"{_MAX_BYTES} fit",
-            fix="lower capture.batch_bytes",
+            fix="report the server version and these numbers: a large row is decoded alone, and"
+            " none of PostgreSQL is larger than that",
             retry=Retry.AFTER_FIX,
         )
     octets = np.frombuffer(b"".join((*frames, _PADDING)), dtype=np.uint8)

@@ -1,5 +1,8 @@
 """Connections to the source, all with one set of output settings.
 
+A statement with parameters is written whole in its module. SQL that is composed with names has no
+parameters, but literals: in a statement with parameters a `%` of a name would be one of them.
+
 One text form for one value: the replication stream and every query give the same bytes for a value,
 whatever the role's or the database's own settings are.
 """

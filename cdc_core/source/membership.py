@@ -48,6 +48,9 @@ where n.pnpubid = p.oid
   and n.pnnspid in (select relnamespace from pg_class where oid in (select oid from above))
 """
 
+_BY_TABLE = _MEMBERSHIP.format(members=_TABLES)
+_BY_TABLE_OR_SCHEMA = _MEMBERSHIP.format(members=_TABLES + _SCHEMAS)
+
 
 def read_membership(
     connection: psycopg.Connection,
@@ -63,10 +66,12 @@ def read_membership(
     Raises: SourceError.
     """
     has_schemas = connection.info.server_version >= _SCHEMAS_SINCE
-    query = _MEMBERSHIP.format(members=_TABLES + (_SCHEMAS if has_schemas else ""))
     asked = {"oid": oid, "xid": str(xid), "publications": list(publications)}
     with source_errors("read by what a table is published"):
-        rows = connection.execute(query.encode(), asked).fetchall()
+        if has_schemas:
+            rows = connection.execute(_BY_TABLE_OR_SCHEMA, asked).fetchall()
+        else:
+            rows = connection.execute(_BY_TABLE, asked).fetchall()
     if not rows:
         return previous or _NOT_PUBLISHED
     names = ", ".join(

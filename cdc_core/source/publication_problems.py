@@ -17,8 +17,8 @@ _PUBLICATIONS = """
 select pubname::text, pubinsert, pubupdate, pubdelete, pubtruncate,
        puballtables {or_schemas},
        coalesce(age(p.xmin) <= (select age(catalog_xmin) from pg_replication_slots
-                                where slot_name = %s), false)
-from pg_publication p where pubname = any(%s) order by pubname
+                                where slot_name = {slot}), false)
+from pg_publication p where pubname = any({names}) order by pubname
 """
 _HAS_SCHEMAS = "or exists (select from pg_publication_namespace where pnpubid = p.oid)"
 # The version in which a publication began to hold whole schemas.
@@ -40,7 +40,11 @@ def read_publications(
 ) -> list[Publication]:
     """Read those of the configured publications that exist, in order of name."""
     schemas = sql.SQL(_HAS_SCHEMAS if major >= _SCHEMAS_SINCE else "")
-    query = sql.SQL(_PUBLICATIONS).format(or_schemas=schemas)
+    query = sql.SQL(_PUBLICATIONS).format(
+        or_schemas=schemas,
+        slot=sql.Literal(source.slot),
+        names=sql.Literal(list(source.publication)),
+    )
     return [
         Publication(
             name=name,
@@ -48,9 +52,7 @@ def read_publications(
             is_open=is_open,
             may_be_younger=younger,
         )
-        for name, *flags, is_open, younger in connection.execute(
-            query, (source.slot, list(source.publication))
-        )
+        for name, *flags, is_open, younger in connection.execute(query)
     ]
 
 

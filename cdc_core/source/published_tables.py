@@ -33,7 +33,7 @@ _TABLES = """
 with published as (
   select schemaname, tablename,
          jsonb_agg(jsonb_build_array(pubname, {columns}, {filter}) order by pubname) as carriages
-  from pg_publication_tables where pubname = any(%s) {only} group by schemaname, tablename
+  from pg_publication_tables where pubname = any({names}) {only} group by schemaname, tablename
 )
 select p.schemaname::text, p.tablename::text, p.carriages, c.relkind::text, c.relreplident::text,
        has_schema_privilege(n.oid, 'usage') and (has_table_privilege(c.oid, 'select')
@@ -72,7 +72,7 @@ _FILTER_COLUMNS = """
  from pg_publication_rel r join pg_publication q on q.oid = r.prpubid,
       regexp_matches(r.prqual::text, ':varattno ([0-9]+)', 'g') as used,
       pg_attribute a
- where r.prrelid = c.oid and q.pubname = any(%s) and (q.pubupdate or q.pubdelete)
+ where r.prrelid = c.oid and q.pubname = any({names}) and (q.pubupdate or q.pubdelete)
    and a.attrelid = c.oid and a.attnum = used[1]::int)
 """
 
@@ -224,19 +224,22 @@ def read_published_tables(
 ) -> list[PublishedTable]:
     """Read every table of the publications, or one alone, in order of name."""
     has_lists = major >= _LISTS_SINCE
+    names = sql.Literal(list(publications))
     chosen: sql.Composable = sql.SQL("")
     if only is not None:
-        name = map(sql.Literal, (only.schema, only.name))
-        chosen = sql.SQL("and (schemaname, tablename) = ({}, {})").format(*name)
+        own = map(sql.Literal, (only.schema, only.name))
+        chosen = sql.SQL("and (schemaname, tablename) = ({}, {})").format(*own)
     query = sql.SQL(_TABLES).format(
+        names=names,
         only=chosen,
         columns=sql.SQL("to_jsonb(attnames)" if has_lists else "null::jsonb"),
         filter=sql.SQL("rowfilter" if has_lists else "null::text"),
-        filter_columns=sql.SQL(_FILTER_COLUMNS if has_lists else "null::text[]"),
+        filter_columns=sql.SQL(_FILTER_COLUMNS if has_lists else "null::text[]").format(
+            names=names
+        ),
         identity_of_leaf=sql.SQL(_IDENTITY_OF_LEAF),
     )
-    names = list(publications)
-    rows = connection.execute(query, [names, names] if has_lists else [names])
+    rows = connection.execute(query).fetchall()
     return [_read_table(row, sends_generated=major >= _GENERATED_SINCE) for row in rows]
 
 

@@ -8,7 +8,8 @@ import random
 import pytest
 
 from cdc_core.backfill.steps import Begin
-from cdc_core.capture.transactions import ENTRY_BYTES, Collector
+from cdc_core.capture.batches import ENTRY_BYTES
+from cdc_core.capture.transactions import Collector
 from cdc_core.vocabulary import Lsn
 from tests.capture.hostile_messages import WORST, draw_hostile
 from tests.capture.stream import TIME_US, announcement, complete

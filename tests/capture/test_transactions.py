@@ -17,7 +17,7 @@ from cdc_core.capture.transactions import Collector
 from cdc_core.errors import ProtocolError, UnexpectedMessage, WrongServer
 from cdc_core.layout import CHANGES_SCHEMA, END_LSN_NOT_KNOWN
 from cdc_core.vocabulary import Lsn, TransactionId
-from tests.capture.stream import Entry, Sent, Step, announcement, complete, streams
+from tests.capture.stream import TIME_US, Entry, Sent, Step, announcement, complete, streams
 from tests.protocol import encoding
 
 EXAMPLES = 100
@@ -100,6 +100,36 @@ def read_entries(tables: list[pa.Table], end_lsn: int | None = None) -> list[Ent
 
 def expect(sent: list[Sent]) -> list[Entry]:
     return [entry for transaction in sent for entry in transaction.entries()]
+
+
+@pytest.mark.parametrize("before", [0, 1, 9])
+@pytest.mark.parametrize("behind", [0, 1, 9])
+def test_a_row_as_large_as_a_block_may_be_is_decoded_alone(
+    before: int, behind: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes in one read with rows before it, and rows behind it come before the block is cut."""
+    large = encoding.insert(11, ["1", "x" * 5000])
+    monkeypatch.setattr("cdc_core.capture.transactions.BLOCK_BYTES", 1000)
+    monkeypatch.setattr("cdc_core.protocol.tuples._MAX_BYTES", len(large))
+    little = encoding.insert(11, ["2", "y" * 50])
+    collector = Collector(staged=Lsn(0), expected=[], complete=complete)
+    frames = [
+        encoding.begin(1000, TIME_US, 7),
+        announcement(11),
+        *[little] * before,
+        large,
+        large,
+        *[little] * behind,
+        encoding.commit(1000, 1048, TIME_US),
+    ]
+    assert collector.feed(frames) == len(frames)
+    batch = collector.take()
+    assert batch is not None
+    table = batch.to_table(1).sort_by("seq")
+    assert table.column("seq").to_pylist() == list(range(before + 2 + behind))
+    sizes = [len(values[1]) for values in table.column("values").to_pylist()]
+    assert sizes == [50] * before + [5000, 5000] + [50] * behind
+    assert (collector.size, collector.rows) == (0, 0)
 
 
 # How many frames come next, and what is done then; from the start again where it ends.

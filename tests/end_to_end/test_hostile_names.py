@@ -32,11 +32,20 @@ NAMES = [
     "%41~41",
     "${x} {0} $1",
     "--; drop table t",
+    "100%",
+    "%s %(x)s %% %",
 ]
 # Each table has a column of every name.
-FEW = [(NAMES[0], NAMES[5]), (NAMES[6], NAMES[3]), (NAMES[7], NAMES[0])]
+KEY = "the\nkey, 100%"
+FEW = [
+    (NAMES[0], NAMES[5]),
+    (NAMES[6], NAMES[3]),
+    (NAMES[7], NAMES[0]),
+    ("public", "100%"),
+    ("%s %(x)s %% %", "%s"),
+]
 ALL = [(NAMES[0] if i % 2 else NAMES[6], name) for i, name in enumerate(NAMES)]
-PUBLICATION = "pub\"li'c`at\n🎈,x"
+PUBLICATION = "pub\"li'c`at\n🎈,x%s%"
 
 
 def make_hostile(database18: Database, pipeline: Pipeline, tables: list[tuple[str, str]]) -> None:
@@ -55,7 +64,7 @@ def make_hostile(database18: Database, pipeline: Pipeline, tables: list[tuple[st
             )
             connection.execute(
                 sql.SQL("create table {} ({} int primary key, {})").format(
-                    sql.Identifier(schema, table), sql.Identifier("the\nkey"), columns
+                    sql.Identifier(schema, table), sql.Identifier(KEY), columns
                 )
             )
         create = sql.SQL("create publication {} for all tables")
