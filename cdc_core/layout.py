@@ -116,6 +116,7 @@ BACKFILLS_SCHEMA = pa.schema(
         pa.field("seconds", pa.float64()),
         pa.field("condition", pa.string()),
         pa.field("reason", pa.string()),
+        pa.field("number", pa.int64(), nullable=False),
     ]
 )
 
@@ -151,5 +152,6 @@ VERIFICATIONS_SCHEMA = pa.schema(
         pa.field("ordering", pa.string()),
         pa.field("from_ordinal", pa.int64()),
         pa.field("to_ordinal", pa.int64()),
+        pa.field("number", pa.int64(), nullable=False),
     ]
 )

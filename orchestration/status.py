@@ -35,6 +35,8 @@ from spark_jobs.backfilled import Backfilled, Lacking, read_backfilled
 from spark_jobs.holes import find_holes
 from spark_jobs.lake import Bound, Lake, open_table, read_losses
 from spark_jobs.ledger import HALTED, Cut, TableState, find_cut, read_states
+from spark_jobs.older_tables import FIX as OLDER_FIX
+from spark_jobs.older_tables import find_older
 
 ANSWER_VERSION = 1
 _SLOT_FACTS = (
@@ -83,6 +85,7 @@ class _Progress:
     tables: set[str] = field(default_factory=set)
     lossy: dict[str, int] = field(default_factory=dict)
     holes: dict[str, int] = field(default_factory=dict)
+    older: dict[str, str] = field(default_factory=dict)
     kept: set[str] = field(default_factory=set)
     backfills: list[dict[str, Any]] = field(default_factory=list)
     standings: dict[str, Standing] = field(default_factory=dict)
@@ -177,6 +180,7 @@ def _read_progress(settings: Settings) -> _Progress:
                 tables={str(relation.table) for relation in lake.read_relations().values()},
                 backfills=describe_backfills(settings.lake),
                 standings=VerificationLedger(settings.lake.root).read_standings(),
+                older=find_older(lake, cut, lake.read_epochs(), is_thorough=True),
                 kept={t for t in versions if lake.locate(TableName.parse(t)).is_dir()},
                 is_recovering=epoch is not None and epoch.is_pending,
             )
@@ -292,6 +296,8 @@ def _describe_tables(source: _Source | None, progress: _Progress) -> list[dict[s
 def _tell_state(table: str, source: _Source | None, progress: _Progress) -> TableState:
     """How a table stands; one that nothing can be read of is not queued for it."""
     known = progress.states.get(table)
+    if table in progress.older:
+        return TableState(table, HALTED, progress.older[table], OLDER_FIX)
     if source is not None and table not in source.tables:
         return source.whereabouts.explain(table, source.tables.keys())
     hindrance = None if source is None else source.tables[table]
@@ -346,6 +352,10 @@ def _list_problems(
 
 
 def _list_table_problems(progress: _Progress) -> Iterator[dict[str, Any]]:
+    for table, age in sorted(progress.older.items()):
+        yield _describe_problem(
+            Severity.ERROR, "table_older", f"{table} is older than its cut: {age}", OLDER_FIX
+        )
     for state in progress.states.values():
         if state.state == HALTED:
             what = f"{state.table} is halted: {state.reason}"

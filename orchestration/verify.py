@@ -294,9 +294,10 @@ class _Sight:
 
     def _estimate_rows(self, table: TableName) -> int:
         """About how many rows the larger side has."""
-        delta = open_table(self.lake.locate(table))
+        folder = self.lake.locate(table)
+        delta = open_table(folder)
         estimated, _ = estimate_size(self.snapshot.connection, table)
-        return max(estimated, 0 if delta is None else count_rows(delta))
+        return max(estimated, 0 if delta is None else count_rows(folder, delta))
 
     def _describe_left_out(
         self, published: PublishedTable, shape: Shape, compared: Compared

@@ -26,7 +26,7 @@ NEVER = "it was never read whole: rows older than the slot may be missing"
 FIX = (
     "none is needed under Dagster, where it is read by itself; from a shell run `walgate backfill`"
 )
-_COLUMNS = ["table", "chunk", "state", "at", "epoch", "start_lsn", "staged_lsn"]
+_COLUMNS = ["table", "chunk", "state", "number", "epoch", "start_lsn", "staged_lsn"]
 _DONE = "done"
 _UNDER_WAY = frozenset({"begun", "running", "resumed", "held"})
 
@@ -126,7 +126,7 @@ def read_backfilled(lake: Lake) -> Backfilled:
         return Backfilled(requests=requests)
     done: dict[str, list[Whole]] = defaultdict(list)
     states: dict[str, str] = {}
-    for row in sorted(_read_rows(folder, ledger), key=lambda row: row["at"]):
+    for row in sorted(_read_rows(folder, ledger), key=lambda row: row["number"]):
         states[row["table"]] = row["state"]
         # One of a range has no sweep of the whole table to tell of.
         if row["state"] == _DONE and row["staged_lsn"] is not None:

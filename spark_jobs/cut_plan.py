@@ -1,11 +1,13 @@
-"""Which version a cut names for each table, and which tables a reader of a cut must fold.
+"""Which version a cut names for each table, who must fold it, and what is older than its cut.
 
-Two rules make every table readable at one LSN:
+Three rules make every table readable at one LSN:
 
 - A cut names no version that holds a change above the cut. A run that died may have committed a
   table further than a later, shorter round goes: the cut then keeps the table where it was.
 - A cut may name a version below itself: the table was left out of the round, or the merge failed at
   it. Who reads at the cut folds the log from the table's own bound up to the cut.
+- A table that is older than its cut (deleted, restored from a copy, its last commit lost) is folded
+  from what is there, not from what the cut says. What the log lacks for that is read again.
 
 Pure: no Spark, no file, no clock.
 """
@@ -24,10 +26,34 @@ ORIGIN = Bound(0, Lsn(0))
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """How far a table is merged, and the version of its Delta table; None before its first."""
+    """How far a table is merged, and the version of its Delta table; None before its first.
+
+    `held` is the bound in that version's own commit. It is below `bound` where the table had no
+    change since, and None where the version has none.
+    """
 
     bound: Bound
     version: int | None
+    held: Bound | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a table's folder holds: its newest version, and the newest bound in its commits."""
+
+    version: int
+    bound: Bound | None
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """From where a table is folded on; None: from where the log begins.
+
+    A whole backfill that began at or above `missing` is needed; None where the log has everything.
+    """
+
+    low: Bound | None
+    missing: Bound | None
 
 
 def name_places(
@@ -53,7 +79,7 @@ def name_places(
         elif found is not None or table in waiting:
             places[table] = known
         else:
-            places[table] = Place(cut, known.version)
+            places[table] = Place(cut, known.version, known.held)
     return places
 
 
@@ -63,3 +89,43 @@ def needs_fold(merged: Bound, at: Bound, *, is_halted: bool) -> bool:
     A halted table is not folded further: the answer names it with the bound that it stopped at.
     """
     return merged < at and not is_halted
+
+
+def find_age(place: Place | None, found: Found | None) -> str | None:
+    """Say how a table is older than its cut; None where it is not."""
+    if place is None or place.version is None:
+        return None
+    if found is None:
+        return f"its folder is gone, and the newest cut names version {place.version} of it"
+    if found.version < place.version:
+        return f"it is at version {found.version}, and the newest cut names version {place.version}"
+    if place.held is not None and (found.bound is None or found.bound < place.held):
+        through = "nothing" if found.bound is None else found.bound.lsn
+        return f"it is merged through {through}, and the newest cut says {place.held.lsn}"
+    return None
+
+
+def find_origin(
+    place: Place | None,
+    found: Found | None,
+    *,
+    is_halted: bool,
+    log_begins: Bound | None,
+    first_cut: Bound | None,
+) -> Origin:
+    """From where a table must be folded on.
+
+    `log_begins` is the least bound of an entry that the log has, `first_cut` the oldest cut: a log
+    that does not reach back to it has lost entries. A halted table whose folder is gone begins at
+    the change that halted it: older rows are in a shape that was given up, and are read again.
+    """
+    there = None if found is None else found.bound
+    if find_age(place, found) is None:
+        known = (there, None if place is None else place.bound)
+        return Origin(max((one for one in known if one is not None), default=None), None)
+    assert place is not None
+    if found is None and is_halted:
+        return Origin(place.bound, place.bound)
+    needed = first_cut if there is None else there
+    reaches_back = log_begins is not None and needed is not None and log_begins <= needed
+    return Origin(there, None if reaches_back else log_begins or place.bound)

@@ -18,10 +18,11 @@ from cdc_core.errors import LakeError, Retry
 from cdc_core.vocabulary import Lsn, TableName
 from spark_jobs.backfilled import Lack, read_backfilled
 from spark_jobs.changes import read_log
-from spark_jobs.cut_plan import needs_fold
+from spark_jobs.cut_plan import Place, needs_fold
 from spark_jobs.lake import Bound, Lake, find_bound, open_table, require_epochs
 from spark_jobs.ledger import Cut, find_cut, read_states
 from spark_jobs.log_files import LogFiles
+from spark_jobs.older_tables import know_place
 from spark_jobs.outcome import work_out
 from spark_jobs.plain_files import read_rows
 from spark_jobs.renewal import renew
@@ -103,6 +104,8 @@ def table_at(
     lack = read_backfilled(lake).find_lack(name, at)
     version = None if cut is None else cut.versions.get(name)
     low = None if cut is None else cut.merged.get(name, cut.bound)
+    if cut is not None and version is not None:
+        _require_named(lake, table, cut.find_place(name))
     if is_newest:
         version, low = _find_newest(lake, table, at, version, low)
     base = None if version is None else _read_version(session, lake, table, version)
@@ -195,10 +198,20 @@ def _open_version(lake: Lake, table: TableName, version: int) -> DeltaTable:
         raise _miss_version(table, version) from error
 
 
+def _require_named(lake: Lake, table: TableName, place: Place) -> None:
+    """Have the very version that a cut names. Raises: LakeError if another is in its place."""
+    assert place.version is not None
+    epochs = lake.read_epochs()
+    held = know_place(place, epochs).held
+    if held is not None and find_bound(_open_version(lake, table, place.version), epochs) != held:
+        raise _miss_version(table, place.version)
+
+
 def _miss_version(table: TableName, version: int) -> LakeError:
     return LakeError(
         f"version {version} of {table}, which a cut names, is gone",
-        fix="give a newer LSN; keep retained versions from VACUUM",
+        fix="run `walgate merge`, which builds a table again that was deleted or restored; else"
+        " give a newer LSN, and keep retained versions from VACUUM",
         retry=Retry.AFTER_FIX,
     )
 

@@ -9,16 +9,20 @@ Source: the Delta protocol, section Per-file Statistics.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import MAXYEAR, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 # As many columns as Delta bounds of itself; and those whose NULLs are counted wherever they stand.
 _MOST_COLUMNS = 32
 _ALWAYS_COUNTED = ("_raw", "_holes")
+# A leaf of each in Parquet, which is NULL where the column is.
+_LEAVES = {"_raw.key_value.key": "_raw", "_holes.list.element": "_holes"}
 _MOST_CHARACTERS = 32
 # No character comes after it.
 _GREATEST = "\U0010ffff"
@@ -57,23 +61,82 @@ class Bounds:
 
     def format(self) -> str:
         """Give the statistics as JSON."""
-        ends: list[dict[str, str]] = [{}, {}]
-        for name, known in self._known.items():
-            if known is None or known[0] is None:
-                continue
-            texts = [_format_least(known[0]), _format_most(known[1])]
-            for end, text in zip(ends, texts, strict=True):
-                if text is not None:
-                    end[name] = text
-        least, most = (
-            "{" + ",".join(f"{json.dumps(name)}:{text}" for name, text in end.items()) + "}"
-            for end in ends
-        )
-        nulls = json.dumps(self._nulls)
-        return (
-            f'{{"numRecords":{self._rows},"minValues":{least},"maxValues":{most},'
-            f'"nullCount":{nulls}}}'
-        )
+        return _format_statistics(self._rows, self._known, self._nulls)
+
+
+def read_statistics(footer: pq.FileMetaData) -> str:
+    """Give the statistics of a file that is written, by its footer, as JSON."""
+    schema = footer.schema.to_arrow_schema()
+    bounded = schema.names[:_MOST_COLUMNS]
+    known: dict[str, _Ends | None] = {}
+    nulls: dict[str, int] = {}
+    for index, chunks in enumerate(_list_chunks(footer)):
+        leaf = footer.schema.column(index).path
+        if leaf in _LEAVES or leaf in bounded:
+            count = _count_nulls(chunks)
+            if count is not None:
+                nulls[_LEAVES.get(leaf, leaf)] = count
+        if leaf in bounded and _has_exact_ends(schema.field(leaf).type):
+            known[leaf] = _join_chunks(chunks)
+    return _format_statistics(footer.num_rows, known, nulls)
+
+
+def _list_chunks(footer: pq.FileMetaData) -> list[list[pq.Statistics | None]]:
+    """What the footer says of each leaf, by row group."""
+    groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
+    return [[group.column(i).statistics for group in groups] for i in range(footer.num_columns)]
+
+
+def _count_nulls(chunks: list[pq.Statistics | None]) -> int | None:
+    known = [one for one in chunks if one is not None and one.has_null_count]
+    return sum(int(one.null_count) for one in known) if len(known) == len(chunks) else None
+
+
+def _join_chunks(chunks: list[pq.Statistics | None]) -> _Ends | None:
+    """The ends of a leaf in all row groups; None where they are not known, or are no Python values.
+
+    A row group of NULLs alone has none.
+    """
+    ends: _Ends = (None, None)
+    for one in chunks:
+        if one is None:
+            return None
+        if not one.has_min_max:
+            if one.num_values:
+                return None
+            continue
+        try:
+            own = (one.min, one.max)
+        except (ValueError, OverflowError):  # Such as a date before year 1, or half a character.
+            return None
+        ends = own if ends[0] is None else _join(ends, own)
+    return ends
+
+
+def _has_exact_ends(kind: pa.DataType) -> bool:
+    """Whether Parquet's own least and greatest value are those of Delta: NaN has no place there."""
+    return _has_order(kind) and not pa.types.is_floating(kind)
+
+
+def _format_statistics(
+    rows: int, known: Mapping[str, _Ends | None], nulls: Mapping[str, int]
+) -> str:
+    ends: list[dict[str, str]] = [{}, {}]
+    for name, own in known.items():
+        if own is None or own[0] is None:
+            continue
+        texts = [_format_least(own[0]), _format_most(own[1])]
+        for end, text in zip(ends, texts, strict=True):
+            if text is not None:
+                end[name] = text
+    least, most = (
+        "{" + ",".join(f"{json.dumps(name)}:{text}" for name, text in end.items()) + "}"
+        for end in ends
+    )
+    return (
+        f'{{"numRecords":{rows},"minValues":{least},"maxValues":{most},'
+        f'"nullCount":{json.dumps(nulls)}}}'
+    )
 
 
 def _has_order(kind: pa.DataType) -> bool:

@@ -59,8 +59,8 @@ def sign(holes: list[Hole]) -> str:
 def _list_files(folder: Path, table: DeltaTable) -> Iterator[Path]:
     """The files that may have such rows."""
     for file in pa.table(table.get_add_actions(flatten=True)).to_pylist():
-        nulls = file.get(f"null_count.{_HOLES}")
-        if nulls is None or nulls < file["num_records"]:
+        nulls, entries = file.get(f"null_count.{_HOLES}"), file["num_records"]
+        if nulls is None or entries is None or nulls < entries:
             yield folder / file["path"]
 
 

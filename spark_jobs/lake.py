@@ -6,33 +6,30 @@ epoch first, whatever their LSNs.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from cdc_core.errors import LakeError, MergeError, Retry
+from cdc_core.errors import LakeError, Retry
 from cdc_core.settings import Settings, TableSettings
 from cdc_core.table_patterns import choose_rule
 from cdc_core.vocabulary import Lsn, Relation, TableName, encode_name
+from spark_jobs.locks import hold_lock
 
 Losses = dict[str, int]
 
 _LOSSES = "walgate.lossy"
 # Commits of others, such as OPTIMIZE, change no row and do not tell.
 _COMMITS_BACK = 50
-_LOCK_POLL_S = 0.05
-# A JVM whose process was killed ends within a second or two; a busy machine takes longer.
-_LOCK_DEADLINE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -140,31 +137,9 @@ class Lake:
             return found
         return Bound(epochs[-1].number, epochs[-1].first_lsn)
 
-    @contextmanager
-    def lock_table(self, name: str, *, jvm: int | None) -> Iterator[None]:
-        """Keep other processes of this host from committing to a table.
-
-        The lock file names the JVM that commits: a killed process gives up the lock at once, but
-        its JVM may still be committing, so the next holder waits until that JVM is gone.
-        Raises: MergeError if another process keeps the lock.
-        """
-        folder = self.state_folder / "locks"
-        folder.mkdir(parents=True, exist_ok=True)
-        deadline = time.monotonic() + _LOCK_DEADLINE_S
-        with (folder / encode_name(name)).open("a+", encoding="ascii") as lock:
-            while not (_try_lock(lock.fileno()) and _is_released(lock.fileno(), jvm)):
-                if time.monotonic() > deadline:
-                    raise MergeError(
-                        f"{name} is locked by another process",
-                        fix="wait for the other merge to end, or end it",
-                        retry=Retry.LATER,
-                    )
-                time.sleep(_LOCK_POLL_S)
-            os.ftruncate(lock.fileno(), 0)
-            if jvm is not None:
-                os.pwrite(lock.fileno(), f"{jvm} {_read_start(jvm)}".encode("ascii"), 0)
-            yield
-            os.ftruncate(lock.fileno(), 0)
+    def lock_table(self, name: str, *, jvm: int | None) -> AbstractContextManager[None]:
+        """Keep other processes from committing to a table. Raises: MergeError if one does."""
+        return hold_lock(self.root / "locks" / encode_name(name), name, jvm=jvm)
 
 
 def open_table(path: Path) -> DeltaTable | None:
@@ -175,12 +150,19 @@ def open_table(path: Path) -> DeltaTable | None:
         return None
 
 
-def count_rows(table: DeltaTable) -> int:
-    """Rows of a Delta table at its version; no row is read.
+def count_rows(folder: Path, table: DeltaTable) -> int:
+    """Rows of the Delta table of a folder at its version; no row is read.
 
-    Each file knows its entries; which of them are deleted stands in the deletion vectors.
+    Each file knows its entries, by its statistics or by its footer; the deletion vectors say which
+    of them are deleted.
     """
-    entries: int = sum(pa.table(table.get_add_actions())["num_records"].to_pylist())
+    files = pa.table(table.get_add_actions()).select(["path", "num_records"]).to_pylist()
+    entries = 0
+    for file in files:
+        known = file["num_records"]
+        if known is None:  # Whoever wrote it collected no statistics.
+            known = pq.read_metadata(folder / unquote(file["path"])).num_rows
+        entries += known
     for batch in pa.RecordBatchReader.from_stream(table.deletion_vectors()):
         kept = batch.column("selection_vector").flatten()
         entries -= len(kept) - (pc.sum(kept).as_py() or 0)
@@ -190,12 +172,13 @@ def count_rows(table: DeltaTable) -> int:
 def may_hold(table: DeltaTable, column: str, *, besides: DeltaTable | None) -> bool:
     """Whether files that a version has besides those of another may hold a value of a column.
 
-    As their statistics say; no row is read. Wide tables have none of their last columns.
+    As their statistics say, if they have any; no row is read.
     """
     known = [] if besides is None else pa.table(besides.get_add_actions())["path"].to_pylist()
     files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
     others, nulls = {*known}, f"null_count.{column}"
-    return any(f.get(nulls) != f["num_records"] for f in files if f["path"] not in others)
+    added = [file for file in files if file["path"] not in others]
+    return any(f.get(nulls) is None or f[nulls] != f["num_records"] for f in added)
 
 
 def read_losses(table: DeltaTable) -> Losses | None:
@@ -239,40 +222,3 @@ def require_epochs(lake: Lake) -> list[Epoch]:
             retry=Retry.AFTER_FIX,
         )
     return epochs
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _is_released(descriptor: int, jvm: int | None) -> bool:
-    """Whether the JVM that the last holder left in the lock is gone, or is ours."""
-    left = os.pread(descriptor, 64, 0).decode("ascii").split()
-    if not left or int(left[0]) == jvm:
-        return True
-    return _read_start(int(left[0])) != left[1]
-
-
-def _read_start(process: int) -> str:
-    """When a process started, so that a recycled id is not taken for it; "" if it is gone."""
-    try:
-        status = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return _probe(process)
-    fields = status.rpartition(")")[2].split()
-    return "" if fields[0] == "Z" else fields[19]
-
-
-def _probe(process: int) -> str:
-    """The same where there is no /proc: only whether it lives."""
-    if Path("/proc/self").exists():
-        return ""
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return ""
-    return "alive"

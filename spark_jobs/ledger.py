@@ -7,7 +7,7 @@ from these and from `ledger/backfills` (backfilled.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,10 +15,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-from deltalake import write_deltalake
+from deltalake import CommitProperties, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from cdc_core.vocabulary import Lsn, TableName
 from spark_jobs.cut_plan import Place
+from spark_jobs.durability import sync_commits
 from spark_jobs.lake import Bound, Lake, open_table
 
 _VERSIONS = pa.map_(pa.string(), pa.int64())
@@ -33,9 +35,12 @@ CUTS_SCHEMA = pa.schema(
         pa.field("tables", _VERSIONS),
         pa.field("merged_epoch", _VERSIONS),
         pa.field("merged", _VERSIONS),
+        pa.field("held_epoch", _VERSIONS),
+        pa.field("held", _VERSIONS),
         pa.field("reports", _VERSIONS),
         pa.field("halted", pa.list_(pa.string())),
         pa.field("partial", pa.list_(pa.string())),
+        pa.field("number", pa.int64()),
     ]
 )
 STATES_SCHEMA = pa.schema(
@@ -48,10 +53,13 @@ STATES_SCHEMA = pa.schema(
         pa.field("since_lsn", pa.int64()),
         pa.field("at", _TIME),
         pa.field("curable", pa.bool_()),
+        pa.field("number", pa.int64()),
     ]
 )
 
 
+# Of those that write at once, one is not refused.
+_TRIES = 200
 STREAMING, HALTED, _QUEUED = "streaming", "halted", "queued"
 
 
@@ -59,8 +67,9 @@ STREAMING, HALTED, _QUEUED = "streaming", "halted", "queued"
 class Cut:
     """A bound at which all tables can be read together.
 
-    `versions` are Delta versions, `merged` each table's own bound, both by quoted table name. A
-    table not in `merged` is merged through the cut itself: it had no change.
+    `versions` are Delta versions, `merged` each table's own bound, `held` the bound in that
+    version's commit, all by quoted table name. A table not in `merged` is merged through the cut
+    itself: it had no change.
     """
 
     bound: Bound
@@ -71,14 +80,17 @@ class Cut:
     merged: dict[str, Bound] = field(default_factory=dict)
     halted: tuple[str, ...] = ()
     partial: tuple[str, ...] = ()
+    held: dict[str, Bound] = field(default_factory=dict)
+
+    def find_place(self, table: str) -> Place:
+        """Where a table is."""
+        merged = self.merged.get(table, self.bound)
+        return Place(merged, self.versions.get(table), self.held.get(table))
 
     @property
     def places(self) -> dict[str, Place]:
         """Where each table is, by quoted name."""
-        return {
-            table: Place(self.merged.get(table, self.bound), self.versions.get(table))
-            for table in self.versions.keys() | self.merged.keys()
-        }
+        return {table: self.find_place(table) for table in self.versions.keys() | self.merged}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,18 +140,26 @@ def find_cut(lake: Lake, at: Bound | None = None) -> Cut | None:
         for row in cuts.to_pyarrow_dataset().to_table(filter=above).to_pylist()
         if at is None or _bound_of(row) <= at
     ]
-    row = max(rows, key=lambda row: (_bound_of(row), row["created_at"]))
-    epochs, lsns = dict(row["merged_epoch"]), dict(row["merged"])
+    row = max(rows, key=lambda row: (_bound_of(row), row["number"]))
     return Cut(
         _bound_of(row),
         row["committed_at"],
         row["created_at"],
         row["run_id"],
         dict(row["tables"]),
-        {table: Bound(epochs[table], Lsn(lsn)) for table, lsn in lsns.items()},
+        _bounds_of(row, "merged"),
         tuple(row["halted"]),
-        tuple(row.get("partial") or ()),
+        tuple(row["partial"]),
+        _bounds_of(row, "held"),
     )
+
+
+def find_first_bound(lake: Lake) -> Bound | None:
+    """The bound of the oldest cut; None if there is none."""
+    cuts = open_table(lake.cuts)
+    files = [] if cuts is None else pa.table(cuts.get_add_actions(flatten=True)).to_pylist()
+    starts = [Bound(file["min.epoch"], Lsn(file["min.cut_lsn"])) for file in files]
+    return min(starts, default=None)
 
 
 def write_cut(lake: Lake, cut: Cut) -> None:
@@ -153,11 +173,13 @@ def write_cut(lake: Lake, cut: Cut) -> None:
         "tables": list(cut.versions.items()),
         "merged_epoch": [(table, bound.epoch) for table, bound in cut.merged.items()],
         "merged": [(table, int(bound.lsn)) for table, bound in cut.merged.items()],
+        "held_epoch": [(table, bound.epoch) for table, bound in cut.held.items()],
+        "held": [(table, int(bound.lsn)) for table, bound in cut.held.items()],
         "reports": [],
         "halted": list(cut.halted),
         "partial": list(cut.partial),
     }
-    _append(lake.cuts, pa.Table.from_pylist([row], CUTS_SCHEMA))
+    _append(lake.cuts, [row], CUTS_SCHEMA)
 
 
 def read_states(lake: Lake) -> dict[str, TableState]:
@@ -183,7 +205,7 @@ def write_states(lake: Lake, states: Iterable[TableState]) -> None:
         | {"reason": state.reason, "fix": state.fix, "curable": state.curable}
         for state in states
     ]
-    _append(lake.states, pa.Table.from_pylist(rows, STATES_SCHEMA))
+    _append(lake.states, rows, STATES_SCHEMA)
 
 
 def queue_tables(lake: Lake, tables: Iterable[TableName], *, reason: str, since: Bound) -> None:
@@ -193,7 +215,7 @@ def queue_tables(lake: Lake, tables: Iterable[TableName], *, reason: str, since:
     """
     rows = [_describe(str(table), _QUEUED, since) | {"reason": reason} for table in tables]
     if rows:
-        _append(lake.states, pa.Table.from_pylist(rows, STATES_SCHEMA))
+        _append(lake.states, rows, STATES_SCHEMA)
 
 
 def read_requests(lake: Lake) -> list[Request]:
@@ -208,12 +230,37 @@ def read_requests(lake: Lake) -> list[Request]:
 def _read_rows(lake: Lake) -> list[dict[str, Any]]:
     states = open_table(lake.states)
     rows = [] if states is None else states.to_pyarrow_table().to_pylist()
-    return sorted(rows, key=lambda row: row["at"])
+    return sorted(rows, key=lambda row: row["number"])
 
 
-def _append(folder: Path, rows: pa.Table) -> None:
-    # A lake of an earlier version lacks the columns that came since.
-    write_deltalake(folder, rows, mode="append", schema_mode="merge")
+def _append(folder: Path, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> None:
+    """Append rows in one durable commit, with its number: rows count in the order of commits."""
+    for _ in range(_TRIES):
+        if _try_append(folder, rows, schema):
+            return
+    raise CommitFailedError(f"{folder.name}: others committed {_TRIES} times in between")
+
+
+def _try_append(folder: Path, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> bool:
+    """Append rows unless another commit comes between; the first rows make the table."""
+    ledger = open_table(folder)
+    number = 0 if ledger is None else ledger.version() + 1
+    numbered = pa.Table.from_pylist([{**row, "number": number} for row in rows], schema=schema)
+    once = CommitProperties(max_commit_retries=0)
+    try:
+        if ledger is None:
+            write_deltalake(folder, numbered, mode="error", commit_properties=once)
+        else:
+            write_deltalake(ledger, numbered, mode="append", commit_properties=once)
+    except CommitFailedError:
+        return False
+    except DeltaError:
+        # Another process may have made the table meanwhile.
+        if ledger is not None or open_table(folder) is None:
+            raise
+        return False
+    sync_commits(folder, above=number - 1, through=number)
+    return True
 
 
 def _describe(table: str, state: str, since: Bound | None) -> dict[str, Any]:
@@ -229,6 +276,11 @@ def _describe(table: str, state: str, since: Bound | None) -> dict[str, Any]:
 def _since_of(row: dict[str, Any]) -> Bound | None:
     epoch, lsn = row.get("epoch"), row["since_lsn"]
     return None if epoch is None or lsn is None else Bound(epoch, Lsn(lsn))
+
+
+def _bounds_of(row: dict[str, Any], name: str) -> dict[str, Bound]:
+    epochs, lsns = dict(row[f"{name}_epoch"]), dict(row[name])
+    return {table: Bound(epochs[table], Lsn(lsn)) for table, lsn in lsns.items()}
 
 
 def _bound_of(row: dict[str, Any]) -> Bound:

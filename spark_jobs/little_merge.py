@@ -21,7 +21,7 @@ from spark_jobs.lake import Epoch, read_losses
 from spark_jobs.little_fold import LittleOutcome, fold_little
 from spark_jobs.little_log import LittleLog
 from spark_jobs.merged import Merged
-from spark_jobs.plain_files import can_read, commit_plain, has_schema, is_plain, write_file
+from spark_jobs.plain_files import can_read, commit_files, has_schema, is_plain, write_file
 from spark_jobs.rows import find_converts, match_names, table_fields
 from spark_jobs.shapes import Shape
 from spark_jobs.stretch import Stretch
@@ -64,7 +64,7 @@ def merge_little(
     rows = pa.concat_tables([kept, outcome.rows])
     reach("before_merge_commit")
     reached = (epoch, stretch.upper)
-    commit_plain(path, before, write_file(rows, path), "overwrite", reached=reached, lossy=lossy)
+    commit_files(path, before, write_file(rows, path), "overwrite", reached=reached, lossy=lossy)
     reach("after_merge_commit")
     # No other commit came between.
     version, inserted = before.version() + 1, outcome.rows.num_rows - updated

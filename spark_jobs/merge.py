@@ -16,6 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 from delta.tables import DeltaTable
 from deltalake import DeltaTable as LogReader
+from deltalake.exceptions import CommitFailedError, DeltaError
 from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
@@ -24,6 +25,7 @@ from pyspark.sql import types as T
 from cdc_core.crash_points import reach
 from cdc_core.vocabulary import TableName
 from spark_jobs.addition import is_addition
+from spark_jobs.attempts import clear_attempts
 from spark_jobs.changes import id_names
 from spark_jobs.lake import (
     Epoch,
@@ -41,9 +43,8 @@ from spark_jobs.merged import Merged
 from spark_jobs.outcome import Outcome, add_lone, work_out
 from spark_jobs.plain_files import (
     TABLE_PROPERTY,
-    commit_plain,
-    has_schema,
-    is_plain,
+    commit_files,
+    is_ours,
     write_files,
 )
 from spark_jobs.round_log import RoundLog
@@ -58,10 +59,18 @@ from spark_jobs.shapes import Shape
 from spark_jobs.stretch import Stretch
 from spark_jobs.sweeps import Sweep, find_reaching, is_swept, may_hold_older
 from spark_jobs.table_before import Base
-from spark_jobs.table_commits import carry_bound, move_bound, tell_losses, write_rows
+from spark_jobs.table_commits import (
+    OwnCommit,
+    carry_bound,
+    find_own_commit,
+    move_bound,
+    tell_losses,
+    write_rows,
+)
 
 # What Delta turns on by itself only while it makes a table.
 _LOCAL_TIME = "timestampNtz"
+_COUNTS = ("Inserted", "Updated", "Deleted")
 # Delta skips files by literal ranges only; more of them cost planning.
 _KEY_RANGES = 32
 # A MERGE takes 3 s however little it changes; writing 100,000 rows of 40 bytes takes 1 s. What
@@ -69,8 +78,6 @@ _KEY_RANGES = 32
 # than writing the others too.
 SMALL_TABLE_BYTES = 4 << 20
 _FEW_ROWS = 25_000
-# More rows than these may make files that are worth passing over, for which Delta keeps bounds.
-_LITTLE_ROWS = 100_000
 
 
 def merge_stretch(
@@ -90,15 +97,15 @@ def merge_stretch(
     assert stretch.shape is not None
     began = time.monotonic()
     path = lake.locate(stretch.table)
+    clear_attempts(path)
     if there is not None and log is not None and _is_small(there, 0):
         little = merge_little(path, there, epoch, stretch, log.little, began=began)
         if little is not None:
             return little
     if there is None:
-        _create(session, lake, stretch.table, stretch.shape)
+        before = _create(session, path, stretch.table, stretch.shape)
     else:
-        _allow_types(session, path, there, stretch.shape)
-    before = _require_table(path)
+        before = _allow_types(session, path, there, stretch.shape)
     above = None if log is None else log.range.up_to(stretch.upper)
     with setting_apart(session, stretch, above, path) as lone:
         return _commit(session, path, before, epoch, stretch, lone=lone, began=began)
@@ -129,11 +136,12 @@ def _commit(
         reaching = find_reaching(base.rows, stretch.shape, stretch.swept)
     stretch = replace(stretch, swept=reaching)
     assert stretch.shape is not None
-    if lone is not None and is_addition(stretch, base, lone, outcome):
+    may_add = base is None or is_ours(before)
+    if lone is not None and may_add and is_addition(stretch, base, lone, outcome):
         added = _Addition(lone, outcome, None if base is None else before)
         lossy = _add(session, path, before, epoch, stretch, added=added, known=known)
         after = _require_table(path)
-        rows, gone = count_rows(after), count_rows(before)
+        rows, gone = count_rows(path, after), count_rows(path, before)
         inserted, deleted = (rows, gone) if base is None else (rows - gone, 0)
         seconds = time.monotonic() - began
         return Merged(after.version(), rows, inserted, 0, deleted, lossy, seconds)
@@ -143,6 +151,7 @@ def _commit(
     is_small = _is_small(before, outcome.arrived)
     is_replaced = counts_for_nothing or stretch.has_younger_values or is_small
     lossy = count_losses(outcome, stretch, _read(base), known)
+    own: OwnCommit | None = None
     reach("before_merge_commit")
     if base is not None and _changes_nothing(stretch, outcome):
         # Such as the end of a backfill: the bound alone moves.
@@ -151,16 +160,17 @@ def _commit(
     elif is_replaced:
         updated, deleted = _replace(_read(base), outcome, path, before, epoch, stretch, lossy)
         if counts_for_nothing:
-            deleted = count_rows(before)
+            deleted = count_rows(path, before)
         inserted = outcome.arrived - updated
     else:
         with carry_bound(session, epoch, stretch, lossy):
             _merge(DeltaTable.forPath(session, str(path)), outcome, stretch)
-        inserted, updated, deleted = _read_metrics(_require_table(path))
+        own = find_own_commit(path, before, epoch, stretch.upper)
+        inserted, updated, deleted = _read_metrics(own)
     reach("after_merge_commit")
-    after = _require_table(path)
-    seconds = time.monotonic() - began
-    return Merged(after.version(), count_rows(after), inserted, updated, deleted, lossy, seconds)
+    after = LogReader(path, version=before.version() + 1 if own is None else own.version)
+    rows, seconds = count_rows(path, after), time.monotonic() - began
+    return Merged(after.version(), rows, inserted, updated, deleted, lossy, seconds)
 
 
 def _read(base: Base | None) -> DataFrame | None:
@@ -219,15 +229,14 @@ def _write_added(
     more = None
     if outcome is not None:
         more = apply_rows(None, outcome.rows, shape, outcome.carried, swept=())
-    is_ours = is_plain(before) and has_schema(before, table_fields(shape))
-    if lone.typed is not None and is_ours:
+    if lone.typed is not None and is_ours(before):
         files = lone.typed.move(path) + ([] if more is None else write_files(more, path))
-        reached = (epoch, stretch.upper)
-        commit_plain(path, before, files, added.mode, reached=reached, lossy=None)
+        reached, fields = (epoch, stretch.upper), table_fields(shape)
+        commit_files(path, before, files, added.mode, reached=reached, lossy=None, fields=fields)
         return
     rows = apply_rows(None, lone.read(), shape, frozenset(), swept=())
     rows = rows if more is None else rows.unionByName(more)
-    write_rows(rows, path, added.mode, epoch, stretch, None)
+    write_rows(rows, path, before, added.mode, epoch, stretch, None)
 
 
 def _changes_nothing(stretch: Stretch, outcome: Outcome) -> bool:
@@ -248,36 +257,51 @@ def _is_small(table: LogReader, arrived: int) -> bool:
     return size < SMALL_TABLE_BYTES * max(1, arrived / _FEW_ROWS)
 
 
-def _read_metrics(table: LogReader) -> tuple[int, int, int]:
-    """Rows inserted, updated, deleted, as the newest commit, a MERGE, says."""
-    metrics = table.history(1)[0]["operationMetrics"]
-    inserted, updated, deleted = (
-        int(metrics[f"numTargetRows{what}"]) for what in ("Inserted", "Updated", "Deleted")
-    )
+def _read_metrics(own: OwnCommit) -> tuple[int, int, int]:
+    """Rows inserted, updated, deleted, as the commit of a MERGE says.
+
+    Raises: DeltaError if it says nothing.
+    """
+    names = [f"numTargetRows{what}" for what in _COUNTS]
+    if not own.metrics.keys() >= {*names}:
+        raise DeltaError(f"version {own.version} has no counts: Delta's metrics are turned off")
+    inserted, updated, deleted = (int(own.metrics[name]) for name in names)
     return inserted, updated, deleted
 
 
-def _create(session: SparkSession, lake: Lake, table: TableName, shape: Shape) -> None:
+def _create(session: SparkSession, path: Path, table: TableName, shape: Shape) -> LogReader:
+    """Make a table without rows. Raises: DeltaError if another process made it meanwhile."""
     (
         DeltaTable.createIfNotExists(session)
-        .location(str(lake.locate(table)))
+        .location(str(path))
         .addColumns(T.StructType(table_fields(shape)))
         .comment(str(table))
         .property(TABLE_PROPERTY, str(table))
         .property("delta.enableDeletionVectors", "true")
         .execute()
     )
+    return _require_version(path, 0)
 
 
-def _allow_types(session: SparkSession, path: Path, table: LogReader, shape: Shape) -> None:
+def _allow_types(session: SparkSession, path: Path, table: LogReader, shape: Shape) -> LogReader:
     """Let a table have a column of a type that it was not made with, in a commit before it.
 
+    Raises: DeltaError if another process committed meanwhile.
     Source: Delta protocol, section Timestamp without timezone (TimestampNtz).
     """
     allowed = table.protocol().writer_features or []
     fields = T.StructType(table_fields(shape)).json()
-    if _LOCAL_TIME not in allowed and f'"{T.TimestampNTZType().typeName()}"' in fields:
-        DeltaTable.forPath(session, str(path)).addFeatureSupport(_LOCAL_TIME)
+    if _LOCAL_TIME in allowed or f'"{T.TimestampNTZType().typeName()}"' not in fields:
+        return table
+    DeltaTable.forPath(session, str(path)).addFeatureSupport(_LOCAL_TIME)
+    return _require_version(path, table.version() + 1)
+
+
+def _require_version(path: Path, version: int) -> LogReader:
+    table = _require_table(path)
+    if table.version() != version:
+        raise CommitFailedError(f"another process has committed to {path}")
+    return table
 
 
 def _merge(table: DeltaTable, outcome: Outcome, stretch: Stretch) -> None:
@@ -326,13 +350,7 @@ def _replace(  # noqa: PLR0917 - What is written, where, and what its commit say
     rows = apply_rows(
         base, outcome.rows, stretch.shape, outcome.carried, swept=stretch.swept, touched=touched
     )
-    is_little = _is_small(before, 0) and outcome.arrived <= _LITTLE_ROWS
-    if is_little and is_plain(before) and has_schema(before, table_fields(stretch.shape)):
-        added = write_files(rows, path)
-        reached = (epoch, stretch.upper)
-        commit_plain(path, before, added, "overwrite", reached=reached, lossy=lossy)
-    else:
-        write_rows(rows, path, "overwrite", epoch, stretch, lossy)
+    write_rows(rows, path, before, "overwrite", epoch, stretch, lossy)
     return (0, 0) if base is None else (touched.get["updated"], touched.get["deleted"])
 
 

@@ -10,18 +10,25 @@ Source: the Delta protocol, sections Add File and Remove File, Transaction Ident
 from __future__ import annotations
 
 import json
-import shutil
 import time
 import uuid
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake import (
+    CommitProperties,
+    DeltaTable,
+    PostCommitHookProperties,
+    Schema,
+    Transaction,
+)
 from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
+from spark_jobs.attempts import attempting
+from spark_jobs.file_bounds import read_statistics
 from spark_jobs.lake import Bound, Epoch, Losses, format_losses
 
 TABLE_PROPERTY = "walgate.table"
@@ -34,10 +41,6 @@ _MOST_BYTES = 64 << 20
 _MOST_FILES = 32
 # In the path of a file to read these are a pattern to Spark; encoded, they are not the file's name.
 _PATTERN = frozenset("{}[]*?\\%")
-# Nobody else writes: the table is locked, so what is in there was left by a process that died.
-_FOLDER = "_anew"
-# Columns that are NULL in most rows, by which files are passed over; and a leaf of each.
-_SELDOM = {"_raw": "_raw.key_value.key", "_holes": "_holes.list.element"}
 # As Spark's commits have it.
 _CHECKPOINT_INTERVAL = 10
 
@@ -67,11 +70,16 @@ def read_files(session: SparkSession, path: Path, table: DeltaTable, names: list
 
 
 def is_plain(table: DeltaTable) -> bool:
-    """Whether a table can be written so: its files hold its rows, and Delta keeps nothing else."""
+    """Whether files of a table hold its rows, and a commit needs to keep nothing else in step."""
+    return is_ours(table) and _holds_rows(table)
+
+
+def is_ours(table: DeltaTable) -> bool:
+    """Whether files can be committed to a table: Delta keeps nothing of it but files and rows."""
     return (
         _WRITER_FEATURES.issuperset(table.protocol().writer_features or {"another"})
         and _PROPERTIES.issuperset(table.metadata().configuration)
-        and _holds_rows(table)
+        and not table.metadata().partition_columns
     )
 
 
@@ -82,19 +90,18 @@ def has_schema(table: DeltaTable, fields: list[T.StructField]) -> bool:
 
 
 def write_files(rows: DataFrame, path: Path) -> list[AddAction]:
-    """Write files into a plain table's folder, which no commit names yet."""
-    folder = path / _FOLDER
-    rows.write.mode("overwrite").parquet(str(folder))
-    return _bring_in(folder, path)
+    """Write files into a table's folder, which no commit names yet."""
+    with attempting(path) as folder:
+        written = folder / "rows"
+        rows.write.parquet(str(written))
+        return _bring_in(written, path)
 
 
 def write_file(rows: pa.Table, path: Path) -> list[AddAction]:
-    """Write a file into a plain table's folder, or none of no rows, as `write_files` does."""
-    folder = path / _FOLDER
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    pq.write_table(rows, folder / f"part-{uuid.uuid4()}.parquet")
-    return _bring_in(folder, path)
+    """Write a file into a table's folder, or none of no rows, as `write_files` does."""
+    with attempting(path) as folder:
+        pq.write_table(rows, folder / f"part-{uuid.uuid4()}.parquet")
+        return _bring_in(folder, path)
 
 
 def _bring_in(folder: Path, path: Path) -> list[AddAction]:
@@ -104,8 +111,7 @@ def _bring_in(folder: Path, path: Path) -> list[AddAction]:
         footer = pq.read_metadata(file)
         if footer.num_rows:
             file.replace(path / file.name)
-            added.append(describe_file(path / file.name, _sum_up(footer)))
-    shutil.rmtree(folder)
+            added.append(describe_file(path / file.name, read_statistics(footer)))
     return added
 
 
@@ -121,7 +127,7 @@ def describe_file(file: Path, statistics: str) -> AddAction:
     )
 
 
-def commit_plain(
+def commit_files(
     path: Path,
     table: DeltaTable,
     added: list[AddAction],
@@ -129,18 +135,23 @@ def commit_plain(
     *,
     reached: tuple[Epoch, Bound] | None,
     lossy: Losses | None,
+    fields: list[T.StructField] | None = None,
 ) -> None:
-    """Commit files to a plain table, or none, with how far it has come and what it has lost.
+    """Commit files to a table of ours, or none, with how far it has come and what it has lost.
 
-    It has come no further than it was where nothing is `reached`.
+    The commit extends the version of `table` and no other. It has come no further than it was where
+    nothing is `reached`. An overwritten table gets the columns of `fields`, if they differ.
     Raises: DeltaError if another commit came between; OSError.
     """
+    schema = table.schema()
+    if mode == "overwrite" and fields is not None and not has_schema(table, fields):
+        schema = Schema.from_json(T.StructType(fields).json())
     actions: list[AddAction | RemoveAction] = [*added]
     bounds = [] if reached is None else [Transaction(reached[0].app, int(reached[1].lsn))]
     table.create_write_transaction(
         actions,
         mode,
-        table.schema(),
+        schema,
         commit_properties=CommitProperties(
             custom_metadata={"userMetadata": format_losses(lossy)},
             app_transactions=bounds,
@@ -171,20 +182,3 @@ def _holds_rows(table: DeltaTable) -> bool:
 def _has_deletions(table: DeltaTable) -> bool:
     batches = pa.RecordBatchReader.from_stream(table.deletion_vectors())
     return any(batch.num_rows for batch in batches)
-
-
-def _sum_up(footer: pq.FileMetaData) -> str:
-    """The statistics of a file, without bounds: those of a small table would skip nothing."""
-    nulls = {column: _count_nulls(footer, leaf) for column, leaf in _SELDOM.items()}
-    known = {column: count for column, count in nulls.items() if count is not None}
-    return json.dumps({"numRecords": footer.num_rows, "nullCount": known})
-
-
-def _count_nulls(footer: pq.FileMetaData, leaf: str) -> int | None:
-    """The rows in which a column is NULL; where it is not, it has at least one value."""
-    groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
-    columns = [group.column(i) for group in groups for i in range(group.num_columns)]
-    counted = [one.statistics for one in columns if one.path_in_schema == leaf]
-    if not counted or any(one is None or not one.has_null_count for one in counted):
-        return None
-    return sum(int(one.null_count) for one in counted)

@@ -18,13 +18,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc_core.crash_points import reach
-from cdc_core.vocabulary import Operation, Position, Relation, TableName
+from cdc_core.vocabulary import Operation, Position, TableName
 from spark_jobs.backfilled import read_backfilled
 from spark_jobs.backlog import choose_cut
 from spark_jobs.changes import is_after, read_log
 from spark_jobs.cut_plan import Place, name_places
+from spark_jobs.durability import sync_commits
 from spark_jobs.failures import Failures
-from spark_jobs.lake import Bound, Epoch, Lake, find_bound, open_table, require_epochs
+from spark_jobs.lake import Bound, Lake, open_table, require_epochs
 from spark_jobs.ledger import (
     HALTED,
     STREAMING,
@@ -38,8 +39,10 @@ from spark_jobs.ledger import (
 from spark_jobs.log_files import LogFiles
 from spark_jobs.merge import merge_stretch
 from spark_jobs.merged import Merged
+from spark_jobs.older_tables import find_older, find_there
 from spark_jobs.renewal import renew
 from spark_jobs.round_log import RoundLog
+from spark_jobs.round_start import RoundStart, find_behind
 from spark_jobs.session import find_jvm, noticing_death
 from spark_jobs.shapes import Halt
 from spark_jobs.spans import Span, survey
@@ -78,12 +81,14 @@ def merge_until(
     tables: Collection[str] | None = None,
     passed_over: Collection[str] = (),
     on_round: Callable[[Round], None] = lambda _: None,
+    is_thorough: bool = True,
 ) -> list[Round]:
     """Merge in rounds up to the staged LSN at the start; `tables` (quoted names) limits it.
 
     Once `stop` is set or the deadline (of the monotonic clock) has passed, no round begins. Halted
     tables are tried again in the first round, but for those `passed_over`. A table that Spark fails
-    at stays where it was: the others' round is ended, and none begins.
+    at stays where it was: the others' round is ended, and none begins. A thorough merge opens every
+    table first, to see whether it is as new as the newest cut says.
     Raises: LakeError if nothing was ever staged; MergeError if another process merges, or if Spark
     failed at a table.
     """
@@ -93,12 +98,14 @@ def merge_until(
     with noticing_death(session), lake.lock_table("rounds", jvm=find_jvm(session)):
         cut = find_cut(lake)
         while staged is not None and not _is_over(stop, deadline):
-            behind = {table for table in _find_behind(cut) if tables is None or table in tables}
-            if cut is not None and cut.bound == staged and behind.issubset(passed_over):
+            older = find_older(lake, cut, epochs, is_thorough=is_thorough and not rounds)
+            behind = find_behind(cut) | older.keys()
+            waiting = {table for table in behind if tables is None or table in tables}
+            if cut is not None and cut.bound == staged and waiting.issubset(passed_over):
                 break
             log = LogFiles.open(lake)
             assert log is not None
-            starting = _Start(session, lake, log, epochs, lake.read_relations(), cut)
+            starting = RoundStart(session, lake, log, epochs, lake.read_relations(), cut, older)
             failures = Failures()
             done = _merge_round(
                 starting,
@@ -151,6 +158,7 @@ def follow(
                 tables=tables,
                 passed_over=halted,
                 on_round=on_round,
+                is_thorough=merged is None,
             )
             halted = rounds[-1].halted if rounds else halted
             merged = staged
@@ -179,44 +187,8 @@ class _Result:
     halt: Halt | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Start:
-    """What a round starts from."""
-
-    session: SparkSession
-    lake: Lake
-    log: LogFiles
-    epochs: list[Epoch]
-    relations: dict[int, Relation]
-    cut: Cut | None
-
-    @property
-    def low(self) -> Bound | None:
-        """The newest cut."""
-        return None if self.cut is None else self.cut.bound
-
-    def find_merged(self, table: str) -> Bound | None:
-        """How far a table has come by the newest cut, which it shares if it had no change."""
-        return None if self.cut is None else self.cut.merged.get(table, self.cut.bound)
-
-    def had_rows(self, table: str) -> bool:
-        """Whether a table was there at the newest cut."""
-        return self.cut is not None and table in self.cut.versions
-
-    def is_news(self, table: str, result: _Result) -> bool:
-        """Whether a table stands elsewhere than by the newest cut."""
-        was_halted = self.cut is not None and table in self.cut.halted
-        is_moved = result.place.bound != self.find_merged(table)
-        return is_moved or (result.halt is not None) != was_halted
-
-
-def _find_behind(cut: Cut | None) -> set[str]:
-    """The tables that are not merged through the newest cut."""
-    return {t for t, bound in cut.merged.items() if bound < cut.bound} if cut else set()
-
-
 def _merge_round(
-    start: _Start,
+    start: RoundStart,
     staged: Bound,
     round_rows: int,
     *,
@@ -235,17 +207,20 @@ def _merge_round(
         touched = {span.table for span in spans if span.table is not None}
         # The end of a backfill is worth another look at a halted table.
         passed = {table for table in passed_over if not _has_sweep(log.list_spans(table))}
-        for table in sorted(touched | _find_behind(start.cut)):
+        for table in sorted(touched | start.behind):
             if (chosen is not None and table not in chosen) or table in passed:
                 continue
             with failures.apart(table):
                 result = _merge_table(start, table, log, cut)
                 if result is not None:
                     results[table] = result
-    if cut == start.low and not any(start.is_news(table, r) for table, r in results.items()):
+    if cut == start.low and not any(
+        start.is_news(t, r.place, is_halted=r.halt is not None) for t, r in results.items()
+    ):
         return None
     halted = _write_states(start.lake, results)
     reach("before_cut")
+    _sync_tables(start, results)
     written = _write_cut(start, cut, touched, results, halted=halted, spans=spans)
     reach("after_cut")
     merged = Round(
@@ -262,18 +237,19 @@ def _merge_round(
     return merged, written
 
 
-def _merge_table(start: _Start, table: str, log: RoundLog, cut: Bound) -> _Result | None:
+def _merge_table(start: RoundStart, table: str, log: RoundLog, cut: Bound) -> _Result | None:
     """Merge what a table has up to a cut; `log` is what is above the newest cut.
 
     None where the table is beyond the cut already, by a longer round that died before its own.
     """
     name = TableName.parse(table)
+    folder = start.lake.locate(name)
     with start.lake.lock_table(table, jvm=find_jvm(start.session)):
-        delta = open_table(start.lake.locate(name))
-        own = None if delta is None else find_bound(delta, start.epochs)
-        if own is not None and own > cut:
+        delta = open_table(folder)
+        there = find_there(delta, start.epochs)
+        if there is not None and there.bound is not None and there.bound > cut:
             return None
-        low = max(filter(None, (own, start.find_merged(table))), default=None)
+        low = start.find_low(name, there)
         if low != start.low:
             log = RoundLog(start.session, start.log, low, cut, table=table)
         spans = log.list_spans(table)
@@ -286,7 +262,7 @@ def _merge_table(start: _Start, table: str, log: RoundLog, cut: Bound) -> _Resul
             choose=choose_types(start.lake, name),
         )
         plotted = stretch = plot(log.read, spans=spans)
-        if delta is None and start.had_rows(table):
+        if delta is None and start.was_halted(table):
             stretch = _begin_anew(stretch, log.read(), plot)
         if stretch.halt is not None and _has_sweep(spans):
             read_above = partial(read_log, start.session, start.log, upper=cut)
@@ -294,11 +270,13 @@ def _merge_table(start: _Start, table: str, log: RoundLog, cut: Bound) -> _Resul
         version = None if delta is None else delta.version()
         if stretch.is_empty:
             bound = stretch.upper if low is None else max(low, stretch.upper)
-            return _Result(Place(bound, version), None, stretch.halt)
+            held = None if there is None else there.bound
+            return _Result(Place(bound, version, held), None, stretch.halt)
         epoch = next(epoch for epoch in start.epochs if epoch.number == stretch.upper.epoch)
         whole = log if stretch is plotted else None
         merged = merge_stretch(start.session, start.lake, epoch, stretch, there=delta, log=whole)
-        return _Result(Place(stretch.upper, merged.version), merged, stretch.halt)
+        place = Place(stretch.upper, merged.version, stretch.upper)
+        return _Result(place, merged, stretch.halt)
 
 
 def _has_sweep(spans: list[Span]) -> bool:
@@ -318,6 +296,17 @@ def _begin_anew(stretch: Stretch, log: DataFrame, plot: Callable[..., Stretch]) 
         spans = survey(log.where(F.col("table") == str(stretch.table)))
         stretch = plot(give(log), spans=spans)
     return stretch
+
+
+def _sync_tables(start: RoundStart, results: dict[str, _Result]) -> None:
+    """Make what a cut will name as durable as the cut. Raises: MergeError."""
+    for table, result in results.items():
+        version = result.place.version
+        place = start.find_place(table)
+        known = None if place is None or table in start.older else place.version
+        if version is not None and version != known:
+            folder = start.lake.locate(TableName.parse(table))
+            sync_commits(folder, above=-1 if known is None else known, through=version)
 
 
 def _write_states(lake: Lake, results: dict[str, _Result]) -> dict[str, Halt]:
@@ -348,7 +337,7 @@ def _write_states(lake: Lake, results: dict[str, _Result]) -> dict[str, Halt]:
 
 
 def _write_cut(
-    start: _Start,
+    start: RoundStart,
     cut: Bound,
     touched: set[str],
     results: dict[str, _Result],
@@ -360,7 +349,7 @@ def _write_cut(
         cut,
         {} if start.cut is None else start.cut.places,
         {table: result.place for table, result in results.items()},
-        waiting=touched | _find_behind(start.cut),
+        waiting=touched | start.behind,
     )
     versions = {t: place.version for t, place in places.items() if place.version is not None}
     merged = {table: place.bound for table, place in places.items()}
@@ -376,6 +365,7 @@ def _write_cut(
         merged,
         tuple(sorted(halted)),
         tuple(sorted(read_backfilled(start.lake).list_lacking(versions.keys() | merged, cut))),
+        {table: place.held for table, place in places.items() if place.held is not None},
     )
     write_cut(start.lake, written)
     return written

@@ -120,6 +120,13 @@ def find_jvm(session: SparkSession) -> int | None:
     return None if process is None else int(process.pid)
 
 
+def forget_tables(session: SparkSession) -> None:
+    """Have Spark forget what it knows of the logs of tables: a folder holds another than it did."""
+    jvm = session._jvm  # noqa: SLF001 - Nothing public reaches it.
+    assert jvm is not None
+    jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+
+
 def _configure(spark: SparkSettings, jars_folder: Path | None) -> dict[str, str]:
     """Give every Spark setting: ours, then what the user wrote."""
     conf = dict(_CONF)

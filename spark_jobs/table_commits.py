@@ -1,21 +1,35 @@
 """What a commit to a table says: its rows, how far the table has come, and what it has lost.
 
-All of it in one commit, so that none can be there without the others. By Spark; where the table's
-files are plain and nothing else is to be written, by delta-rs.
+All of it in one commit, so that none can be there without the others. A commit names the version
+that it extends, and is refused where another came between: delta-rs does so for files that Spark or
+Arrow has written. A MERGE is Spark's own; done twice, it leaves the same rows. Tables with features
+or properties of others (constraints, a change feed) are left to Delta in Spark, which extends
+whatever version is there: they are merged into or overwritten, which leaves the same rows whatever
+came between, and their commit is looked at afterwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from deltalake import DeltaTable as LogReader
+from deltalake.exceptions import CommitFailedError
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc_core.vocabulary import TableName
-from spark_jobs.lake import Epoch, Losses, format_losses
-from spark_jobs.plain_files import TABLE_PROPERTY, commit_plain, is_plain
+from spark_jobs.lake import Bound, Epoch, Losses, format_losses
+from spark_jobs.plain_files import (
+    TABLE_PROPERTY,
+    commit_files,
+    is_ours,
+    write_files,
+)
+from spark_jobs.rows import table_fields
 from spark_jobs.stretch import Stretch
 from spark_jobs.table_before import Base
 
@@ -25,9 +39,25 @@ _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 def write_rows(  # noqa: PLR0917 - What is written, where, and what its commit says.
-    rows: DataFrame, path: Path, mode: str, epoch: Epoch, stretch: Stretch, lossy: Losses | None
+    rows: DataFrame,
+    path: Path,
+    before: LogReader,
+    mode: str,
+    epoch: Epoch,
+    stretch: Stretch,
+    lossy: Losses | None,
 ) -> None:
-    """Write rows in one commit that says how far the table has come."""
+    """Write rows in one commit that extends a version, and says how far the table has come.
+
+    Of a table that is not ours in every way, rows are overwritten alone, and never appended.
+    Raises: DeltaError if another commit came between.
+    """
+    assert stretch.shape is not None
+    if is_ours(before):
+        reached, fields = (epoch, stretch.upper), table_fields(stretch.shape)
+        added = write_files(rows, path)
+        commit_files(path, before, added, mode, reached=reached, lossy=lossy, fields=fields)
+        return
     writer = rows.write.format("delta").mode(mode)
     if mode == "overwrite":
         writer = writer.option("overwriteSchema", "true")
@@ -37,6 +67,39 @@ def write_rows(  # noqa: PLR0917 - What is written, where, and what its commit s
         .option("userMetadata", format_losses(lossy))
         .save(str(path))
     )
+    if find_own_commit(path, before, epoch, stretch.upper).version != before.version() + 1:
+        raise _refuse(path)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnCommit:
+    """A commit of ours: the version that it made, and what its writer counted."""
+
+    version: int
+    metrics: Mapping[str, Any]
+
+
+def find_own_commit(path: Path, before: LogReader, epoch: Epoch, reached: Bound) -> OwnCommit:
+    """Find the commit that brought a table from a version to a bound, among those of others.
+
+    Raises: DeltaError if there is none: Delta passes over a write to a table that has come that far
+    already.
+    Source: the Delta protocol, sections Delta Log Entries and Transaction Identifiers.
+    """
+    own = {"appId": epoch.app, "version": int(reached.lsn)}
+    version = before.version()
+    while (commit := path / "_delta_log" / f"{(version := version + 1):020}.json").exists():
+        actions = [json.loads(line) for line in commit.read_text(encoding="utf-8").splitlines()]
+        said = [action["txn"] for action in actions if "txn" in action]
+        if any(own.items() <= txn.items() for txn in said):
+            told = [action["commitInfo"] for action in actions if "commitInfo" in action]
+            metrics = told[0].get("operationMetrics") if told else None
+            return OwnCommit(version, metrics or {})
+    raise _refuse(path)
+
+
+def _refuse(path: Path) -> CommitFailedError:
+    return CommitFailedError(f"another process has committed to {path}")
 
 
 @contextmanager
@@ -62,17 +125,17 @@ def move_bound(  # noqa: PLR0917 - What is written, where, and what its commit s
     base: Base, path: Path, before: LogReader, epoch: Epoch, stretch: Stretch, lossy: Losses
 ) -> None:
     """Commit how far the table has come, and no row."""
-    if is_plain(before):
+    if is_ours(before):
         reached = (epoch, stretch.upper)
-        commit_plain(path, before, [], "append", reached=reached, lossy=lossy)
+        commit_files(path, before, [], "append", reached=reached, lossy=lossy)
     else:
-        write_rows(base.rows.limit(0), path, "append", epoch, stretch, lossy)
+        write_rows(base.rows.limit(0), path, before, "append", epoch, stretch, lossy)
 
 
 def tell_losses(session: SparkSession, path: Path, table: TableName, lossy: Losses) -> None:
     """Have a commit that changes nothing tell the counts."""
-    if is_plain(written := LogReader(path)):
-        commit_plain(path, written, [], "append", reached=None, lossy=lossy)
+    if is_ours(written := LogReader(path)):
+        commit_files(path, written, [], "append", reached=None, lossy=lossy)
         return
     quoted = str(table).replace("\\", "\\\\").replace("'", "\\'")
     place = f"delta.`{str(path).replace('`', '``')}`"

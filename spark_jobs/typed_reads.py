@@ -7,7 +7,6 @@ not plain they are the way, and all that was written here is forgotten.
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from cdc_core.vocabulary import Operation
+from spark_jobs.attempts import attempting
 from spark_jobs.changes import id_names
 from spark_jobs.failures import explain
 from spark_jobs.log_files import LogRange
@@ -38,8 +38,6 @@ from spark_jobs.typed_files import TypedFile, Wanted, type_files
 
 _logger = logging.getLogger("walgate.merge")
 
-# Nobody else writes: the table is locked, so what is in there was left by a process that died.
-_FOLDER = "_typed"
 # A file of a table is about as large as those of the log that it comes from.
 _FILE_BYTES = 128 << 20
 # Keys are held in memory, twice while they are counted.
@@ -101,7 +99,8 @@ class TypedReads:
             for file in pa.table(table.get_add_actions(flatten=True)).to_pylist()
             if _may_hold(file, first, self.least, self.greatest)
         ]
-        if sum(file["num_records"] for file in near) > _MOST_NEAR:
+        entries = [file["num_records"] for file in near]
+        if None in entries or sum(entries) > _MOST_NEAR:
             return None
         held = (_read_keys(path / file["path"], self.shape) for file in near)
         names = self.keys.column_names
@@ -126,8 +125,6 @@ def typing_reads(
     Raises: OSError.
     """
     assert stretch.shape is not None
-    folder = path / _FOLDER
-    shutil.rmtree(folder, ignore_errors=True)
     wanted = _find_wanted(stretch, above)
     # On another machine neither this program nor the lake's folder need be there.
     is_local = str(session.sparkContext.master).startswith("local")
@@ -135,15 +132,12 @@ def typing_reads(
     if not sources or wanted is None:
         yield None
         return
-    folder.mkdir()
-    try:
+    with attempting(path) as folder:
         files = _type_all(session, sources, wanted, folder)
         # As many as Spark found, or nothing is believed.
         is_all = files is not None and sum(file.rows for file in files) == _count(stretch)
         keys = _gather_keys(files, stretch.shape) if files and is_all else None
         yield TypedReads(session, stretch.shape, files, keys) if files and keys else None
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _find_wanted(stretch: Stretch, above: LogRange) -> Wanted | None:

@@ -7,29 +7,26 @@ What a chunk brought stands in the log itself, so that a row missing here costs 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import CommitFailedError
+from deltalake import DeltaTable
 
 from cdc_core.layout import BACKFILLS_SCHEMA
 from cdc_core.spooled import WHOLE, Key, Scope
+from cdc_core.staging.ledgers import append_numbered
 from cdc_core.staging.tables import staging_errors
 from cdc_core.vocabulary import Lsn, Position, TableName
 
 _REPORTED = [
-    *("backfill_id", "table", "state", "at", "epoch", "start_lsn", "start_seq", "chunk"),
+    *("backfill_id", "table", "state", "at", "number", "epoch", "start_lsn", "start_seq", "chunk"),
     *("rows", "stale_dropped", "from_key", "to_key", "condition", "reason"),
 ]
 # The rate is that of the last minute with chunks in it.
 _RECENT = timedelta(seconds=60)
-_TRIES = 9
 
 
 class BackfillState(StrEnum):
@@ -186,7 +183,7 @@ class BackfillLedger:
                 return []
             rows = DeltaTable(self._folder).to_pyarrow_table(columns=_REPORTED).to_pylist()
         reports: dict[str, BackfillReport] = {}
-        for row in sorted(rows, key=lambda row: row["at"]):
+        for row in sorted(rows, key=lambda row: row["number"]):
             name, known = row["backfill_id"], reports.get(row["backfill_id"])
             if row["chunk"] is None and row["state"] == BackfillState.BEGUN:
                 reports[name] = _open_report(row)
@@ -211,14 +208,8 @@ class BackfillLedger:
         return set(rows.column("chunk").to_pylist())
 
     def _append(self, rows: list[dict[str, object]]) -> None:
-        added = pa.Table.from_pylist(rows, schema=BACKFILLS_SCHEMA)
         with staging_errors("write ledger/backfills"):
-            for _ in range(_TRIES):
-                # Two that write the first rows both make the table, and one of them is refused.
-                with suppress(CommitFailedError):
-                    write_deltalake(self._folder, added, mode="append")
-                    return
-            write_deltalake(self._folder, added, mode="append")
+            append_numbered(self._folder, rows, BACKFILLS_SCHEMA)
 
 
 def _open_report(row: dict[str, Any]) -> BackfillReport:
@@ -244,7 +235,7 @@ def _add_row(report: BackfillReport, row: dict[str, Any]) -> BackfillReport:
         chunks=report.chunks + 1,
         rows=report.rows + row["rows"],
         stale=report.stale + row["stale_dropped"],
-        recent=tuple(one for one in recent if at - one[0] <= _RECENT),
+        recent=tuple(one for one in recent if timedelta(0) <= at - one[0] <= _RECENT),
     )
 
 

@@ -43,6 +43,6 @@ class Orders:
     def _read_file(self, path: Path) -> BackfillState | None:
         is_own = (pc.field("backfill_id") == self._backfill) & pc.field("chunk").is_null()
         is_order = pc.field("state").isin([order.value for order in _ORDERS])
-        rows = pq.read_table(path, columns=["state", "at"], filters=is_own & is_order)
-        states = rows.sort_by("at").column("state").to_pylist()
+        rows = pq.read_table(path, columns=["state"], filters=is_own & is_order)
+        states = rows.column("state").to_pylist()
         return BackfillState(states[-1]) if states else None

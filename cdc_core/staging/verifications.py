@@ -6,24 +6,24 @@ verified through the least LSN of the newest verifications that cover all of it,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 
 from cdc_core.comparing import Ordering, Part, RangeSum
 from cdc_core.layout import VERIFICATIONS_SCHEMA
+from cdc_core.staging.ledgers import append_numbered
 from cdc_core.staging.tables import staging_errors
 from cdc_core.vocabulary import Lsn, TableName
 
 EQUAL, DIFFERENT, SKIPPED = "equal", "different", "skipped"
 # What stands of a table needs no row that is older than its last whole rotation.
 _COLUMNS = [
-    *("table", "epoch", "lsn", "at", "result", "reason", "coverage", "ordering"),
+    *("table", "epoch", "lsn", "number", "at", "result", "reason", "coverage", "ordering"),
     *("from_ordinal", "to_ordinal", "source_rows", "lake_rows"),
 ]
 
@@ -90,10 +90,8 @@ class VerificationLedger:
         if not found:
             return
         with staging_errors("write ledger/verifications"):
-            rows = pa.Table.from_pylist(
-                [_describe(one, now) for one in found], schema=VERIFICATIONS_SCHEMA
-            )
-            write_deltalake(self._folder, rows, mode="append")
+            rows = [_describe(one, now) for one in found]
+            append_numbered(self._folder, rows, VERIFICATIONS_SCHEMA)
 
     def read_standings(self) -> dict[str, Standing]:
         """How each table stands, by its quoted name. Raises: StagingError."""
@@ -102,9 +100,14 @@ class VerificationLedger:
                 return {}
             rows = DeltaTable(self._folder).to_pyarrow_table(columns=_COLUMNS).to_pylist()
         by_table: dict[str, list[dict[str, Any]]] = {}
-        for row in sorted(rows, key=lambda row: row["at"], reverse=True):
+        for row in sorted(rows, key=_order, reverse=True):
             by_table.setdefault(row["table"], []).append(row)
         return {table: find_standing(rows) for table, rows in by_table.items()}
+
+
+def _order(row: Mapping[str, Any]) -> tuple[int, int, int]:
+    """What was found at a greater LSN counts; at one LSN, what was written last."""
+    return row["epoch"], row["lsn"], row["number"]
 
 
 def find_standing(rows: Sequence[dict[str, Any]]) -> Standing:

@@ -18,7 +18,7 @@ import pytest
 
 from cdc_core.errors import LakeError, MergeError
 from cdc_core.vocabulary import Lsn, TableName
-from spark_jobs import cuts, renewal, rounds, stretch
+from spark_jobs import cuts, older_tables, renewal, rounds, stretch
 from spark_jobs.lake import Bound, Epoch
 from spark_jobs.ledger import Cut, TableState
 from spark_jobs.log_files import LogFile
@@ -186,9 +186,10 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (rounds, cuts, stretch, renewal):
         monkeypatch.setattr(module, "F", frames.Functions)
         monkeypatch.setattr(module, "survey", frames.survey)
-    for module in (rounds, cuts):
+    for module in (rounds, cuts, older_tables):
         monkeypatch.setattr(module, "LogFiles", _LogFiles)
         monkeypatch.setattr(module, "open_table", _open_table)
+    for module in (rounds, cuts):
         monkeypatch.setattr(module, "find_cut", _find_cut)
         monkeypatch.setattr(module, "read_states", lambda _: dict(World.now.tables.states))
         monkeypatch.setattr(module, "read_backfilled", lambda _: lacking)
@@ -204,6 +205,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "write_cut", _write_cut)
     monkeypatch.setattr(rounds, "find_jvm", lambda _: None)
     monkeypatch.setattr(rounds, "noticing_death", lambda _: nullcontext())
+    monkeypatch.setattr(rounds, "sync_commits", lambda *_, **__: None)
     monkeypatch.setattr(rounds, "reach", _reach)
     monkeypatch.setattr(cuts, "_read_version", _read_version)
     monkeypatch.setattr(cuts, "_open_version", _open_version)

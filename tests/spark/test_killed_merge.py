@@ -83,9 +83,9 @@ def test_a_lock_left_by_a_killed_process_waits_for_its_jvm(tmp_path: Path) -> No
     lake = Lake(tmp_path / "lake", tmp_path / "state")
     with subprocess.Popen(["sleep", "1000"]) as jvm:
         with lake.lock_table("public.t", jvm=jvm.pid):
-            left = (tmp_path / "state" / "locks" / "public~2Et").read_bytes()
-        assert left.startswith(str(jvm.pid).encode())
-        (tmp_path / "state" / "locks" / "public~2Et").write_bytes(left)
+            left = (tmp_path / "lake" / "locks" / "public~2Et").read_bytes()
+        assert str(jvm.pid).encode() in left.split()
+        (tmp_path / "lake" / "locks" / "public~2Et").write_bytes(left)
         waiter = subprocess.Popen(
             [sys.executable, "-c", WAIT, str(tmp_path)],
             cwd=PROJECT,

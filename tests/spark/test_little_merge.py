@@ -64,7 +64,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
 def small(spark: SparkSession, tmp_path: Path) -> Iterator[SmallLake]:
     made = SmallLake(spark, tmp_path)
     yield made
-    assert not [*made.lake.root.glob("tables/**/_anew")], "nothing is left behind"
+    assert not [*made.lake.root.glob("tables/**/_attempt-*")], "nothing is left behind"
 
 
 class History:
@@ -334,9 +334,9 @@ def test_a_round_of_few_plain_changes_asks_spark_for_nothing(
 def test_what_a_process_that_died_left_is_in_no_table(small: SmallLake, told: Told) -> None:
     small.merge(FIRST)
     path = small.lake.locate(T.table)
-    (path / "_anew").mkdir()
+    (path / "_attempt-of-a-dead-process").mkdir()
     (file,) = path.glob("*.parquet")
-    shutil.copy(file, path / "_anew" / "part-left.parquet")
+    shutil.copy(file, path / "_attempt-of-a-dead-process" / "part-left.parquet")
     small.merge([insert(T, "9", "b", "2")])
     assert small.rows(T, "k") == [(1,), (2,), (3,), (4,), (5,), (9,)]
     assert told.done == 1

@@ -1,0 +1,50 @@
+"""Ledgers: small tables to which several processes append, whose rows count in their order.
+
+The order is that of the commits, whatever any clock says: each row has the number of the commit
+that added it, which compaction keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+# Of those that write at once, one is not refused.
+_TRIES = 200
+
+
+def append_numbered(folder: Path, rows: Sequence[Mapping[str, object]], schema: pa.Schema) -> None:
+    """Append rows in one commit, and its number as `number`.
+
+    Raises: DeltaError; OSError.
+    """
+    for _ in range(_TRIES):
+        if _try_append(folder, rows, schema):
+            return
+    raise CommitFailedError(f"{folder.name}: others committed {_TRIES} times in between")
+
+
+def _try_append(folder: Path, rows: Sequence[Mapping[str, object]], schema: pa.Schema) -> bool:
+    """Append rows unless another commit comes between; the first rows make the table."""
+    is_there = DeltaTable.is_deltatable(str(folder))
+    ledger = DeltaTable(folder) if is_there else None
+    number = 0 if ledger is None else ledger.version() + 1
+    numbered = pa.Table.from_pylist([{**row, "number": number} for row in rows], schema=schema)
+    once = CommitProperties(max_commit_retries=0)
+    try:
+        if ledger is None:
+            write_deltalake(folder, numbered, mode="error", commit_properties=once)
+        else:
+            write_deltalake(ledger, numbered, mode="append", commit_properties=once)
+    except CommitFailedError:
+        return False
+    except DeltaError:
+        # Another process may have made the table meanwhile.
+        if is_there or not DeltaTable.is_deltatable(str(folder)):
+            raise
+        return False
+    return True

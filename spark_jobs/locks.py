@@ -1,0 +1,109 @@
+"""Locks of a lake: one process at a time commits to a table, wherever its configuration lies.
+
+A lock is a file in the lake, held by `flock`. It names the JVM that commits: the kernel takes the
+lock from a killed process at once, but the process's JVM may still be committing, so the next
+holder waits until that JVM is gone. Where a lock does not reach (a file system whose `flock` other
+hosts do not see), a commit names the version that it extends, and the second one is refused.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cdc_core.errors import MergeError, Retry
+
+_POLL_S = 0.05
+# A JVM whose process was killed ends within a second or two; a busy machine takes longer.
+_DEADLINE_S = 60.0
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+# What a file system without locks answers.
+_NO_LOCKS = frozenset({errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL})
+
+
+@contextmanager
+def hold_lock(file: Path, name: str, *, jvm: int | None) -> Iterator[None]:
+    """Hold the lock of a name; `jvm` is the process that commits under it.
+
+    Raises: MergeError if another process keeps the lock, or the file system has no locks.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + _DEADLINE_S
+    with file.open("a+", encoding="ascii") as lock:
+        while not (_try_lock(lock.fileno(), file) and _is_released(lock.fileno(), jvm)):
+            if time.monotonic() > deadline:
+                raise MergeError(
+                    f"{name} is locked by another process",
+                    fix="wait for the other merge to end, or end it",
+                    retry=Retry.LATER,
+                )
+            time.sleep(_POLL_S)
+        os.ftruncate(lock.fileno(), 0)
+        if jvm is not None:
+            holder = f"{_name_place(lock.fileno())} {jvm} {_read_start(jvm)}"
+            os.pwrite(lock.fileno(), holder.encode("ascii"), 0)
+        yield
+        os.ftruncate(lock.fileno(), 0)
+
+
+def _try_lock(descriptor: int, file: Path) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as exc:
+        if exc.errno not in _NO_LOCKS:
+            raise
+        raise MergeError(
+            f"{file.parent} is on a file system without flock",
+            fix="put the lake on a file system that has it",
+            retry=Retry.AFTER_FIX,
+        ) from exc
+    return True
+
+
+def _is_released(descriptor: int, jvm: int | None) -> bool:
+    """Whether the JVM that the last holder named is gone, or ours, or of another machine.
+
+    A JVM of another machine cannot be looked for: its commit is refused by its version.
+    """
+    left = os.pread(descriptor, 256, 0).decode("ascii").split()
+    if len(left) < 3:  # noqa: PLR2004 - Place, process, and its start, if it had one.
+        return True
+    place, process, *start = left
+    if place != _name_place(descriptor) or int(process) == jvm:
+        return True
+    return [_read_start(int(process))] != start
+
+
+def _name_place(descriptor: int) -> str:
+    """This boot of this machine, and this very file: a copied lake brings no lock with it."""
+    boot = _BOOT.read_text(encoding="ascii").strip() if _BOOT.exists() else "-"
+    status = os.fstat(descriptor)
+    return f"{boot}:{status.st_dev}:{status.st_ino}"
+
+
+def _read_start(process: int) -> str:
+    """When a process started, so that a recycled id is not taken for it; "" if it is gone."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return _probe(process)
+    fields = status.rpartition(")")[2].split()
+    return "" if fields[0] == "Z" else fields[19]
+
+
+def _probe(process: int) -> str:
+    """The same where there is no /proc: only whether it lives."""
+    if Path("/proc/self").exists():
+        return ""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return ""
+    return "alive"

@@ -1,0 +1,57 @@
+"""Tables of the lake that are older than the newest cut says.
+
+A folder was deleted, restored from a copy, or lost its last commits with the power. Each merge
+looks for such tables before its first round; between rounds only the commit that the cut names is
+looked for, which costs no more than a file's status.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from deltalake import DeltaTable
+
+from cdc_core.vocabulary import TableName
+from spark_jobs.cut_plan import Found, Place, find_age
+from spark_jobs.lake import Bound, Epoch, Lake, find_bound, open_table
+from spark_jobs.ledger import Cut
+from spark_jobs.log_files import LogFiles
+
+FIX = "`walgate merge` builds it again from the log, and queues a backfill where the log is short"
+
+
+def find_older(
+    lake: Lake, cut: Cut | None, epochs: list[Epoch], *, is_thorough: bool
+) -> dict[str, str]:
+    """How tables are older than a cut says, by quoted name.
+
+    Where it is not thorough, a table whose named commit is there is taken to be whole.
+    """
+    older: dict[str, str] = {}
+    for table, place in ({} if cut is None else cut.places).items():
+        if place.version is None:
+            continue
+        folder = lake.locate(TableName.parse(table))
+        commit = folder / "_delta_log" / f"{place.version:020}.json"
+        if commit.exists() and not is_thorough:
+            continue
+        age = find_age(know_place(place, epochs), find_there(open_table(folder), epochs))
+        if age is not None:
+            older[table] = age
+    return older
+
+
+def know_place(place: Place, epochs: list[Epoch]) -> Place:
+    """A place as far as it can be compared: a commit's bound is read by a known epoch alone."""
+    is_known = place.held is not None and any(e.number == place.held.epoch for e in epochs)
+    return place if is_known else replace(place, held=None)
+
+
+def find_there(table: DeltaTable | None, epochs: list[Epoch]) -> Found | None:
+    """What a table's folder holds."""
+    return None if table is None else Found(table.version(), find_bound(table, epochs))
+
+
+def find_log_begin(log: LogFiles) -> Bound | None:
+    """The least bound of an entry of the log."""
+    return min((file.begin for file in log.files if file.begin is not None), default=None)

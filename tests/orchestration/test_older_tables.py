@@ -1,0 +1,93 @@
+"""A table that is older than its cut is seen by `walgate status`; no server, no Spark."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, Transaction, write_deltalake
+
+from cdc_core.vocabulary import Lsn, TableName
+from orchestration.status import _list_table_problems, _Progress, _tell_state
+from spark_jobs.lake import Bound, Epoch, Lake
+from spark_jobs.ledger import Cut
+from spark_jobs.older_tables import find_older
+
+T = TableName("public", "t")
+EPOCH = Epoch(1, "7301", Lsn(1))
+ROWS = pa.table({"k": [1]})
+CUT = Cut(
+    Bound(1, Lsn(90)),
+    None,
+    datetime(2026, 1, 1, tzinfo=UTC),
+    "run",
+    versions={"public.t": 1},
+    merged={"public.t": Bound(1, Lsn(90))},
+    held={"public.t": Bound(1, Lsn(80))},
+)
+
+
+def write(folder: Path, *bounds: int) -> None:
+    """Write a table whose commits reach these bounds; 0 is a commit of another."""
+    for lsn in bounds:
+        reached = [Transaction(EPOCH.app, lsn)] if lsn else []
+        properties = CommitProperties(app_transactions=reached)
+        write_deltalake(folder, ROWS, mode="append", commit_properties=properties)
+
+
+def restore(folder: Path, *bounds: int) -> None:
+    shutil.rmtree(folder)
+    write(folder, *bounds)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """Lend a lake with a table that is as the cut says."""
+    made = Lake(tmp_path / "lake", tmp_path / "state")
+    write(made.locate(T), 40, 80)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("happen", "age", "is_seen_at_once"),
+    [
+        (shutil.rmtree, "its folder is gone, and the newest cut names version 1 of it", True),
+        (lambda f: restore(f, 40), "it is at version 0, and the newest cut names version 1", True),
+        (
+            lambda f: restore(f, 40, 0, 0),
+            "it is merged through 0/28, and the newest cut says 0/50",
+            False,
+        ),
+    ],
+    ids=["deleted", "restored", "restored_and_written_on"],
+)
+def test_a_table_older_than_its_cut_is_not_passed_off_as_streaming(
+    lake: Lake, happen: Callable[[Path], None], age: str, *, is_seen_at_once: bool
+) -> None:
+    assert find_older(lake, CUT, [EPOCH], is_thorough=True) == {}
+    happen(lake.locate(T))
+    older = find_older(lake, CUT, [EPOCH], is_thorough=True)
+    assert older == {"public.t": age}
+    at_once = find_older(lake, CUT, [EPOCH], is_thorough=False)
+    assert at_once == (older if is_seen_at_once else {})
+    progress = _Progress(cut=CUT, older=older)
+    state = _tell_state("public.t", None, progress)
+    assert (state.state, state.reason) == ("halted", age)
+    (problem,) = _list_table_problems(progress)
+    assert (problem["code"], problem["severity"]) == ("table_older", "error")
+
+
+def test_a_table_whose_epoch_is_forgotten_is_compared_by_its_version(lake: Lake) -> None:
+    later = Epoch(2, "7301", Lsn(1))
+    assert find_older(lake, CUT, [later], is_thorough=True) == {}
+    shutil.rmtree(lake.locate(T))
+    assert find_older(lake, CUT, [later], is_thorough=True)
+
+
+def test_a_table_that_went_on_since_the_cut_is_not_older(lake: Lake) -> None:
+    write(lake.locate(T), 120)
+    assert find_older(lake, CUT, [EPOCH], is_thorough=True) == {}
