@@ -27,6 +27,7 @@ from cdc_core.vocabulary import TableName
 from spark_jobs.addition import is_addition
 from spark_jobs.attempts import clear_attempts
 from spark_jobs.changes import id_names
+from spark_jobs.guard import Written, find_damage, is_newer, write_anew
 from spark_jobs.lake import (
     Epoch,
     Lake,
@@ -36,6 +37,7 @@ from spark_jobs.lake import (
     open_table,
     read_losses,
 )
+from spark_jobs.ledger import queue_tables
 from spark_jobs.little_merge import merge_little
 from spark_jobs.lone_reads import LoneReads, setting_apart
 from spark_jobs.losses import count_added, count_losses
@@ -108,12 +110,12 @@ def merge_stretch(
         before = _allow_types(session, path, there, stretch.shape)
     above = None if log is None else log.range.up_to(stretch.upper)
     with setting_apart(session, stretch, above, path) as lone:
-        return _commit(session, path, before, epoch, stretch, lone=lone, began=began)
+        return _commit(session, lake, before, epoch, stretch, lone=lone, began=began)
 
 
 def _commit(
     session: SparkSession,
-    path: Path,
+    lake: Lake,
     before: LogReader,
     epoch: Epoch,
     stretch: Stretch,
@@ -122,6 +124,7 @@ def _commit(
     began: float,
 ) -> Merged:
     assert stretch.shape is not None
+    path = lake.locate(stretch.table)
     counts_for_nothing = stretch.before is None or stretch.truncated_at is not None
     base = None if counts_for_nothing else Base(session, path, before, stretch.shape)
     is_counted = stretch.before is not None and not stretch.has_younger_values
@@ -151,7 +154,7 @@ def _commit(
     is_small = _is_small(before, outcome.arrived)
     is_replaced = counts_for_nothing or stretch.has_younger_values or is_small
     lossy = count_losses(outcome, stretch, _read(base), known)
-    own: OwnCommit | None = None
+    made = before.version() + 1
     reach("before_merge_commit")
     if base is not None and _changes_nothing(stretch, outcome):
         # Such as the end of a backfill: the bound alone moves.
@@ -163,12 +166,11 @@ def _commit(
             deleted = count_rows(path, before)
         inserted = outcome.arrived - updated
     else:
-        with carry_bound(session, epoch, stretch, lossy):
-            _merge(DeltaTable.forPath(session, str(path)), outcome, stretch)
-        own = find_own_commit(path, before, epoch, stretch.upper)
-        inserted, updated, deleted = _read_metrics(own)
+        made, written = _merge_guarded(session, lake, before, epoch, stretch, outcome, lossy)
+        inserted, updated, deleted = written.inserted, written.updated, written.deleted
+        lossy = written.lossy
     reach("after_merge_commit")
-    after = LogReader(path, version=before.version() + 1 if own is None else own.version)
+    after = LogReader(path, version=made)
     rows, seconds = count_rows(path, after), time.monotonic() - began
     return Merged(after.version(), rows, inserted, updated, deleted, lossy, seconds)
 
@@ -304,6 +306,32 @@ def _require_version(path: Path, version: int) -> LogReader:
     return table
 
 
+def _merge_guarded(  # noqa: PLR0917 - What is written, where, and what its commit says.
+    session: SparkSession,
+    lake: Lake,
+    before: LogReader,
+    epoch: Epoch,
+    stretch: Stretch,
+    outcome: Outcome,
+    lossy: Losses,
+) -> tuple[int, Written]:
+    """MERGE, or write the table anew where the counts do not hold; give the version, and counts."""
+    path = lake.locate(stretch.table)
+    with carry_bound(session, epoch, stretch, lossy):
+        _merge(DeltaTable.forPath(session, str(path)), outcome, stretch)
+    own = find_own_commit(path, before, epoch, stretch.upper)
+    inserted, updated, deleted = _read_metrics(own)
+    written = Written(inserted, updated, deleted, lossy)
+    damage = find_damage(arrived=outcome.arrived, inserted=inserted, updated=updated)
+    if damage is None:
+        return own.version, written
+    # Asked for first: a death in between must not hide it.
+    queue_tables(lake, [stretch.table], reason=damage, since=stretch.upper)
+    after = LogReader(path)
+    written = write_anew(session, path, (before, after), epoch, stretch, outcome)
+    return after.version() + 1, written
+
+
 def _merge(table: DeltaTable, outcome: Outcome, stretch: Stretch) -> None:
     assert stretch.shape is not None
     shape, carried = stretch.shape, outcome.carried
@@ -326,9 +354,10 @@ def _merge(table: DeltaTable, outcome: Outcome, stretch: Stretch) -> None:
     merge = table.alias("t").merge(outcome.rows.alias("s"), condition)
     if not known.issuperset(renewed):
         merge = merge.withSchemaEvolution()
-    merge = merge.whenMatchedUpdate("s._present", _quote(renewed))
+    present, is_older = F.col("s._present"), ~is_newer("t", "s")
+    merge = merge.whenMatchedUpdate(present & is_older, _quote(renewed))
     if outcome.departed:
-        merge = merge.whenMatchedDelete()
+        merge = merge.whenMatchedDelete(~present & is_older)
     merge = merge.whenNotMatchedInsert("s._present", _quote(insert(shape, outcome.carried, "s")))
     if stretch.swept:
         merge = merge.whenNotMatchedBySourceDelete(is_swept("t", shape, stretch.swept))

@@ -1,0 +1,96 @@
+"""What a MERGE by key takes for granted of its table, and what is done where it is not so.
+
+Every change that a merge brings is above all that the table has, and the table has one row a key.
+Then each row that arrives is inserted or updates one row: inserted + updated = arrived. A row that
+is kept because its own position is newer is never lawful: only a change that the table was said
+not to have yet can be older than a row of it. Fewer such rows, or more, are damage: another
+writer's, or that of a bound that is wrong. The table is then written anew, one row a key, and a
+backfill of the whole table is asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from deltalake import DeltaTable
+from pyspark.sql import Column as Expression
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+
+from spark_jobs.changes import POSITION
+from spark_jobs.lake import Epoch, Losses
+from spark_jobs.losses import count_losses
+from spark_jobs.outcome import Outcome
+from spark_jobs.rows import apply_rows, match_keys, match_names
+from spark_jobs.shapes import Shape
+from spark_jobs.stretch import Stretch
+from spark_jobs.table_before import Base
+from spark_jobs.table_commits import write_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """How many rows of a table were written in which way, and what values it has lost."""
+
+    inserted: int
+    updated: int
+    deleted: int
+    lossy: Losses
+
+
+def is_newer(own: str, arriving: str) -> Expression:
+    """Whether a row of the table, under an alias, has a newer position than what arrives for it.
+
+    In a struct NULL is the least: a row without a position is older than all.
+    """
+    return _locate(own) > _locate(arriving)
+
+
+def find_damage(*, arrived: int, inserted: int, updated: int) -> str | None:
+    """Say what the counts of a MERGE show to be wrong with its table; None where nothing is."""
+    touched = inserted + updated
+    if touched == arrived:
+        return None
+    cause = "rows with newer positions" if touched < arrived else "several rows of one key"
+    return f"a merge of {arrived} rows wrote {touched}: the table had {cause}"
+
+
+def write_anew(  # noqa: PLR0917 - What is written, where, and what its commit says.
+    session: SparkSession,
+    path: Path,
+    versions: tuple[DeltaTable, DeltaTable],
+    epoch: Epoch,
+    stretch: Stretch,
+    outcome: Outcome,
+) -> Written:
+    """Replace what a MERGE left by the table before it, one row a key, and what is not older.
+
+    `versions` are those before and after the MERGE; the commit extends the latter.
+    Raises: DeltaError if another commit came between; OSError.
+    """
+    assert stretch.shape is not None
+    shape, (before, after) = stretch.shape, versions
+    base = _keep_newest(Base(session, path, before, shape).rows, shape).localCheckpoint()
+    older = [*match_keys(shape), is_newer("t", "s")]
+    rows = outcome.rows.alias("s").join(base.alias("t"), older, "left_anti").localCheckpoint()
+    outcome = replace(outcome, rows=rows)
+    lossy = count_losses(outcome, stretch, base, None)
+    touched = Observation()
+    written = apply_rows(base, rows, shape, outcome.carried, swept=stretch.swept, touched=touched)
+    write_rows(written, path, after, "overwrite", epoch, stretch, lossy)
+    updated, deleted = touched.get["updated"], touched.get["deleted"]
+    return Written(rows.where("_present").count() - updated, updated, deleted, lossy)
+
+
+def _locate(rows: str) -> Expression:
+    return F.struct(*(F.col(f"{rows}._{name}").alias(name) for name in POSITION))
+
+
+def _keep_newest(rows: DataFrame, shape: Shape) -> DataFrame:
+    """One row of each key, that of the newest position."""
+    whole = F.struct(*(F.col(f"`{name}`") for name in rows.columns))
+    position = F.struct(*(F.col(f"_{name}") for name in POSITION))
+    keys = [F.col(f"`{name}`").alias(f"_of{i}") for i, name in enumerate(match_names(shape))]
+    newest = rows.groupBy(*keys).agg(F.max_by(whole, position).alias("_row"))
+    return newest.select("_row.*")
