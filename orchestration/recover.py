@@ -47,8 +47,8 @@ class Recovery:
 def plan_recovery(settings: Settings) -> Recovery:
     """Look at log, slot and server. Changes nothing. Raises: SourceError, StagingError."""
     source, lake = settings.source, Lake.of(settings)
-    diagnosis = diagnose(settings)
-    breaks = list(diagnosis.breaks)
+    diagnosis = diagnose(settings, application_name="walgate recover")
+    breaks = [error.message for error in diagnosis.breaks]
     cut = find_cut(lake)
     if diagnosis.epoch is None and cut is not None and not breaks:
         breaks.append(

@@ -1,7 +1,8 @@
 """What has come between the log and its slot, seen without changing either.
 
 The checks are those of a capture run, each of them instead of the first that fails. The last one
-takes the slot for a moment, to see what the server would send again, and confirms nothing.
+takes the slot for a moment, to see what the server would send again, and confirms nothing. Both
+`walgate recover` and `walgate check` report what is found here.
 """
 
 from __future__ import annotations
@@ -36,11 +37,13 @@ from cdc_core.vocabulary import Lsn
 class Diagnosis:
     """Why capture cannot go on, if it cannot; what the log, the server and the slot are.
 
-    `epoch` is the newest of the log, None where there is no log. A dead slot is one of this log's
-    from which capture can never go on.
+    `breaks` are the errors that a capture would end with; `discontinuities` those of them in which
+    log, server and slot differ, whatever the source is by itself. `epoch` is the newest of the log,
+    None where there is no log. A dead slot is one of this log's from which capture can never go on.
     """
 
-    breaks: tuple[str, ...]
+    breaks: tuple[WalgateError, ...]
+    discontinuities: tuple[WalgateError, ...]
     identity: Identity
     may_replicate: bool
     epoch: Epoch | None = None
@@ -49,7 +52,7 @@ class Diagnosis:
     is_slot_dead: bool = False
 
 
-def diagnose(settings: Settings) -> Diagnosis:
+def diagnose(settings: Settings, *, application_name: str) -> Diagnosis:
     """Compare what the log holds with what the server has. Changes nothing.
 
     Raises: SourceError, also where the slot of this name is nothing that capture reads.
@@ -61,28 +64,30 @@ def diagnose(settings: Settings) -> Diagnosis:
         state, root = settings.state_folder, settings.lake.root
         _note(breaks, lambda: require_log(state, root=root, slot=source.slot))
     with closing(
-        open_connection(source, application_name="walgate recover", answer_s=source.silence_timeout)
+        open_connection(source, application_name=application_name, answer_s=source.silence_timeout)
     ) as connection:
         database = connection.info.dbname
-        identity = read_identity(connection)
         may = may_replicate(connection)
+        # A capture may run: its slot is never ahead of staging, nor staging ahead of the server.
         slot = read_slot(connection, source.slot)
+        staged = None if epoch is None else read_staged_lsn(settings.lake.root, epoch)
+        identity = read_identity(connection)
         if slot is not None:
             require_kind(slot, database=database)
         if epoch is None and not breaks:
-            return Diagnosis((), identity, may, slot=slot)
+            return Diagnosis((), (), identity, may, slot=slot)
+        gone = tuple(breaks)
         _note(breaks, lambda: require_publications(connection, source.publication))
         _note(breaks, lambda: require_usable(slot, name=source.slot, database=database))
     is_lost = slot is not None and (slot.is_lost or slot.confirmed_flush is None)
-    if epoch is None:
-        found = tuple(error.message for error in breaks)
-        return Diagnosis(found, identity, may, slot=slot, is_slot_dead=is_lost)
-    staged = read_staged_lsn(settings.lake.root, epoch)
+    if epoch is None or staged is None:
+        return Diagnosis(tuple(breaks), gone, identity, may, slot=slot, is_slot_dead=is_lost)
     other = _compare(settings, epoch, staged, slot=slot, identity=identity, may=may)
     is_ours = (identity.system_id, source.slot) == (epoch.system_id, epoch.slot)
     is_ahead = slot is not None and (slot.confirmed_flush or 0) > staged
     return Diagnosis(
-        breaks=tuple(error.message for error in breaks + other),
+        breaks=tuple(breaks + other),
+        discontinuities=tuple(other),
         identity=identity,
         may_replicate=may,
         epoch=epoch,

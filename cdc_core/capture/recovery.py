@@ -41,7 +41,7 @@ def begin_recovery(settings: Settings, diagnosis: Diagnosis, number: int) -> Epo
         publication=",".join(settings.source.publication),
         first_lsn=Lsn(0),
         started_at=datetime.now(UTC),
-        reason=f"recovered: {'; '.join(diagnosis.breaks)}",
+        reason=f"recovered: {'; '.join(error.message for error in diagnosis.breaks)}",
     )
     known = diagnosis.epoch
     if known is None or not known.is_pending:

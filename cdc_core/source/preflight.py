@@ -15,7 +15,7 @@ from cdc_core.source.concealment_problems import exclude_columns, find_concealme
 from cdc_core.source.connection import source_errors
 from cdc_core.source.left_out import find_left_out
 from cdc_core.source.partition_problems import find_partition_problems, find_partitions_apart
-from cdc_core.source.problems import Problem, Severity
+from cdc_core.source.problems import Problem, sort_problems
 from cdc_core.source.publication_problems import find_publication_problems, read_publications
 from cdc_core.source.published_tables import read_published_tables
 from cdc_core.source.server_problems import ServerFacts, find_server_problems, read_server
@@ -42,8 +42,7 @@ def find_problems(
             *_find_published(connection, source, server, rules or {}),
             *find_left_out(connection),
         ]
-    order = list(Severity)
-    return sorted(problems, key=lambda problem: order.index(problem.severity))
+    return sort_problems(problems)
 
 
 def _find_published(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -33,3 +34,9 @@ class Problem:
             f"{self.severity} {self.code}: {place}{self.what}, expected {self.expected}, found"
             f" {self.found}; fix: {self.fix}"
         )
+
+
+def sort_problems(problems: Iterable[Problem]) -> list[Problem]:
+    """Errors first, then warnings, then notes; the order among equals is kept."""
+    order = list(Severity)
+    return sorted(problems, key=lambda problem: order.index(problem.severity))

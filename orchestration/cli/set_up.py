@@ -69,9 +69,14 @@ def check(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Answer as JSON.")] = False,
 ) -> int:
-    """Find every problem of the source, each with its fix; exit 1 on an error."""
+    """Find every problem of the source, each with its fix, and whether it continues the log.
+
+    Exits 1 on an error.
+    """
+    from cdc_core.capture.readiness import find_refusals
     from cdc_core.source.connection import LOCK_S, open_connection
     from cdc_core.source.preflight import find_problems
+    from cdc_core.source.problems import sort_problems
 
     settings = context.obj.load_settings()
     source = settings.source
@@ -79,6 +84,7 @@ def check(
         open_connection(source, application_name="walgate check", lock_s=LOCK_S)
     ) as connection:
         problems = find_problems(connection, source, settings.tables)
+    problems = sort_problems([*find_refusals(settings, problems), *problems])
     if as_json:
         answer = {"version": ANSWER_VERSION, "problems": [asdict(p) for p in problems]}
         typer.echo(json.dumps(answer, indent=2))
