@@ -24,6 +24,7 @@ from cdc_core.capture.run import run_capture
 from cdc_core.settings import Settings, load_settings
 from cdc_core.source import marks
 from cdc_core.source.connection import open_connection
+from cdc_core.source.primary import History
 from cdc_core.spooled import Chunk
 from cdc_core.staging.tail import read_marks
 from cdc_core.vocabulary import Lsn, Position, TableName
@@ -182,9 +183,9 @@ def test_a_commit_of_a_transaction_younger_than_the_begin_is_waited_for(
     looks: list[str] = []
     begun: list[int] = []
 
-    def emit(connection: psycopg.Connection, detail: str) -> None:
+    def emit(connection: psycopg.Connection, detail: str, *, on: History | None = None) -> None:
         if '"step": "begin"' not in detail or held.thread.ident is not None:
-            _EMIT(connection, detail)
+            _EMIT(connection, detail, on=on)
             return
         with connection.transaction():
             taken = connection.execute("select pg_current_xact_id()::text::int").fetchone()
