@@ -18,7 +18,7 @@ DEVIATIONS: dict[Play, int] = {
     worlds.play_small_merges: 2,
 }
 # Of the first of them; soak has them anywhere.
-WITHIN = 10
+WITHIN = 7
 SEEDS: dict[Play, int] = {
     worlds.play_backfill: 6_000,
     worlds.play_recovered: 1_000,
