@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
@@ -153,6 +153,7 @@ class Column:
     catalog_xid: int | None = field(default=None, compare=False)
 
 
+_COLUMN = tuple(field.name for field in fields(Column))
 _VERSIONED = tuple(field.name for field in fields(Column) if field.compare)
 
 
@@ -201,7 +202,9 @@ class Relation:
             "schema": self.table.schema,
             "name": self.table.name,
             "identity": str(self.identity),
-            "columns": [asdict(column) for column in self.columns],
+            "columns": [
+                {field: getattr(column, field) for field in _COLUMN} for column in self.columns
+            ],
             "published": self.published,
             "storage": self.storage,
             "rewritten": self.rewritten,

@@ -7,11 +7,14 @@ expressions, which keep such texts, are then the way.
 
 from __future__ import annotations
 
+import binascii
 from collections.abc import Callable
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+_INT32 = 4
 _BYTES_FORM = r"\A\\x([0-9a-f]{2})*\z"
 
 # May raise ArrowInvalid instead of giving None.
@@ -87,8 +90,16 @@ def as_bytes(texts: pa.StringArray) -> pa.Array | None:
     """Bytes in the hex form of the server."""
     if not _is_true_of_all(pc.match_substring_regex(texts, _BYTES_FORM)):
         return None
-    values = [None if text is None else bytes.fromhex(text[2:]) for text in texts.to_pylist()]
-    return pa.array(values, pa.binary())
+    # All digits in one piece: a Python object for each value would take ten times the memory.
+    digits = pc.utf8_slice_codeunits(texts, 2).fill_null("")
+    _, offsets, held = digits.buffers()
+    places = np.frombuffer(offsets, np.int32, len(digits) + 1, digits.offset * _INT32)
+    content = b"" if held is None else binascii.unhexlify(held[places[0] : places[-1]])
+    ends = (places - places[0]) // 2
+    values = pa.Array.from_buffers(
+        pa.binary(), len(texts), [None, pa.py_buffer(ends), pa.py_buffer(content)]
+    )
+    return pc.if_else(texts.is_valid(), values, pa.scalar(None, pa.binary()))
 
 
 def _is_true_of_all(found: pa.BooleanArray) -> bool:

@@ -10,11 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from spark_jobs.decoded_size import bound_size
 from spark_jobs.lake import Bound
 from spark_jobs.log_entries import ROW_COLUMNS, is_inside, may_hold_table, naming
 from spark_jobs.log_files import LogRange
 
 _COLUMNS = [*ROW_COLUMNS, "unchanged", "old_values"]
+# Read as dictionaries: few values.
+_CODED = ["table", "op"]
 # What is held at once, as it is in memory.
 _MOST_BYTES = 64 << 20
 # Files of this size together are read once for all tables: each takes 2 ms to open.
@@ -59,14 +62,14 @@ def _read(files: Iterable[Path], table: str | None) -> pa.Table | None:
     size = 0
     read: list[pa.Table] = []
     for path in files:
-        with naming(path), pq.ParquetFile(path, read_dictionary=["table", "op"]) as file:
+        with naming(path), pq.ParquetFile(path, read_dictionary=_CODED) as file:
             groups = [file.metadata.row_group(index) for index in range(file.num_row_groups)]
             wanted = [
                 index
                 for index, group in enumerate(groups)
                 if table is None or may_hold_table(group, table)
             ]
-            size += sum(groups[index].total_byte_size for index in wanted)
+            size += sum(bound_size(groups[index], _COLUMNS, coded=_CODED) for index in wanted)
             if size > _MOST_BYTES:
                 return None
             read.append(file.read_row_groups(wanted, columns=_COLUMNS, use_threads=False))

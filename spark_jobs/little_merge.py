@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 
 from cdc_core.crash_points import reach
 from spark_jobs.changes import ROW_OPERATIONS
+from spark_jobs.decoded_size import bound_size, count_decoded, list_coded
 from spark_jobs.lake import Epoch, read_losses
 from spark_jobs.little_fold import LittleOutcome, fold_little
 from spark_jobs.little_log import LittleLog
@@ -92,12 +93,18 @@ def _read_rows(path: Path, table: DeltaTable, schema: pa.Schema) -> pa.Table | N
     size = 0
     read = [schema.empty_table()]
     for name in names:
-        with pq.ParquetFile(path / name) as file:
-            groups = (file.metadata.row_group(i) for i in range(file.num_row_groups))
-            size += sum(group.total_byte_size for group in groups)
-            if size > _MOST_BYTES or {*file.schema_arrow.names} != {*schema.names}:
-                return None
-            read.append(file.read(use_threads=False).select(schema.names).cast(schema))
+        metadata = pq.read_metadata(path / name)
+        coded = list_coded(metadata)
+        groups = map(metadata.row_group, range(metadata.num_row_groups))
+        size += sum(bound_size(group, schema.names, coded=coded) for group in groups)
+        if size > _MOST_BYTES or {*metadata.schema.to_arrow_schema().names} != {*schema.names}:
+            return None
+        with pq.ParquetFile(path / name, metadata=metadata, read_dictionary=coded) as file:
+            rows = file.read(use_threads=False).select(schema.names)
+        size += count_decoded(rows, coded)
+        if size > _MOST_BYTES:
+            return None
+        read.append(rows.cast(schema))
     return pa.concat_tables(read)
 
 

@@ -20,12 +20,15 @@ from pyspark.sql import functions as F
 
 from cdc_core.vocabulary import Lsn, Position
 from spark_jobs.changes import POSITION
+from spark_jobs.decoded_size import bound_size
 from spark_jobs.lake import Bound
 from spark_jobs.log_entries import is_inside, naming
 
 _UNIX_START = datetime(1970, 1, 1, tzinfo=UTC)
 _OF = ("table", "relation_version", "op")
 _COLUMNS = [*_OF, *POSITION, "end_lsn", "committed_at", "unchanged", "old_values"]
+# Read as dictionaries: few values.
+_CODED = ["table", "op"]
 # Row groups of one file are read together up to this size.
 _MOST_BYTES = 64 << 20
 
@@ -94,17 +97,11 @@ def survey_files(files: Iterable[Path], low: Bound | None, high: Bound) -> list[
 
 
 def _read_entries(file: Path) -> Iterator[pa.Table]:
-    with pq.ParquetFile(file, read_dictionary=["table", "op"]) as log:
+    with pq.ParquetFile(file, read_dictionary=_CODED) as log:
         groups: list[int] = []
         size = 0
         for index in range(log.num_row_groups):
-            group = log.metadata.row_group(index)
-            columns = (group.column(i) for i in range(group.num_columns))
-            own = sum(
-                column.total_uncompressed_size
-                for column in columns
-                if column.path_in_schema.partition(".")[0] in _COLUMNS
-            )
+            own = bound_size(log.metadata.row_group(index), _COLUMNS, coded=_CODED)
             if groups and size + own > _MOST_BYTES:
                 yield log.read_row_groups(groups, columns=_COLUMNS, use_threads=False)
                 groups, size = [], 0
