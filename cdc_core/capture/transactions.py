@@ -128,26 +128,26 @@ class Collector:
         taken whole before anything follows. Raises: ProtocolError, WrongServer.
         """
         waiting = self._frames
-        append, most = waiting.append, BLOCK_BYTES
+        append, room = waiting.append, BLOCK_BYTES - self._waiting_size
         size = 0
         for index in range(start, len(frames)):
             frame = frames[index]
             length = len(frame)
             if length > HEADER_SIZE and frame[HEADER_SIZE] in ROW_KINDS and frame[0] == XLOG_DATA:
-                if size + length > most:
-                    # A row near 1 GiB fits into a block alone, and behind no other.
+                if size + length > room:
+                    # A row near 1 GiB fits into a block alone: before and behind no other.
                     self._count(size)
                     self._cut_block()
-                    size = 0
+                    size, room = 0, BLOCK_BYTES
                 append(frame)
                 size += length
                 continue
             if length and frame[0] == KEEPALIVE:
                 continue
-            if size:
-                self._count(size)
-                size = 0
+            self._count(size)
+            size = 0
             self._receive(frame)
+            room = BLOCK_BYTES - self._waiting_size
             if self.spool_ended is not None:
                 return index + 1
         self._count(size)

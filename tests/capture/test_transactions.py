@@ -132,6 +132,29 @@ def test_a_row_as_large_as_a_block_may_be_is_decoded_alone(
     assert (collector.size, collector.rows) == (0, 0)
 
 
+@pytest.mark.parametrize("order", [[5000, 50], [50, 5000], [5000, 5000]])
+def test_a_large_row_is_decoded_alone_beside_rows_of_other_transactions(
+    order: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All come in one read: each block is that of one transaction."""
+    monkeypatch.setattr("cdc_core.capture.transactions.BLOCK_BYTES", 1000)
+    monkeypatch.setattr(
+        "cdc_core.protocol.tuples._MAX_BYTES", len(encoding.insert(11, ["1", "x" * 5000]))
+    )
+    collector = Collector(staged=Lsn(0), expected=[], complete=complete)
+    frames = [announcement(11)]
+    for at, length in enumerate(order, 1):
+        frames.insert(-1 if at == 1 else len(frames), encoding.begin(1000 * at, TIME_US, 7))
+        frames.append(encoding.insert(11, ["1", "x" * length]))
+        frames.append(encoding.commit(1000 * at, 1000 * at + 48, TIME_US))
+    assert collector.feed(frames) == len(frames)
+    batch = collector.take()
+    assert batch is not None
+    values = batch.to_table(1).sort_by("commit_lsn").column("values").to_pylist()
+    assert [len(row[1]) for row in values] == order
+    assert (collector.size, collector.rows) == (0, 0)
+
+
 # How many frames come next, and what is done then; from the start again where it ends.
 plans = st.lists(
     st.tuples(st.integers(1, 12), st.sampled_from(["take", "spool", "nothing"])),
