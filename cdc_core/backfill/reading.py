@@ -1,7 +1,8 @@
 """Reading the ranges of a backfill: each under a lock, into the spool, then its watermark.
 
-The watermark is written while the lock is held, so that no ALTER and no TRUNCATE can come between
-the rows and it. Several threads read at a time, each on a connection of its own.
+The watermark is written by the transaction that holds the lock, so that no ALTER and no TRUNCATE
+can come between the rows and it, and none is written once the lock is lost. Several threads read at
+a time, each on a connection of its own.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from cdc_core.backfill.chunk_size import AIM_S, ChunkSize
 from cdc_core.backfill.openings import Openings
 from cdc_core.backfill.plan import Plan, Range
 from cdc_core.backfill.sharing import Sharing
-from cdc_core.backfill.steps import Step, Watermark
+from cdc_core.backfill.steps import Step, Watermark, format_step
 from cdc_core.backfill.visibility import Snapshot
 from cdc_core.crash_points import reach
 from cdc_core.errors import ConfigurationError
 from cdc_core.protocol.concealment import Conceal, Concealment, Treatment
 from cdc_core.settings import SourceSettings
 from cdc_core.source.chunks import ChunkReader, OpenRead, join_rows
-from cdc_core.source.primary import FindHistory, History
+from cdc_core.source.primary import FindHistory
 from cdc_core.spooled import WHOLE, Chunk, Scope
 from cdc_core.staging.chunks import ChunkFolder
 from cdc_core.vocabulary import Relation, TableName
@@ -99,7 +100,6 @@ class Reading:
         backfill: str,
         size: ChunkSize,
         sharing: Sharing,
-        emit: Callable[[Step, History], None],
     ) -> None:
         """Nothing is read yet."""
         self._wanted = wanted
@@ -108,7 +108,6 @@ class Reading:
         self._backfill = backfill
         self._size = size
         self._sharing = sharing
-        self._emit = emit
         self._lock = threading.Lock()
         self._openings = Openings()
         self._idle: list[ChunkReader] = []
@@ -149,8 +148,9 @@ class Reading:
                 if chosen is not None:
                     chosen = self._store(chosen, opened, memory, began)
                     reach("after_chunk_stored")
-                    self._emit_watermark(chosen, opened, memory)
-                    reach("after_watermark")
+                    reader.emit(format_step(self._make_watermark(chosen, opened, memory)))
+            if chosen is not None:
+                reach("after_watermark")
         except BaseException:
             reader.close()
             if chosen is not None:
@@ -271,8 +271,8 @@ class Reading:
             self._size.learn(len(values), size=values.nbytes, seconds=seconds)
         return chosen
 
-    def _emit_watermark(self, chosen: Range, opened: OpenRead, memory: str) -> None:
-        watermark = Watermark(
+    def _make_watermark(self, chosen: Range, opened: OpenRead, memory: str) -> Watermark:
+        return Watermark(
             self._backfill,
             memory,
             chosen.number,
@@ -280,8 +280,6 @@ class Reading:
             Snapshot.parse(opened.snapshot),
             self._openings.find_oldest(),
         )
-        # Into the WAL of the very server that the rows were read from.
-        self._emit(watermark, opened.history)
 
 
 def open_reader(wanted: Wanted) -> ChunkReader:
@@ -309,14 +307,18 @@ def resolve(wanted: Wanted) -> Resolved:
 
 
 @contextmanager
-def hold_relation(wanted: Wanted) -> Iterator[Relation]:
-    """Keep the table as it is while a block runs. Raises: SourceError, ConfigurationError."""
+def hold_relation(wanted: Wanted) -> Iterator[tuple[Relation, Callable[[Step], None]]]:
+    """Keep the table as it is while a block runs; the relation, and what writes a step at its end.
+
+    Raises: SourceError, ConfigurationError.
+    """
     reader = open_reader(replace(wanted, scope=WHOLE))
     try:
         with reader.lock():
             relation = reader.look().relation
             concealment = wanted.conceal(relation)
-            yield concealment.conceal_relation(relation) if concealment else relation
+            held = concealment.conceal_relation(relation) if concealment else relation
+            yield held, lambda step: reader.emit(format_step(step))
     finally:
         reader.close()
 

@@ -27,7 +27,6 @@ from cdc_core.backfill.visibility import Snapshot
 from cdc_core.crash_points import reach
 from cdc_core.errors import Retry, WalgateError
 from cdc_core.settings import LakeSettings
-from cdc_core.source.primary import History
 from cdc_core.source.steps import StepConnection
 from cdc_core.spooled import Sweeping
 from cdc_core.staging.backfills import StagedChunk
@@ -126,7 +125,6 @@ class Session:
             backfill=self._backfill,
             size=self._size,
             sharing=self._sharing,
-            emit=self._emit,
         )
         self._reading = reading
         try:
@@ -149,14 +147,14 @@ class Session:
             self._told.require_wanted()
             self._swept = None
             try:
-                with hold_relation(self._wanted) as relation:
+                with hold_relation(self._wanted) as (relation, emit):
                     if self._reading is not None:
                         self._reading.require_values_kept(relation)
                     # A capture that has begun meanwhile has emptied the spool.
                     sweeping = Sweeping(relation, start, self._wanted.scope)
                     self._folder.store_sweep(sweeping, backfill=self._backfill)
                     reach("before_sweep")
-                    self._emit(Sweep(self._backfill))
+                    emit(Sweep(self._backfill))
                 reach("after_sweep")
                 self._await(lambda: "capture to stage the sweep" if self._swept is None else None)
             except WalgateError as error:
@@ -288,8 +286,8 @@ class Session:
         if time.monotonic() - self._said_at >= _SIGN_OF_LIFE_S:
             self._emit(Alive(self._backfill, self._memory.id))
 
-    def _emit(self, step: Step, on: History | None = None) -> None:
-        self._steps.emit(format_step(step), on=on)
+    def _emit(self, step: Step) -> None:
+        self._steps.emit(format_step(step))
         self._said_at = time.monotonic()
 
 

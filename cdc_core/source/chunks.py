@@ -21,6 +21,7 @@ from cdc_core.layout import DECODED_SCHEMA
 from cdc_core.protocol.copied import parse_copied
 from cdc_core.protocol.messages import AnnouncedColumn, Announcement
 from cdc_core.settings import SourceSettings
+from cdc_core.source import marks
 from cdc_core.source.catalog import complete_relation
 from cdc_core.source.connection import source_errors
 from cdc_core.source.copying import copy_out, widen_buffer
@@ -46,18 +47,30 @@ from cdc_core.spooled import WHOLE, Key, Scope
 from cdc_core.vocabulary import Relation, ReplicaIdentity, TableName
 
 _LIST = DECODED_SCHEMA.field("values").type
-# An index is scanned, by one process; whoever waits behind our lock request waits no longer than
-# this.
-_SETTINGS = sql.SQL("; ").join(
-    sql.SQL("set {} = {}").format(sql.Identifier(name), sql.Literal(value))
-    for name, value in {
-        "lock_timeout": "5s",
-        "statement_timeout": "10min",
-        "max_parallel_workers_per_gather": "0",
-        "jit": "off",
-        "row_security": "off",
-    }.items()
-)
+# The server ends a statement that takes longer. Only after that is a connection given up on which
+# nothing arrives: before its first row, a statement may read for long.
+_STATEMENT_S = 600.0
+# Between two statements a worker writes some MB to the spool. One that was stopped gives back its
+# lock and its snapshot after this, and so does one whose host takes no more of what is sent.
+_IDLE_S = 60.0
+
+
+def _choose_settings() -> sql.Composed:
+    """An index is scanned, by one process; other sessions wait behind our lock for 5 s at most."""
+    return sql.SQL("; ").join(
+        sql.SQL("set {} = {}").format(sql.Identifier(name), sql.Literal(value))
+        for name, value in {
+            "lock_timeout": "5s",
+            "statement_timeout": f"{_STATEMENT_S:g}s",
+            "idle_in_transaction_session_timeout": f"{_IDLE_S:g}s",
+            "tcp_user_timeout": f"{_IDLE_S:g}s",
+            "max_parallel_workers_per_gather": "0",
+            "jit": "off",
+            "row_security": "off",
+        }.items()
+    )
+
+
 # The planner takes a range of a key to hold what its first column says, and may read and sort the
 # whole table for each chunk. With a condition, an index of that may be the better way.
 _IN_ORDER = "set enable_sort = off; set enable_incremental_sort = off"
@@ -85,6 +98,7 @@ class OpenRead:
     _connection: psycopg.Connection
     _published: PublishedTable
     _scope: Scope
+    _answer_s: float
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -163,7 +177,9 @@ class OpenRead:
             pieces.append(_parse_rows(data, len(columns), self.relation.table))
 
         with source_errors(f"read {self.relation.table}"):
-            is_whole = copy_out(self._connection, query, take, most_bytes=most_bytes)
+            is_whole = copy_out(
+                self._connection, query, take, most_bytes=most_bytes, answer_s=self._answer_s
+            )
         return pa.chunked_array(pieces, _LIST), is_whole
 
     def _bound(self, low: Key | None, high: Key | None) -> list[sql.Composable]:
@@ -189,11 +205,14 @@ class ChunkReader:
         self._source = source
         self._scope = scope
         self._find_history = find_history
-        self._connection = open_primary(source, find_history, application_name="walgate backfill")
+        self._answer_s = _STATEMENT_S + source.silence_timeout
+        self._connection = open_primary(
+            source, find_history, application_name="walgate backfill", answer_s=self._answer_s
+        )
         try:
             with source_errors(f"read {table}"):
                 # To look at the catalog takes locks too.
-                self._connection.execute(_SETTINGS)
+                self._connection.execute(_choose_settings())
                 widen_buffer(self._connection)
             self._published = _find_published(self._connection, source, table)
             if scope.where is None and self._published.row_filter is None:
@@ -213,6 +232,14 @@ class ChunkReader:
             with source_errors(f"lock {table.table}"):
                 self._connection.execute(lock)
             yield
+
+    def emit(self, message: str) -> None:
+        """Write a message that enters the WAL as the block that holds the lock ends.
+
+        Its commit record precedes the release of the lock. A session that was ended, with its lock,
+        writes nothing. Raises: SourceError.
+        """
+        marks.emit_mark(self._connection, message)
 
     def look(self) -> OpenRead:
         """Take the snapshot of the transaction that holds the lock. Raises: SourceError."""
@@ -242,7 +269,9 @@ class ChunkReader:
                 fix="give it a primary key",
                 retry=Retry.AFTER_FIX,
             )
-        return OpenRead(relation, snapshot, history, self._connection, published, self._scope)
+        return OpenRead(
+            relation, snapshot, history, self._connection, published, self._scope, self._answer_s
+        )
 
     def resolve_scope(self, opened: OpenRead) -> Scope:
         """The part that is read, checked, its bounds as the server writes them.

@@ -40,11 +40,13 @@ def copy_out(
     take: Callable[[memoryview], None],
     *,
     most_bytes: int | None = None,
+    answer_s: float | None = None,
 ) -> bool:
     """Give what a COPY inside an open transaction sends, some whole rows at a time.
 
     Say whether that was all of it. Where it is more than so many bytes, the row at which that was
-    passed is the last. What is cut off leaves lock and snapshot as they are. Raises: psycopg.Error.
+    passed is the last. What is cut off leaves lock and snapshot as they are. A connection on which
+    nothing arrives for `answer_s` is closed. Raises: psycopg.Error.
     """
     rows, held, taken = io.BytesIO(), 0, 0
     is_whole = False
@@ -71,22 +73,29 @@ def copy_out(
                     rows.seek(0)
                     held, enough = 0, min(_PIECE_BYTES, most - taken)
             elif size == 0:
-                select.select([pgconn.socket], [], [])
-                pgconn.consume_input()
+                _await_bytes(pgconn, answer_s)
             else:
                 break
-        _finish(pgconn)
+        _finish(pgconn, answer_s)
         take(rows.getbuffer()[:held])
         is_whole = True
     return is_whole
 
 
-def _finish(pgconn: pq.abc.PGconn) -> None:
+def _await_bytes(pgconn: pq.abc.PGconn, answer_s: float | None) -> None:
+    """Take in what arrives. Raises: psycopg.OperationalError if nothing does in time."""
+    if not select.select([pgconn.socket], [], [], answer_s)[0]:
+        # What would end the statement in good order waits for the same answer.
+        pgconn.finish()
+        raise psycopg.OperationalError(f"no answer for {answer_s:g} s")
+    pgconn.consume_input()
+
+
+def _finish(pgconn: pq.abc.PGconn, answer_s: float | None) -> None:
     """Take the statement's result. Raises: psycopg.Error."""
     while True:
         while pgconn.is_busy():
-            select.select([pgconn.socket], [], [])
-            pgconn.consume_input()
+            _await_bytes(pgconn, answer_s)
         result = pgconn.get_result()
         if result is None:
             return

@@ -112,6 +112,10 @@ def publish(connection: psycopg.Connection, plan: Publishing) -> bool:
     """Run the plan; False where the role may not. Raises: SourceError."""
     try:
         with source_errors("publish the tables"), connection.transaction():
+            # Writers wait behind the lock: one who was stopped while holding it loses it.
+            connection.execute(
+                f"SET LOCAL idle_in_transaction_session_timeout = '{LOCK_TIMEOUT_S}s'"
+            )
             for statement in plan.statements:
                 connection.execute(statement)
     except SourceError as error:

@@ -37,7 +37,10 @@ _CANCEL_S = 10.0
 _SETTINGS = {
     "lock_timeout": "5s",
     "statement_timeout": "30min",
-    "idle_in_transaction_session_timeout": "0",
+    # Spark may fold for long between two statements; a process that was stopped keeps lock and
+    # snapshot no longer than this.
+    "idle_in_transaction_session_timeout": "2h",
+    "tcp_user_timeout": "2min",
     "max_parallel_workers_per_gather": "0",
     "jit": "off",
     "row_security": "off",

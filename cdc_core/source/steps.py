@@ -8,7 +8,7 @@ import psycopg
 
 from cdc_core.settings import SourceSettings
 from cdc_core.source import chunks, marks
-from cdc_core.source.primary import FindHistory, History, open_primary
+from cdc_core.source.primary import FindHistory, open_primary
 from cdc_core.vocabulary import TableName
 
 
@@ -22,13 +22,10 @@ class StepConnection:
         self._lock = threading.Lock()
         self._connection: psycopg.Connection | None = None
 
-    def emit(self, message: str, *, on: History | None = None) -> None:
-        """Write a step that the stream will carry at its place. Raises: SourceError.
-
-        `on` is the history by which the step's rows were read; it must be this connection's too.
-        """
+    def emit(self, message: str) -> None:
+        """Write a step that the stream will carry at its place. Raises: SourceError."""
         with self._lock:
-            marks.emit_mark(self._connect(), message, on=on)
+            marks.emit_mark(self._connect(), message)
 
     def read_snapshot(self) -> str:
         """Which transactions are seen now, in Postgres' text form. Raises: SourceError."""

@@ -134,7 +134,7 @@ def test_a_reader_that_another_history_came_to_is_refused_in_its_own_transaction
             reader.look()
 
 
-def test_a_watermark_enters_only_the_history_that_its_rows_were_read_from(pair: Pair) -> None:
+def test_a_mark_enters_only_the_history_that_it_is_for(pair: Pair) -> None:
     with psycopg.connect(pair.database.dsn, autocommit=True) as connection:
         here = read_history(connection)
 

@@ -145,7 +145,9 @@ class Server:
         return self.lsn
 
     def end(self, transaction: Transaction) -> None:
-        """Take a transaction off the list of those in progress, and its locks from it."""
+        """Take a transaction off the list of those in progress, and its locks from it, once."""
+        if transaction not in self._open:
+            return
         if transaction.xid is not None:
             self.running.discard(transaction.xid)
             self._completed = max(self._completed, transaction.xid)

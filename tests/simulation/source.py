@@ -26,9 +26,8 @@ _VALUES = DECODED_SCHEMA.field("values").type
 class SimulatedSteps:
     """The connection of a backfill that writes its steps."""
 
-    def emit(self, message: str, *, on: History | None = None) -> None:
-        """Write a step: a transaction of its own, on the server of a history."""
-        assert on in {None, _show_history()}
+    def emit(self, message: str) -> None:
+        """Write a step: a transaction of its own."""
         now, server = World.now, World.now.server
         name = str(json.loads(message)["step"])
         now.scheduler.pause(f"{name} takes an xid")
@@ -123,9 +122,24 @@ class SimulatedReader:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the table as it is."""
-        with World.now.server.locked(self._table, self._session):
-            yield
+        """Hold the table as it is, in one transaction; what it writes is committed at the end."""
+        now, server = World.now, World.now.server
+        with server.locked(self._table, self._session):
+            self._open = server.begin(self._session)
+            try:
+                yield
+                if self._open.xid is not None:
+                    now.scheduler.pause("what the reader wrote is committed")
+                    server.record_commit(self._open)
+            finally:
+                server.end(self._open)
+                now.touch()
+
+    def emit(self, message: str) -> None:
+        """Write a step in the transaction that holds the lock."""
+        now = World.now
+        now.scheduler.pause(f"{json.loads(message)['step']} takes an xid")
+        now.server.write(self._open, Change("message", message=message))
 
     def look(self) -> SimulatedRead:
         """Take a snapshot."""
