@@ -57,7 +57,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
 def small(spark: SparkSession, tmp_path: Path) -> Iterator[SmallLake]:
     made = SmallLake(spark, tmp_path)
     yield made
-    assert not [*made.lake.root.glob("tables/**/_typed")], "nothing is left behind"
+    assert not [*made.lake.root.glob("tables/**/_attempt-*")], "nothing is left behind"
 
 
 def test_a_table_typed_by_arrow_is_the_one_that_spark_would_write(
@@ -156,7 +156,7 @@ def test_what_is_not_plain_is_left_to_spark(small: SmallLake, told: Told, what: 
 
 def test_what_a_process_that_died_left_is_in_no_table(small: SmallLake, told: Told) -> None:
     small.merge([read(T, "1", "a")])
-    left = small.lake.locate(T.table) / "_typed"
+    left = small.lake.locate(T.table) / "_attempt-of-another"
     left.mkdir()
     (left / "part-0.parquet").write_bytes(b"half")
     small.merge([read(T, "2", "b")])
@@ -287,7 +287,7 @@ def test_files_far_from_the_keys_are_not_opened(
 
     monkeypatch.setattr(pq, "read_table", tell)
     small.merge([read(T, "4", "b"), read(T, "9", "b")])
-    assert [path for path in opened if "_typed" not in path] == []
+    assert [path for path in opened if "_attempt-" not in path] == []
     small.merge([read(T, "8", "c")])
-    assert len([path for path in opened if "_typed" not in path]) == 1
+    assert len([path for path in opened if "_attempt-" not in path]) == 1
     assert told.moved == 3
