@@ -153,7 +153,7 @@ class Column:
     catalog_xid: int | None = field(default=None, compare=False)
 
 
-_COLUMN = tuple(field.name for field in fields(Column))
+_COLUMN_FIELDS = tuple(field.name for field in fields(Column))
 _VERSIONED = tuple(field.name for field in fields(Column) if field.compare)
 
 
@@ -203,7 +203,8 @@ class Relation:
             "name": self.table.name,
             "identity": str(self.identity),
             "columns": [
-                {field: getattr(column, field) for field in _COLUMN} for column in self.columns
+                {field: getattr(column, field) for field in _COLUMN_FIELDS}
+                for column in self.columns
             ],
             "published": self.published,
             "storage": self.storage,

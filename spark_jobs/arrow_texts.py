@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_INT32 = 4
+# Bytes of an offset into a column of texts.
+_OFFSET = 4
 _BYTES_FORM = r"\A\\x([0-9a-f]{2})*\z"
 
 # May raise ArrowInvalid instead of giving None.
@@ -93,7 +94,7 @@ def as_bytes(texts: pa.StringArray) -> pa.Array | None:
     # All digits in one piece: a Python object for each value would take ten times the memory.
     digits = pc.utf8_slice_codeunits(texts, 2).fill_null("")
     _, offsets, held = digits.buffers()
-    places = np.frombuffer(offsets, np.int32, len(digits) + 1, digits.offset * _INT32)
+    places = np.frombuffer(offsets, np.int32, len(digits) + 1, digits.offset * _OFFSET)
     content = b"" if held is None else binascii.unhexlify(held[places[0] : places[-1]])
     ends = (places - places[0]) // 2
     values = pa.Array.from_buffers(

@@ -1,4 +1,4 @@
-"""How large what a Parquet file holds is once it is decoded: a bound from its footer alone.
+"""How many bytes the columns of a Parquet file take in memory: a bound from its footer alone.
 
 A row group's own size is that of its encoded values. A column with a dictionary has each distinct
 value once, and runs of one value take a few bytes, so that decoded rows may be a thousand times as
@@ -46,7 +46,7 @@ def list_coded(metadata: pq.FileMetaData) -> list[str]:
 
 
 def count_decoded(rows: pa.Table, names: Collection[str]) -> int:
-    """The bytes that columns which were read as dictionaries take once each value is in full."""
+    """The bytes that columns take, read as dictionaries, once each row has its value in full."""
     return sum(
         pc.sum(pc.binary_length(chunk.dictionary).take(chunk.indices), min_count=0).as_py()
         + _OFFSET * len(chunk)
@@ -65,7 +65,7 @@ def _bound_column(column: pq.ColumnChunkMetaData, *, is_coded: bool) -> int:
     size = int(column.total_uncompressed_size + column.num_values * _OFFSET)
     if is_coded or not column.has_dictionary_page:
         return size
-    # Each value may be the largest, which is within the dictionary.
+    # Any value may be as large as the whole dictionary.
     known = column.statistics
     nulls = known.null_count if known is not None and known.has_null_count else 0
     return size + int((column.num_values - nulls) * column.total_uncompressed_size)

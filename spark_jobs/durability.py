@@ -27,7 +27,8 @@ _UUID_CHARACTERS = 20
 def sync_commits(table: Path, *, above: int, through: int) -> None:
     """Force to the disk what the commits of a Delta table between two versions have brought.
 
-    Raises: MergeError if the storage fails to; what the next fsync says then is not to be believed.
+    Raises: MergeError if the storage fails to. A second fsync then proves nothing: Linux reports an
+    error once.
     """
     log = table / "_delta_log"
     try:
@@ -35,7 +36,7 @@ def sync_commits(table: Path, *, above: int, through: int) -> None:
         for folder in (table, log):
             _sync_file(folder)
         if above < 0:
-            # Whoever made the table made the folders above it.
+            # The process that made the table may have made the folders above it.
             for folder in table.parents[:3]:
                 _sync_file(folder)
     except OSError as exc:

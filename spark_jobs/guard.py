@@ -1,11 +1,10 @@
 """What a MERGE by key takes for granted of its table, and what is done where it is not so.
 
-Every change that a merge brings is above all that the table has, and the table has one row a key.
-Then each row that arrives is inserted or updates one row: inserted + updated = arrived. A row that
-is kept because its own position is newer is never lawful: only a change that the table was said
-not to have yet can be older than a row of it. Fewer such rows, or more, are damage: another
-writer's, or that of a bound that is wrong. The table is then written anew, one row a key, and a
-backfill of the whole table is asked for.
+A merge takes two things for granted: each change that it brings is above the table's bound, and the
+table has one row for each key. If both hold, each row that arrives is inserted or updates one row,
+so that inserted + updated = arrived. Fewer rows mean that the table kept rows with newer positions;
+more mean that a key has several rows. Another writer, or a bound that is wrong, has done either.
+The merge then writes the whole table again with one row for each key, and queues a backfill of it.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def find_damage(*, arrived: int, inserted: int, updated: int) -> str | None:
     return f"a merge of {arrived} rows wrote {touched}: the table had {cause}"
 
 
-def write_anew(  # noqa: PLR0917 - What is written, where, and what its commit says.
+def rewrite_table(  # noqa: PLR0917 - What is written, where, and what its commit says.
     session: SparkSession,
     path: Path,
     versions: tuple[DeltaTable, DeltaTable],
@@ -64,9 +63,10 @@ def write_anew(  # noqa: PLR0917 - What is written, where, and what its commit s
     stretch: Stretch,
     outcome: Outcome,
 ) -> Written:
-    """Replace what a MERGE left by the table before it, one row a key, and what is not older.
+    """Overwrite what a MERGE left: the table before it, one row for each key, with its changes.
 
-    `versions` are those before and after the MERGE; the commit extends the latter.
+    A change that is older than the row of its key is left out. `versions` are those before and
+    after the MERGE; the commit extends the latter.
     Raises: DeltaError if another commit came between; OSError.
     """
     assert stretch.shape is not None

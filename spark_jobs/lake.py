@@ -160,7 +160,7 @@ def count_rows(folder: Path, table: DeltaTable) -> int:
     entries = 0
     for file in files:
         known = file["num_records"]
-        if known is None:  # Whoever wrote it collected no statistics.
+        if known is None:  # Its writer collected no statistics.
             known = pq.read_metadata(folder / unquote(file["path"])).num_rows
         entries += known
     for batch in pa.RecordBatchReader.from_stream(table.deletion_vectors()):

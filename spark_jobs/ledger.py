@@ -58,7 +58,7 @@ STATES_SCHEMA = pa.schema(
 )
 
 
-# Of those that write at once, one is not refused.
+# Where several processes append at once, the commit of one of them succeeds.
 _TRIES = 200
 STREAMING, HALTED, _QUEUED = "streaming", "halted", "queued"
 
@@ -255,7 +255,7 @@ def _try_append(folder: Path, rows: Sequence[Mapping[str, Any]], schema: pa.Sche
     except CommitFailedError:
         return False
     except DeltaError:
-        # Another process may have made the table meanwhile.
+        # Another process may have made the table since we looked.
         if ledger is not None or open_table(folder) is None:
             raise
         return False

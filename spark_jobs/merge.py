@@ -27,7 +27,7 @@ from cdc_core.vocabulary import TableName
 from spark_jobs.addition import is_addition
 from spark_jobs.attempts import clear_attempts
 from spark_jobs.changes import id_names
-from spark_jobs.guard import Written, find_damage, is_newer, write_anew
+from spark_jobs.guard import Written, find_damage, is_newer, rewrite_table
 from spark_jobs.lake import (
     Epoch,
     Lake,
@@ -272,7 +272,7 @@ def _read_metrics(own: OwnCommit) -> tuple[int, int, int]:
 
 
 def _create(session: SparkSession, path: Path, table: TableName, shape: Shape) -> LogReader:
-    """Make a table without rows. Raises: DeltaError if another process made it meanwhile."""
+    """Make a table without rows. Raises: DeltaError if another process made it first."""
     (
         DeltaTable.createIfNotExists(session)
         .location(str(path))
@@ -328,7 +328,7 @@ def _merge_guarded(  # noqa: PLR0917 - What is written, where, and what its comm
     # Asked for first: a death in between must not hide it.
     queue_tables(lake, [stretch.table], reason=damage, since=stretch.upper)
     after = LogReader(path)
-    written = write_anew(session, path, (before, after), epoch, stretch, outcome)
+    written = rewrite_table(session, path, (before, after), epoch, stretch, outcome)
     return after.version() + 1, written
 
 

@@ -27,7 +27,7 @@ from spark_jobs.log_entries import is_inside, naming
 _UNIX_START = datetime(1970, 1, 1, tzinfo=UTC)
 _OF = ("table", "relation_version", "op")
 _COLUMNS = [*_OF, *POSITION, "end_lsn", "committed_at", "unchanged", "old_values"]
-# Read as dictionaries: few values.
+# They have few values, and are read as dictionaries.
 _CODED = ["table", "op"]
 # Row groups of one file are read together up to this size.
 _MOST_BYTES = 64 << 20

@@ -308,8 +308,9 @@ def resolve(wanted: Wanted) -> Resolved:
 
 @contextmanager
 def hold_relation(wanted: Wanted) -> Iterator[tuple[Relation, Callable[[Step], None]]]:
-    """Keep the table as it is while a block runs; the relation, and what writes a step at its end.
+    """Keep the table as it is while a block runs; gives the relation, and a function for steps.
 
+    A step that the function writes enters the WAL when the block ends.
     Raises: SourceError, ConfigurationError.
     """
     reader = open_reader(replace(wanted, scope=WHOLE))

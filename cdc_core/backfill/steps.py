@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
 from cdc_core.backfill.visibility import Snapshot
@@ -82,7 +82,8 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 def format_step(step: Step) -> str:
     """The message of a step, as JSON."""
-    values: dict[str, Any] = {"step": _NAMES[type(step)]} | asdict(step)
+    values: dict[str, Any] = {"step": _NAMES[type(step)]}
+    values |= {field.name: getattr(step, field.name) for field in fields(step)}
     if isinstance(step, Watermark):
         values |= {"snapshot": str(step.snapshot), "oldest": str(step.oldest)}
     return json.dumps(values)

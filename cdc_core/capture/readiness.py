@@ -15,10 +15,10 @@ _NO_SLOT_OF_OURS = {"slot_plugin", "slot_database", "slot_two_phase"}
 
 
 def find_refusals(settings: Settings, found: Sequence[Problem]) -> Iterator[Problem]:
-    """Compare log, slot and server as capture does at its start; the preflight has `found` some.
+    """What capture finds wrong when it compares log, slot and server at its start.
 
-    A comparison that cannot be made now is a warning. Takes a free slot for a moment, confirms
-    nothing to it and changes nothing.
+    `found` are the problems of the preflight. A comparison that cannot be made now is a warning.
+    Takes a free slot for a moment, confirms nothing to it and changes nothing.
     """
     if any(problem.code in _NO_SLOT_OF_OURS for problem in found):
         return

@@ -47,11 +47,11 @@ from cdc_core.spooled import WHOLE, Key, Scope
 from cdc_core.vocabulary import Relation, ReplicaIdentity, TableName
 
 _LIST = DECODED_SCHEMA.field("values").type
-# The server ends a statement that takes longer. Only after that is a connection given up on which
-# nothing arrives: before its first row, a statement may read for long.
+# The server ends a statement that takes longer. The worker waits that long for the first row, and
+# then gives up a connection on which nothing arrives.
 _STATEMENT_S = 600.0
-# Between two statements a worker writes some MB to the spool. One that was stopped gives back its
-# lock and its snapshot after this, and so does one whose host takes no more of what is sent.
+# Between two statements a worker writes some MB to the spool. After so long the server ends the
+# session of a worker that was stopped, and with it its lock and its snapshot.
 _IDLE_S = 60.0
 
 

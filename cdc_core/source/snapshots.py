@@ -37,8 +37,8 @@ _CANCEL_S = 10.0
 _SETTINGS = {
     "lock_timeout": "5s",
     "statement_timeout": "30min",
-    # Spark may fold for long between two statements; a process that was stopped keeps lock and
-    # snapshot no longer than this.
+    # Spark may fold for long between two statements. The server ends the session of a process that
+    # was stopped for longer than this.
     "idle_in_transaction_session_timeout": "2h",
     "tcp_user_timeout": "2min",
     "max_parallel_workers_per_gather": "0",

@@ -13,7 +13,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-# Of those that write at once, one is not refused.
+# Where several processes append at once, the commit of one of them succeeds.
 _TRIES = 200
 
 
@@ -43,7 +43,7 @@ def _try_append(folder: Path, rows: Sequence[Mapping[str, object]], schema: pa.S
     except CommitFailedError:
         return False
     except DeltaError:
-        # Another process may have made the table meanwhile.
+        # Another process may have made the table since we looked.
         if is_there or not DeltaTable.is_deltatable(str(folder)):
             raise
         return False

@@ -9,19 +9,9 @@ from tests.simulation.mutations import MUTATIONS, Mutation
 from tests.simulation.scheduler import Given
 
 MOST_SEEDS = 20_000
-# To find and to shrink them takes a minute or more.
-LONG = {"line_3_shared_version", "open_reads"}
 
 
-@pytest.mark.parametrize(
-    "mutation",
-    [
-        pytest.param(
-            mutation, id=mutation.name, marks=[pytest.mark.soak] if mutation.name in LONG else []
-        )
-        for mutation in MUTATIONS
-    ],
-)
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 @pytest.mark.usefixtures("_simulated")
 def test_a_mend_that_is_taken_out_is_missed(
     mutation: Mutation, monkeypatch: pytest.MonkeyPatch
