@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 
@@ -13,7 +14,8 @@ from cdc_core.settings import SourceSettings, load_settings
 from cdc_core.source import chunks
 from cdc_core.source.chunks import ChunkReader
 from cdc_core.spooled import Scope
-from cdc_core.vocabulary import TableName
+from cdc_core.staging.tail import read_marks
+from cdc_core.vocabulary import Lsn, Position, TableName
 from orchestration.backfill import run_backfills
 from tests.backfill.folded_log import fold, read_source
 from tests.deadline import wait_for
@@ -33,7 +35,10 @@ def test_a_stopped_worker_loses_its_lock_and_reads_the_chunk_again(
     monkeypatch: pytest.MonkeyPatch,
     ended_by: str,
 ) -> None:
-    """The rewrite that waited for the lock changes rows without a change in the stream."""
+    """The rewrite that waited for the lock changes rows without a change in the stream.
+
+    A session that has lost its lock writes no watermark: the log has that of the second read alone.
+    """
     database18.execute("create table t (id int primary key, v text)")
     database18.execute("insert into t select i, 'old' from generate_series(1, 40) i")
     gate = Gate()
@@ -64,6 +69,8 @@ def test_a_stopped_worker_loses_its_lock_and_reads_the_chunk_again(
     gate.open()
     worker.join()
     assert fold(pipeline.root, str(T)) == read_source(database18, "t")
+    marks = [json.loads(mark.detail) for mark in read_marks(pipeline.root, Position(1, Lsn(0), 0))]
+    assert [mark["chunk"] for mark in marks if mark.get("step") == "watermark"] == [0]
 
 
 @pytest.fixture
