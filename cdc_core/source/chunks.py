@@ -47,6 +47,8 @@ from cdc_core.spooled import WHOLE, Key, Scope
 from cdc_core.vocabulary import Relation, ReplicaIdentity, TableName
 
 _LIST = DECODED_SCHEMA.field("values").type
+# Other sessions wait behind the request for our lock for so long at most.
+_LOCK_S = 5.0
 # The server ends a statement that takes longer. The worker waits that long for the first row, and
 # then gives up a connection on which nothing arrives.
 _STATEMENT_S = 600.0
@@ -56,11 +58,11 @@ _IDLE_S = 60.0
 
 
 def _choose_settings() -> sql.Composed:
-    """An index is scanned, by one process; other sessions wait behind our lock for 5 s at most."""
+    """The settings of a session: one process scans an index, and no wait is without a limit."""
     return sql.SQL("; ").join(
         sql.SQL("set {} = {}").format(sql.Identifier(name), sql.Literal(value))
         for name, value in {
-            "lock_timeout": "5s",
+            "lock_timeout": f"{_LOCK_S:g}s",
             "statement_timeout": f"{_STATEMENT_S:g}s",
             "idle_in_transaction_session_timeout": f"{_IDLE_S:g}s",
             "tcp_user_timeout": f"{_IDLE_S:g}s",

@@ -8,7 +8,6 @@ from contextlib import closing
 
 import psycopg
 import pytest
-from psycopg import sql
 
 from cdc_core.backfill import reading
 from cdc_core.backfill.results import Progress
@@ -92,8 +91,7 @@ def test_a_chunk_does_not_stand_in_the_queue_of_locks_for_long(
 ) -> None:
     database18.execute("create table t (id int primary key, v text)")
     database18.execute("insert into t select i, 'v' from generate_series(1, 9) i")
-    brief = sql.SQL("set lock_timeout = '200ms'; set statement_timeout = '1min'")
-    monkeypatch.setattr(chunks, "_SETTINGS", brief)
+    monkeypatch.setattr(chunks, "_LOCK_S", 0.2)
     pipeline.start_streaming()
     with closing(psycopg.connect(database18.dsn)) as reader:
         reader.execute("select count(*) from t")
