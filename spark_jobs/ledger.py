@@ -20,7 +20,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from cdc_core.vocabulary import Lsn, TableName
 from spark_jobs.cut_plan import Place
-from spark_jobs.durability import sync_commits
+from spark_jobs.durability import require_durable
 from spark_jobs.lake import Bound, Lake, open_table
 
 _VERSIONS = pa.map_(pa.string(), pa.int64())
@@ -259,7 +259,7 @@ def _try_append(folder: Path, rows: Sequence[Mapping[str, Any]], schema: pa.Sche
         if ledger is not None or open_table(folder) is None:
             raise
         return False
-    sync_commits(folder, above=number - 1, through=number)
+    require_durable(folder, above=number - 1, through=number)
     return True
 
 

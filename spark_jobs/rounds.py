@@ -22,8 +22,8 @@ from cdc_core.vocabulary import Operation, Position, TableName
 from spark_jobs.backfilled import read_backfilled
 from spark_jobs.backlog import choose_cut
 from spark_jobs.changes import is_after, read_log
-from spark_jobs.cut_plan import Place, name_places
-from spark_jobs.durability import sync_commits
+from spark_jobs.cut_plan import Found, Place, name_places
+from spark_jobs.durability import require_durable
 from spark_jobs.failures import Failures
 from spark_jobs.lake import Bound, Lake, open_table, require_epochs
 from spark_jobs.ledger import (
@@ -180,11 +180,15 @@ def _is_over(stop: threading.Event | None, deadline: float | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """Where a table is after a round, what was done to it, and why it stops there."""
+    """Where a table is after a round, what was done to it, and why it stops there.
+
+    `left` is the version that it had before, where an earlier merge committed that and no cut.
+    """
 
     place: Place
     merged: Merged | None
     halt: Halt | None
+    left: int | None = None
 
 
 def _merge_round(
@@ -249,6 +253,7 @@ def _merge_table(start: RoundStart, table: str, log: RoundLog, cut: Bound) -> _R
         there = find_there(delta, start.epochs)
         if there is not None and there.bound is not None and there.bound > cut:
             return None
+        left = _find_left(start, table, there)
         low = start.find_low(name, there)
         if low != start.low:
             log = RoundLog(start.session, start.log, low, cut, table=table)
@@ -271,12 +276,20 @@ def _merge_table(start: RoundStart, table: str, log: RoundLog, cut: Bound) -> _R
         if stretch.is_empty:
             bound = stretch.upper if low is None else max(low, stretch.upper)
             held = None if there is None else there.bound
-            return _Result(Place(bound, version, held), None, stretch.halt)
+            return _Result(Place(bound, version, held), None, stretch.halt, left)
         epoch = next(epoch for epoch in start.epochs if epoch.number == stretch.upper.epoch)
         whole = log if stretch is plotted else None
         merged = merge_stretch(start.session, start.lake, epoch, stretch, there=delta, log=whole)
         place = Place(stretch.upper, merged.version, stretch.upper)
-        return _Result(place, merged, stretch.halt)
+        return _Result(place, merged, stretch.halt, left)
+
+
+def _find_left(start: RoundStart, table: str, there: Found | None) -> int | None:
+    """The version of a table whose newest commit of ours no cut names."""
+    place = start.find_place(table)
+    held = None if place is None else place.held
+    is_left = there is not None and there.bound not in {None, held} and table not in start.older
+    return there.version if there is not None and is_left else None
 
 
 def _has_sweep(spans: list[Span]) -> bool:
@@ -306,7 +319,8 @@ def _sync_tables(start: RoundStart, results: dict[str, _Result]) -> None:
         known = None if place is None or table in start.older else place.version
         if version is not None and version != known:
             folder = start.lake.locate(TableName.parse(table))
-            sync_commits(folder, above=-1 if known is None else known, through=version)
+            above = -1 if known is None else known
+            require_durable(folder, above=above, through=version, left=result.left)
 
 
 def _write_states(lake: Lake, results: dict[str, _Result]) -> dict[str, Halt]:

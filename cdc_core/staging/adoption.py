@@ -14,8 +14,8 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from cdc_core.durability import sync_file
 from cdc_core.errors import RECOVER, Retry, StagingError
-from cdc_core.staging.parts import sync_folder
 
 _MARK = "adopted.json"
 
@@ -63,7 +63,7 @@ def remember_log(state_folder: Path, adoption: Adoption) -> None:
             file.flush()
             os.fsync(file.fileno())
         written.replace(mark)
-        sync_folder(state_folder)
+        sync_file(state_folder)
     except OSError as exc:
         fields = {"file": str(mark), "reason": exc.strerror}
         _logger.warning("cannot remember where the log is", extra={"fields": fields})

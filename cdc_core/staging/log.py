@@ -3,13 +3,12 @@
 Every commit carries an app transaction whose version is the end LSN it reaches, so the staged LSN
 is read back in milliseconds. A commit names the table version it extends and is refused if another
 came between; nothing is ever retried blindly. Data, names and the commit itself are durable before
-an append returns.
+an append returns, and before a session believes what the one before it committed last.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -17,10 +16,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from deltalake import CommitProperties, Transaction
+from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
 from cdc_core.crash_points import reach
+from cdc_core.durability import locate_commit, rewrite_file, sync_file
 from cdc_core.layout import CHANGES_SCHEMA, EPOCHS_SCHEMA
 from cdc_core.staging.chunks import ChunkFolder
 from cdc_core.staging.epochs import Epoch, choose_newest, find_staged
@@ -28,7 +28,6 @@ from cdc_core.staging.parts import (
     Part,
     PartWriter,
     move_part,
-    sync_folder,
     write_part,
 )
 from cdc_core.staging.relations import RelationStore
@@ -60,6 +59,7 @@ class Log:
 
     def read_epoch(self) -> Epoch | None:
         """The newest incarnation of the slot; None before the first run."""
+        self._epochs = reopen_table(self.folder / "epochs")
         return choose_newest(read_rows(self._epochs))
 
     def begin_epoch(self, epoch: Epoch) -> None:
@@ -75,7 +75,10 @@ class Log:
         too.
         """
         with staging_errors("read the staged LSN"):
-            self._changes = reopen_table(self.changes_folder)
+            self._changes = DeltaTable(self.changes_folder)
+            # The session that committed it may have ended before the disk took it, or because the
+            # disk refused it. Its parts were durable before.
+            self._rewrite_commit(self._changes.version())
             staged = find_staged(self._changes, epoch)
         self._relations.reload((epoch.epoch, staged))
         return staged
@@ -112,7 +115,7 @@ class Log:
         refuses. After either the commit may have landed all the same: ask `has_landed`.
         """
         landed = [move_part(part, self.changes_folder) for part in parts]
-        sync_folder(self.changes_folder)
+        sync_file(self.changes_folder)
         actions: list[AddAction | RemoveAction] = [
             AddAction(
                 path=part.path.name,
@@ -136,18 +139,20 @@ class Log:
                     max_commit_retries=0,
                 ),
             )
-            self._make_durable(extended)
+            sync_file(locate_commit(self.changes_folder, extended))
+            sync_file(self.changes_folder / "_delta_log")
             # Exactly the version just written: a newer one would hide another writer's commit.
             self._changes.load_as_version(extended)
         reach("after_delta_commit")
 
     def has_landed(self, parts: Sequence[Part]) -> bool:
-        """Whether the version after the handle's names the first of these parts.
+        """Whether the version after the handle's names the first of these parts, durably.
 
+        The append that committed it failed: perhaps because the disk did not take the commit.
         Raises: Fenced where another writer's commit stands there; StagingError.
         """
         extended = self._changes.version() + 1
-        commit = self._commit_path(extended)
+        commit = locate_commit(self.changes_folder, extended)
         with staging_errors("read the log's newest commit"):
             if not commit.exists():
                 return False
@@ -158,7 +163,7 @@ class Log:
             }
             if parts[0].path.name not in named:
                 raise Fenced
-            self._make_durable(extended)
+            self._rewrite_commit(extended)
             self._changes.load_as_version(extended)
         return True
 
@@ -187,11 +192,7 @@ class Log:
         ):
             yield TransactionId(Lsn(lsn), xid, at)
 
-    def _commit_path(self, version: int) -> Path:
-        return self.changes_folder / "_delta_log" / f"{version:020}.json"
-
-    def _make_durable(self, version: int) -> None:
-        path = self._commit_path(version)
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-        sync_folder(path.parent)
+    def _rewrite_commit(self, version: int) -> None:
+        commit = locate_commit(self.changes_folder, version)
+        rewrite_file(commit)
+        sync_file(commit.parent)

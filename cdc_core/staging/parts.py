@@ -188,15 +188,6 @@ def _copy_privately(source: Path, target: Path) -> None:
         raise
 
 
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _leaf_paths() -> list[str]:
     return [
         f"{field.name}.list.element" if pa.types.is_list(field.type) else field.name

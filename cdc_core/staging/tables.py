@@ -13,8 +13,9 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from cdc_core.durability import make_durable, rewrite_commits
 from cdc_core.errors import Retry, StagingError
-from cdc_core.staging.parts import STATISTICS_COLUMNS, sync_folder
+from cdc_core.staging.parts import STATISTICS_COLUMNS
 
 # A checkpoint stalls the commit that writes it; one in a hundred keeps opening the table cheap.
 _CONFIGURATION: dict[str, str | None] = {
@@ -31,18 +32,23 @@ def open_table(folder: Path, schema: pa.Schema) -> DeltaTable:
             return DeltaTable(folder)
         except TableNotFoundError:
             folder.mkdir(parents=True, exist_ok=True)
-            return DeltaTable.create(
+            table = DeltaTable.create(
                 folder, schema=schema, mode="ignore", configuration=_CONFIGURATION
             )
+            make_durable(folder, above=-1, through=0)
+            return table
 
 
 def reopen_table(folder: Path) -> DeltaTable:
-    """Open a table that was there at its newest version.
+    """Open a table that was there at its newest version, and make that durable.
 
-    Raises: StagingError if it is gone: another in its place would hide that.
+    The process that committed it may have ended before the disk took it, or because the disk
+    refused it. Raises: StagingError if it is gone: another in its place would hide that.
     """
     with staging_errors(f"open {folder.name}"):
-        return DeltaTable(folder)
+        table = DeltaTable(folder)
+        rewrite_commits(folder, above=table.version() - 1, through=table.version())
+        return table
 
 
 def read_rows(table: DeltaTable) -> list[dict[str, Any]]:
@@ -59,6 +65,7 @@ def append_rows(table: DeltaTable, folder: Path, rows: pa.Table) -> None:
         if not (folder / "_delta_log").is_dir():
             # It would be made: where a volume is mounted no more, in the place of the real one.
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
+        extended = table.version() + 1
         write_deltalake(
             table,
             rows,
@@ -67,11 +74,7 @@ def append_rows(table: DeltaTable, folder: Path, rows: pa.Table) -> None:
             schema_mode="merge",
             commit_properties=CommitProperties(max_commit_retries=0),
         )
-        for path in (*folder.glob("*.parquet"), *(folder / "_delta_log").glob("*.json")):
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-        sync_folder(folder)
-        sync_folder(folder / "_delta_log")
+        make_durable(folder, above=extended - 1, through=extended)
 
 
 @contextmanager

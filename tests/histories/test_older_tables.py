@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,13 +13,15 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from cdc_core import durability
 from cdc_core.errors import LakeError, MergeError, Retry
 from cdc_core.vocabulary import Lsn
-from spark_jobs import durability, rounds
+from spark_jobs import rounds
 from spark_jobs.backfilled import read_backfilled
 from spark_jobs.lake import Bound
 from spark_jobs.ledger import find_cut, read_requests, read_states, write_cut
 from spark_jobs.sql import answer_query
+from tests.refusing_disk import RefusingDisk
 from tests.spark.relations import Entry, insert, make_relation, update
 from tests.spark.small_lake import SmallLake
 
@@ -156,54 +157,55 @@ def test_what_a_cut_names_is_on_the_disk_before_the_cut(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = SmallLake(spark, tmp_path)
-    synced: list[str] = []
-    opened: dict[int, str] = {}
+    synced: list[Path] = []
+    at_cut: list[list[Path]] = []
+    sync_file = durability.sync_file
 
-    def open_file(path: Path, flags: int) -> int:
-        descriptor = os.open(path, flags)
-        opened[descriptor] = str(path)
-        return descriptor
-
-    class _Os:
-        O_RDONLY = os.O_RDONLY
-        open = staticmethod(open_file)
-        close = staticmethod(os.close)
-
-        @staticmethod
-        def fsync(descriptor: int) -> None:
-            synced.append(opened[descriptor])
-
-    at_cut: list[list[str]] = []
+    def sync(file: Path) -> None:
+        sync_file(file)
+        synced.append(file)
 
     def write(*told: Any) -> None:
         at_cut.append([*synced])
         write_cut(*told)
 
-    monkeypatch.setattr(durability, "os", _Os)
+    monkeypatch.setattr(durability, "sync_file", sync)
     monkeypatch.setattr(rounds, "write_cut", write)
     small.merge([insert(T, "1", "a")])
     folder = small.lake.locate(T.table)
     needed = {folder, folder / "_delta_log", *(folder / "_delta_log").glob("*.json")}
     needed |= {*folder.glob("*.parquet")}
-    assert {*map(str, needed)} <= {*at_cut[0]}
+    assert needed <= {*at_cut[0]}
 
 
-def test_a_disk_that_takes_no_file_writes_no_cut(
+@pytest.mark.parametrize("file", [".parquet", ".json"])
+def test_what_the_disk_refuses_once_is_written_anew_before_the_cut(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    small = SmallLake(spark, tmp_path)
+    disk = RefusingDisk(monkeypatch)
+    folder = small.lake.locate(T.table)
+    disk.refuse(folder, file)
+    small.merge([insert(T, "1", "a")])
+    assert disk.find_lost(folder) == []
+    assert find_cut(small.lake) is not None
+
+
+def test_a_disk_that_takes_no_file_writes_no_cut_and_the_next_merge_writes_anew(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = SmallLake(spark, tmp_path)
-
-    def fail(_: Path) -> None:
-        raise OSError(5, "Input/output error")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(durability, "_sync_file", fail)
-        with pytest.raises(
-            MergeError, match=r"did not take the files of .*: Input/output"
-        ) as caught:
-            small.merge([insert(T, "1", "a")])
+    folder = small.lake.locate(T.table)
+    disk = RefusingDisk(monkeypatch)
+    disk.refuse(folder, ".parquet", times=2)
+    with pytest.raises(MergeError, match=r"did not take the files of .*: Input/output") as caught:
+        small.merge([insert(T, "1", "a")])
     assert caught.value.retry is Retry.AFTER_FIX
     assert find_cut(small.lake) is None
+    assert disk.find_lost(folder)
+    small.merge()
+    assert find_cut(small.lake) is not None
+    assert disk.find_lost(folder) == []
 
 
 def test_the_file_of_a_deletion_vector_is_found_by_its_name(tmp_path: Path) -> None:

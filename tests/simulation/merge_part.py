@@ -205,7 +205,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "write_cut", _write_cut)
     monkeypatch.setattr(rounds, "find_jvm", lambda _: None)
     monkeypatch.setattr(rounds, "noticing_death", lambda _: nullcontext())
-    monkeypatch.setattr(rounds, "sync_commits", lambda *_, **__: None)
+    monkeypatch.setattr(rounds, "require_durable", lambda *_, **__: None)
     monkeypatch.setattr(rounds, "reach", _reach)
     monkeypatch.setattr(cuts, "_read_version", _read_version)
     monkeypatch.setattr(cuts, "_open_version", _open_version)

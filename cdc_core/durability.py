@@ -1,0 +1,130 @@
+"""Files forced to the disk, and what the disk refused once written anew.
+
+Linux reports a failed write to one fsync. The next fsync of that file succeeds, though the disk
+never got the bytes. So a file that was refused once is durable only when its bytes are in another
+file, whose own fsync succeeded and which took its name. A process cannot know what an earlier one
+was told: it writes anew what that one committed last.
+
+Neither Delta's commits on a local disk nor those of delta-rs reach the disk by themselves.
+
+Source: fsync(2); the Delta protocol, sections Delta Log Entries, Add File, and Deletion Vector
+Descriptor Schema.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_UUID_CHARACTERS = 20
+
+
+def make_durable(table: Path, *, above: int, through: int) -> None:
+    """Force to the disk what the commits of a Delta table between two versions have brought.
+
+    What the disk refuses once is written anew. Raises: OSError where it refuses that, too.
+    """
+    try:
+        _handle_commits(table, range(above + 1, through + 1), sync_file)
+    except OSError:
+        rewrite_commits(table, above=above, through=through)
+
+
+def rewrite_commits(table: Path, *, above: int, through: int) -> None:
+    """Write to new files, durably, what the commits between two versions have brought.
+
+    Raises: OSError.
+    """
+    _handle_commits(table, range(above + 1, through + 1), rewrite_file)
+
+
+def locate_commit(table: Path, version: int) -> Path:
+    """The file of a commit."""
+    return table / "_delta_log" / f"{version:020}.json"
+
+
+def rewrite_file(file: Path) -> None:
+    """Write a file's bytes to a new one, durably, which takes its name.
+
+    The name is durable once the folder is, too. Raises: OSError, with nothing left behind.
+    """
+    copied = file.with_name(f".{file.name}.{uuid.uuid4()}.new")
+    try:
+        with copied.open("xb") as copy, file.open("rb") as original:
+            shutil.copymode(file, copied)
+            shutil.copyfileobj(original, copy)
+            copy.flush()
+            os.fsync(copy.fileno())
+        copied.rename(file)
+    except OSError:
+        copied.unlink(missing_ok=True)
+        raise
+
+
+def sync_file(file: Path) -> None:
+    """Force a file, or the names in a folder, to the disk. Raises: OSError."""
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _handle_commits(table: Path, versions: range, handle: Callable[[Path], None]) -> None:
+    """Handle each file that commits have brought, then make the names durable."""
+    log = table / "_delta_log"
+    for file in sorted({*_list_files(table, log, versions)}):
+        handle(file)
+        # Spark reads no file whose sums were torn off.
+        sums = file.with_name(f".{file.name}.crc")
+        if sums.exists():
+            handle(sums)
+    # No second try of a folder is believed wrongly: where the journal of a file system fails, the
+    # file system takes no more writes at all.
+    for folder in (table, log):
+        sync_file(folder)
+    if versions and versions[0] == 0:
+        # The process that made the table may have made the folders above it.
+        for folder in table.parents[:3]:
+            sync_file(folder)
+
+
+def _list_files(table: Path, log: Path, versions: range) -> Iterator[Path]:
+    for version in versions:
+        commit = locate_commit(table, version)
+        if not commit.exists():
+            continue  # A checkpoint has taken its place.
+        yield commit
+        for line in commit.read_text(encoding="utf-8").splitlines():
+            if (added := json.loads(line).get("add")) is not None:
+                yield table / unquote(added["path"])
+                yield from _list_deletions(table, added.get("deletionVector"))
+    if versions:
+        first = f"{versions[0]:020}"
+        yield from (file for file in log.glob("*.checkpoint*.parquet") if file.name >= first)
+        yield from (file for file in log.glob("_last_checkpoint"))
+
+
+def _list_deletions(table: Path, vector: dict[str, Any] | None) -> Iterator[Path]:
+    """The file of a deletion vector, whose name ends in a UUID in Z85; one in the log has none."""
+    if vector is not None and vector["storageType"] == "u":
+        place = vector["pathOrInlineDv"]
+        folder, name = place[:-_UUID_CHARACTERS], place[-_UUID_CHARACTERS:]
+        yield table / folder / f"deletion_vector_{_decode_uuid(name)}.bin"
+
+
+def _decode_uuid(text: str) -> uuid.UUID:
+    words = b""
+    for start in range(0, len(text), 5):
+        number = 0
+        for character in text[start : start + 5]:
+            number = number * 85 + _Z85.index(character)
+        words += number.to_bytes(4, "big")
+    return uuid.UUID(bytes=words)

@@ -1,0 +1,114 @@
+"""A disk that refuses a file once: no commit is believed whose bytes are in the refused file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cdc_core.errors import StagingError
+from cdc_core.layout import END_LSN_NOT_KNOWN
+from cdc_core.staging.log import Log
+from cdc_core.staging.parts import seal_part
+from cdc_core.vocabulary import Lsn
+from tests.capture.test_shores import EPOCH, land, make_changes, make_relation
+from tests.refusing_disk import RefusingDisk
+
+OpenLog = Callable[[], Log]
+
+
+@pytest.fixture
+def open_log(tmp_path: Path) -> OpenLog:
+    return lambda: Log(tmp_path / "lake", spool=tmp_path / "spool")
+
+
+@pytest.fixture
+def disk(open_log: OpenLog, monkeypatch: pytest.MonkeyPatch) -> RefusingDisk:
+    """Lend a disk on which a log was made."""
+    log = open_log()
+    log.begin_epoch(EPOCH)
+    land(log, 100)
+    return RefusingDisk(monkeypatch)
+
+
+def test_a_commit_that_the_disk_refused_is_written_anew_before_it_counts(
+    open_log: OpenLog, disk: RefusingDisk
+) -> None:
+    log = open_log()
+    log.read_staged(EPOCH)
+    part = log.write_part(make_changes(200, end_lsn=248))
+    disk.refuse(log.folder, ".json")
+    with pytest.raises(StagingError, match="cannot commit to the log"):
+        log.append([part], epoch=EPOCH, end_lsn=Lsn(248))
+    assert disk.find_lost(log.changes_folder)
+    assert log.has_landed([part])
+    assert disk.find_lost(log.changes_folder) == []
+    land(log, 300)
+    assert open_log().read_staged(EPOCH) == 348
+
+
+def test_a_commit_that_the_disk_refused_an_earlier_session_is_written_anew(
+    open_log: OpenLog, disk: RefusingDisk
+) -> None:
+    log = open_log()
+    log.read_staged(EPOCH)
+    part = log.write_part(make_changes(200, end_lsn=248))
+    disk.refuse(log.folder, ".json")
+    with pytest.raises(StagingError):
+        log.append([part], epoch=EPOCH, end_lsn=Lsn(248))
+    following = open_log()
+    assert following.read_staged(EPOCH) == 248
+    assert disk.find_lost(log.changes_folder) == []
+
+
+@pytest.mark.parametrize("file", [".parquet", ".json"])
+def test_an_epoch_that_the_disk_refused_is_written_anew(
+    open_log: OpenLog, disk: RefusingDisk, file: str
+) -> None:
+    log = open_log()
+    disk.refuse(log.folder, file)
+    log.begin_epoch(replace(EPOCH, epoch=2))
+    assert disk.find_lost(log.folder) == []
+
+
+@pytest.mark.parametrize("file", [".parquet", ".json"])
+def test_an_epoch_that_the_disk_refused_an_earlier_session_is_written_anew(
+    open_log: OpenLog, disk: RefusingDisk, file: str
+) -> None:
+    log = open_log()
+    disk.refuse(log.folder, file, times=2)
+    with pytest.raises(StagingError, match="Input/output error"):
+        log.begin_epoch(replace(EPOCH, epoch=2))
+    assert disk.find_lost(log.folder)
+    assert open_log().read_epoch() == replace(EPOCH, epoch=2)
+    assert disk.find_lost(log.folder) == []
+
+
+@pytest.mark.parametrize("file", [".parquet", ".json"])
+def test_a_relation_that_the_disk_refused_is_written_anew_when_it_is_tried_again(
+    open_log: OpenLog, disk: RefusingDisk, file: str
+) -> None:
+    log = open_log()
+    announced = [(make_relation("a"), Lsn(200))]
+    disk.refuse(log.folder, file, times=2)
+    with pytest.raises(StagingError):
+        log.store_relations(announced, epoch=1)
+    log.store_relations(announced, epoch=1)
+    assert disk.find_lost(log.folder) == []
+
+
+def test_a_spooled_part_that_the_disk_refused_is_not_sealed_by_a_second_try(
+    open_log: OpenLog, disk: RefusingDisk, tmp_path: Path
+) -> None:
+    log = open_log()
+    log.empty_spool()
+    writer = log.open_spool()
+    writer.write(make_changes(200, end_lsn=END_LSN_NOT_KNOWN))
+    part = writer.finish()
+    disk.refuse(tmp_path, ".parquet")
+    with pytest.raises(OSError, match="Input/output error"):
+        seal_part(part, Lsn(248))
+    with pytest.raises(StagingError, match="expected one end LSN to fill in, found 0"):
+        seal_part(part, Lsn(248))
