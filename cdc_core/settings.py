@@ -150,7 +150,7 @@ class DagsterSettings(_Section):
 
 
 class TableSettings(_Section):
-    """`[tables."schema.name"]`: what of a table is kept from the lake, and types of columns there.
+    """`[tables."schema.name"]`: what of a table is kept from the lake, and how it is stored there.
 
     A type is its Delta type's name, spelt canonically.
     """
@@ -158,6 +158,7 @@ class TableSettings(_Section):
     exclude: Names = ()
     hash: Names = ()
     types: ColumnTypes = Field(default_factory=dict)
+    deletion_vectors: bool | None = None
 
     @property
     def conceals(self) -> bool:

@@ -87,6 +87,13 @@ class Lake:
         found = choose_rule(self.rules, table, having=lambda rule: rule.types)
         return {} if found is None else found[1].types
 
+    def wants_deletion_vectors(self, table: TableName) -> bool:
+        """Whether the settings ask for deletion vectors in a table: not every reader knows them."""
+        found = choose_rule(
+            self.rules, table, having=lambda rule: rule.deletion_vectors is not None
+        )
+        return found is not None and found[1].deletion_vectors is True
+
     def locate(self, table: TableName) -> Path:
         """The folder of a table's current rows."""
         return self.root / "tables" / table.path

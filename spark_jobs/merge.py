@@ -105,7 +105,7 @@ def merge_stretch(
         if little is not None:
             return little
     if there is None:
-        before = _create(session, path, stretch.table, stretch.shape)
+        before = _create(session, lake, stretch.table, stretch.shape)
     else:
         before = _allow_types(session, path, there, stretch.shape)
     above = None if log is None else log.range.up_to(stretch.upper)
@@ -271,15 +271,17 @@ def _read_metrics(own: OwnCommit) -> tuple[int, int, int]:
     return inserted, updated, deleted
 
 
-def _create(session: SparkSession, path: Path, table: TableName, shape: Shape) -> LogReader:
+def _create(session: SparkSession, lake: Lake, table: TableName, shape: Shape) -> LogReader:
     """Make a table without rows. Raises: DeltaError if another process made it first."""
+    path = lake.locate(table)
+    vectors = "true" if lake.wants_deletion_vectors(table) else "false"
     (
         DeltaTable.createIfNotExists(session)
         .location(str(path))
         .addColumns(T.StructType(table_fields(shape)))
         .comment(str(table))
         .property(TABLE_PROPERTY, str(table))
-        .property("delta.enableDeletionVectors", "true")
+        .property("delta.enableDeletionVectors", vectors)
         .execute()
     )
     return _require_version(path, 0)

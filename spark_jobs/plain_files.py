@@ -35,6 +35,8 @@ TABLE_PROPERTY = "walgate.table"
 
 _READER_FEATURES = frozenset({"deletionVectors", "timestampNtz"})
 _WRITER_FEATURES = _READER_FEATURES | {"appendOnly", "invariants"}
+# The newest version of the protocol that has no list of features, and none that we do not know.
+_PLAIN_VERSION = 2
 _PROPERTIES = frozenset({"delta.enableDeletionVectors", TABLE_PROPERTY})
 # All of it is read where Delta would pass over files.
 _MOST_BYTES = 64 << 20
@@ -76,8 +78,15 @@ def is_plain(table: DeltaTable) -> bool:
 
 def is_ours(table: DeltaTable) -> bool:
     """Whether files can be committed to a table: Delta keeps nothing of it but files and rows."""
+    protocol = table.protocol()
+    features = protocol.writer_features
+    is_known = (
+        protocol.min_writer_version <= _PLAIN_VERSION
+        if features is None
+        else _WRITER_FEATURES.issuperset(features)
+    )
     return (
-        _WRITER_FEATURES.issuperset(table.protocol().writer_features or {"another"})
+        is_known
         and _PROPERTIES.issuperset(table.metadata().configuration)
         and not table.metadata().partition_columns
     )

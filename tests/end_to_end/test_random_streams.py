@@ -17,12 +17,8 @@ import random
 import signal
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from cdc_core.capture.loop import Bound
@@ -202,27 +198,11 @@ class World:
             name = TableName("public", table.name)
             path = self.lake.locate(name)
             held = open_table(path)
-            rows = None if held is None else read_rows(held)
+            rows = None if held is None else held.to_pyarrow_table()
             found = explain(self.source, transactions, table.name, states.get(str(name)), rows)
             if found is not None:
                 wrong.append(f"{name}: {found}")
         return wrong
-
-
-def read_rows(table: DeltaTable) -> pa.Table:
-    """The rows of a Delta table, without a JVM; delta-rs itself reads no deletion vectors."""
-    gone = pa.RecordBatchReader.from_stream(table.deletion_vectors()).read_all().to_pylist()
-    kept = {Path(row["filepath"]).name: row["selection_vector"] for row in gone}
-    files = []
-    for uri in table.file_uris():
-        rows = pq.read_table(uri)
-        mask = kept.get(Path(uri).name)
-        if mask is not None:
-            # Rows past the end of a vector are kept.
-            rows = rows.filter(pa.array([*mask, *[True] * (len(rows) - len(mask))]))
-        files.append(rows)
-    empty = pa.schema(table.schema().to_arrow()).empty_table() if not files else None
-    return pa.concat_tables(files, promote_options="default") if files else empty
 
 
 @pytest.mark.timeout(600)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from cdc_core.settings import TableSettings
 from spark_jobs import merge
 from spark_jobs.cuts import table_at
 from spark_jobs.lake import Lake, open_table
@@ -39,7 +40,9 @@ class World:
     def __init__(self, spark: SparkSession, folder: Path, seed: int, transactions: int) -> None:
         rng = random.Random(seed)
         self.spark = spark
-        self.lake = Lake(folder / "lake", folder / "state")
+        # One of the tables has deletion vectors.
+        rules = {"public.whole": TableSettings(deletion_vectors=True)}
+        self.lake = Lake(folder / "lake", folder / "state", rules=rules)
         writer = LogWriter(self.lake)
         writer.begin_epoch(16)
         late = SourceTable("late", "d")
