@@ -70,6 +70,7 @@ RELATIONS_SCHEMA = pa.schema(
                             pa.field("base_oid", pa.int64()),
                             pa.field("base_modifier", pa.int32()),
                             pa.field("catalog_xid", pa.int64()),
+                            pa.field("hashed_by", pa.string()),
                         ]
                     ),
                 )
@@ -78,6 +79,7 @@ RELATIONS_SCHEMA = pa.schema(
         pa.field("published", pa.string()),
         pa.field("storage", pa.int64()),
         pa.field("rewritten", pa.int64(), nullable=False),
+        pa.field("left_out", pa.list_(pa.field("element", pa.int32())), nullable=False),
     ]
 )
 

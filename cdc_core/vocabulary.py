@@ -136,6 +136,7 @@ class Column:
     `base_oid` and `base_modifier` are the type below a domain; None where the type is no domain.
     `catalog_xid` wrote the column's row of the catalog last; None where that is not known. It makes
     no other version.
+    `hashed_by` marks the key that the column's values are hashed with; None where they are as sent.
     """
 
     name: str
@@ -151,6 +152,7 @@ class Column:
     base_oid: int | None = None
     base_modifier: int = -1
     catalog_xid: int | None = field(default=None, compare=False)
+    hashed_by: str | None = None
 
 
 _COLUMN_FIELDS = tuple(field.name for field in fields(Column))
@@ -167,6 +169,8 @@ class Relation:
     another, values may have changed without a change of rows. None where that is not known; it
     makes no other version.
     `rewritten` names the last time that they may have: 0 for never since the table was first seen.
+    `left_out` are the attnums of columns that a rule kept from the log, now or in an announcement
+    before; 0 stands for a column whose number the catalog no longer showed.
     """
 
     oid: int
@@ -176,6 +180,7 @@ class Relation:
     published: str | None = None
     storage: int | None = field(default=None, compare=False)
     rewritten: int = 0
+    left_out: tuple[int, ...] = ()
 
     @property
     def version(self) -> int:
@@ -189,6 +194,7 @@ class Relation:
                 [[getattr(column, field) for field in _VERSIONED] for column in self.columns],
                 self.published,
                 self.rewritten,
+                self.left_out,
             ],
             ensure_ascii=True,
         )
@@ -209,6 +215,7 @@ class Relation:
             "published": self.published,
             "storage": self.storage,
             "rewritten": self.rewritten,
+            "left_out": list(self.left_out),
         }
 
     @classmethod
@@ -222,10 +229,13 @@ class Relation:
             published=described["published"],
             storage=described["storage"],
             rewritten=described["rewritten"],
+            left_out=tuple(described["left_out"]),
         )
 
     def after(self, previous: Relation | None) -> Relation:
         """The same, with whether values may have changed since an earlier announcement.
+
+        What was left out then stays on the list: older rows lack its values.
 
         `ALTER COLUMN … TYPE … USING` with the type that a column has is not told in the stream, but
         it writes both the table's files and the column's row of the catalog. Whatever else has done
@@ -243,7 +253,12 @@ class Relation:
             and (earlier := before.get(column.name, column.catalog_xid)) != column.catalog_xid
             and (is_written or earlier is None)
         ]
-        return replace(self, rewritten=max(changed, default=rewritten))
+        left_out = {*self.left_out, *previous.left_out}
+        return replace(
+            self,
+            rewritten=max(changed, default=rewritten),
+            left_out=tuple(sorted(left_out)),
+        )
 
     @property
     def key(self) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from cdc_core.backfill.log_history import find_log_history
+from cdc_core.capture.concealing import read_key
 from cdc_core.comparing import (
     Compared,
     Ordering,
@@ -28,6 +29,7 @@ from cdc_core.comparing import (
     find_differences,
 )
 from cdc_core.errors import LakeError, Retry, SourceError, StagingError, WalgateError
+from cdc_core.protocol.concealment import mark_key
 from cdc_core.settings import Settings, TableSettings
 from cdc_core.source import checksums
 from cdc_core.source.chunks import estimate_size
@@ -37,6 +39,7 @@ from cdc_core.source.marks import emit_mark
 from cdc_core.source.primary import open_primary, require_history
 from cdc_core.source.published_tables import PublishedTable
 from cdc_core.source.snapshots import SourceSnapshot, open_snapshot
+from cdc_core.staging.relations import RelationStore
 from cdc_core.staging.verifications import (
     DIFFERENT,
     EQUAL,
@@ -48,6 +51,7 @@ from cdc_core.staging.verifications import (
 from cdc_core.table_patterns import choose_rule
 from cdc_core.vocabulary import Lsn, TableName
 from orchestration.sides import Keys, Sides
+from orchestration.written_rules import find_changed_rules
 from spark_jobs import verify
 from spark_jobs.backfilled import Backfilled, Lacking, read_backfilled
 from spark_jobs.cuts import list_tables, table_at
@@ -214,6 +218,7 @@ class _Sight:
                 f"halted at {reading.through.lsn}: {reading.halt.reason}; fix: {reading.halt.fix}"
             )
         shape = verify.find_shape(reading.rows)
+        self._require_rule(published, shape)
         hashed = frozenset(self._find_rule(table).hash)
         if concealed := sorted(hashed.intersection(shape.key_names)):
             raise _Skip(f"its key is hashed ({', '.join(concealed)}): the source cannot tell it")
@@ -249,6 +254,19 @@ class _Sight:
         if not found.key_columns:
             raise _Skip("it has no key: its rows cannot be told apart; fix: add a primary key")
         return found
+
+    def _require_rule(self, published: PublishedTable, shape: Shape) -> None:
+        """A hashed column is compared for NULL only, so what its rows hold must be known."""
+        relation = RelationStore(self.lake.root / "staging" / "relations").latest(shape.oid)
+        changed = find_changed_rules(
+            shape,
+            self._find_rule(published.table),
+            mark_key(read_key(self.settings)),
+            published,
+            () if relation is None else relation.left_out,
+        )
+        if said := "; ".join(changed):
+            raise _Skip(f"{said}; fix: walgate backfill {published.table}")
 
     def _find_rule(self, table: TableName) -> TableSettings:
         rules = self.settings.tables

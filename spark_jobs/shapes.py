@@ -1,8 +1,8 @@
 """Which announcements of a table follow one another without a change of rows.
 
 A plain new column follows; whatever else may change rows without row changes in the stream halts
-the table. Pure values: a table's shape is stored in the metadata of its Delta columns, so it
-changes in the same commit as the rows.
+the table, and so does a changed rule of what the log may hold. Pure values: a table's shape is
+stored in the metadata of its Delta columns, so it changes in the same commit as the rows.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ class Shape:
     # By what it is sent and when its values were last rewritten, as its first announcement said.
     published: str | None = None
     rewritten: int = 0
+    # The numbers of columns that a rule had kept from the log by then.
+    left_out: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, relation: Relation, choose: Choose = choose_own) -> Shape:
@@ -65,6 +67,7 @@ class Shape:
             chosen=chosen,
             published=relation.published,
             rewritten=relation.rewritten,
+            left_out=relation.left_out,
         )
 
     @property
@@ -90,18 +93,20 @@ class Shape:
             column.base_oid,
             column.base_modifier,
             self.chosen[index],
+            column.hashed_by,
         ]
         return {METADATA_KEY: json.dumps(stored)}
 
     def describe_table(self) -> dict[str, str]:
         """The Delta metadata of a column of the lake's own."""
-        return {TABLE_KEY: json.dumps([self.oid, self.published, self.rewritten])}
+        stored = [self.oid, self.published, self.rewritten, self.left_out]
+        return {TABLE_KEY: json.dumps(stored)}
 
     @classmethod
     def from_metadata(cls, fields: Sequence[Mapping[str, object]]) -> Shape:
         """Read back what was described, from the metadata of each Delta column."""
         (table,) = (metadata[TABLE_KEY] for metadata in fields if TABLE_KEY in metadata)
-        oid, published, rewritten = json.loads(str(table))
+        oid, published, rewritten, left_out = json.loads(str(table))
         columns: list[Column] = []
         chosen: list[str | None] = []
         places: dict[int, int] = {}
@@ -109,9 +114,8 @@ class Shape:
             stored = metadata.get(METADATA_KEY)
             if stored is None:
                 continue
-            # The last came later: a table that was made before has its columns' own types.
-            listed = [*json.loads(str(stored)), None][:8]
-            name, attnum, type_oid, type_modifier, place, base_oid, base_modifier, kind = listed
+            name, attnum, type_oid, type_modifier, place, *more = json.loads(str(stored))
+            base_oid, base_modifier, kind, hashed_by = more
             chosen.append(kind)
             if place is not None:
                 places[place] = len(columns)
@@ -127,10 +131,11 @@ class Shape:
                     in_identity=False,
                     base_oid=base_oid,
                     base_modifier=base_modifier,
+                    hashed_by=hashed_by,
                 )
             )
         key = tuple(places[place] for place in sorted(places))
-        return cls(oid, tuple(columns), key, tuple(chosen), published, rewritten)
+        return cls(oid, tuple(columns), key, tuple(chosen), published, rewritten, tuple(left_out))
 
 
 def admit(relation: Relation, choose: Choose = choose_own) -> Shape | Halt:
@@ -168,11 +173,12 @@ def follow(shape: Shape, relation: Relation, choose: Choose = choose_own) -> Sha
         return _refuse("the table was dropped and made again", relation.table)
     known = {column.name for column in shape.columns}
     added = [column for column in relation.columns if column.name not in known]
-    changes = [_compare(column, relation) for column in shape.columns]
+    changes = [_compare(column, relation, shape) for column in shape.columns]
     if admitted.key_names != shape.key_names:
         changes.append(f"the key changed to ({', '.join(admitted.key_names)})")
     newest = max(column.attnum or 0 for column in shape.columns)
-    changes += [_doubt(column, newest) for column in added]
+    left_out = frozenset((*shape.left_out, *relation.left_out))
+    changes += [_doubt(column, newest, left_out) for column in added]
     if None not in {shape.published, relation.published} and relation.published != shape.published:
         changes.append(
             "how the table is published changed (left out and taken in again, its publication made"
@@ -226,28 +232,67 @@ def _refuse_choice(column: Column, kind: str | None, wanted: str | None, table: 
     )
 
 
-def _compare(known: Column, relation: Relation) -> str | None:
+def explain_hash(name: str, before: str | None, now: str | None) -> str | None:
+    """Why values of a column before and after a change of rules do not mix; None if they do.
+
+    `before` and `now` mark the keys that the values are hashed with; None for values as sent.
+    """
+    quoted = quote_identifier(name)
+    if before == now:
+        return None
+    if before is None:
+        return f"column {quoted} is hashed now, and its rows so far hold the values as sent"
+    if now is None:
+        return f"column {quoted} is no longer hashed, and its rows so far hold hashes"
+    return f"column {quoted} is hashed with another key now than its rows so far"
+
+
+def explain_left_out(name: str) -> str:
+    """Why rows lack the values of a column that a rule no longer excludes."""
+    return f"column {quote_identifier(name)} was excluded before, and rows so far lack its values"
+
+
+def explain_excluded(name: str) -> str:
+    """Why a column that a rule excludes now cannot stay as it is."""
+    return f"column {quote_identifier(name)} is excluded now, and rows so far hold its values"
+
+
+def _compare(known: Column, relation: Relation, shape: Shape) -> str | None:
     """What happened to a column, if anything that rows may not have followed."""
     name = quote_identifier(known.name)
     column = next((column for column in relation.columns if column.name == known.name), None)
     heirs = [c.name for c in relation.columns if c.attnum == known.attnum is not None]
+    newly_left_out = frozenset(relation.left_out).difference(shape.left_out)
+    if column is None and known.attnum in newly_left_out:
+        return explain_excluded(known.name)
     if column is None:
         change = f"renamed to {quote_identifier(heirs[0])}" if heirs else "dropped"
         return f"column {name} was {change}"
+    return _compare_columns(known, column)
+
+
+def _compare_columns(known: Column, column: Column) -> str | None:
+    """What happened to a column that still has its name."""
+    name = quote_identifier(known.name)
     if column.attnum is None or known.attnum is None:
         return f"column {name} was renamed or dropped since it was announced"
     if column.attnum != known.attnum:
         return f"column {name} was dropped and added again"
+    if (rule := explain_hash(column.name, known.hashed_by, column.hashed_by)) is not None:
+        return rule
     if (column.type_oid, column.type_modifier) != (known.type_oid, known.type_modifier):
         return f"the type of column {name} changed to {column.type_name}"
     return None
 
 
-def _doubt(added: Column, newest: int) -> str | None:
+def _doubt(added: Column, newest: int, left_out: frozenset[int]) -> str | None:
     """Why older rows may have another value in a new column than the one announced."""
     name = quote_identifier(added.name)
     if added.attnum is None:
         return f"new column {name} was renamed or dropped since it was announced"
+    # 0 stands for a column of which it is not known which one it was.
+    if left_out.intersection({added.attnum, 0}):
+        return explain_left_out(added.name)
     if added.attnum <= newest:
         return f"column {name} was not published before: its older values are not in the log"
     if added.has_default and added.missing_value is None:

@@ -21,11 +21,16 @@ def conceal_nothing(_: Relation) -> None:
     """No rule."""
 
 
+def read_key(settings: Settings) -> bytes:
+    """The key of the hashes; empty where the settings have none."""
+    return b"" if settings.hash_key is None else settings.hash_key.get_secret_value().encode()
+
+
 def make_conceal(settings: Settings, latest: Callable[[int], Relation | None]) -> Conceal:
     """Give the settings' rules for relations in log order; `latest` gives the log's newest."""
     if not settings.tables:
         return conceal_nothing
-    key = b"" if settings.hash_key is None else settings.hash_key.get_secret_value().encode()
+    key = read_key(settings)
     seen: dict[int, Relation] = {}
 
     def conceal(relation: Relation) -> Concealment | None:

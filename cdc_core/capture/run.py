@@ -31,6 +31,7 @@ from cdc_core.capture.writer import Writer
 from cdc_core.coordination.lease import Lease
 from cdc_core.coordination.live import Figures
 from cdc_core.errors import Retry, SlotInUse, SourceSilent, WalgateError
+from cdc_core.protocol.concealment import Concealment
 from cdc_core.protocol.messages import Announcement
 from cdc_core.settings import LakeSettings, Settings
 from cdc_core.source.server import MarkConnection, Source
@@ -220,11 +221,21 @@ def _stream(run: _Run, source: Source, log: ChangeLog, start: _Start, progress: 
         known.note(relation)
         return relation
 
+    choose = make_conceal(settings, log.latest_relation)
+
+    def conceal(relation: Relation) -> Concealment | None:
+        concealment = choose(relation)
+        if concealment is not None:
+            # The announcements and chunks that follow are compared with what is left out now.
+            left_out = concealment.conceal_relation(relation).left_out
+            known.note(replace(relation, left_out=left_out))
+        return concealment
+
     collector = Collector(
         staged=start.staged,
         expected=log.read_transactions(start.epoch, since=confirmed),
         complete=complete,
-        conceal=make_conceal(settings, log.latest_relation),
+        conceal=conceal,
         spooled=_find_spooled(settings.lake, known),
     )
     progress.staged = start.staged

@@ -26,6 +26,8 @@ _HASH_SIZE = 64
 _HASH_PREFIX = bytes([TEXT]) + _HASH_SIZE.to_bytes(4, "big")
 # The type `text`: a hash is one whatever was hashed.
 _TEXT_OID = 25
+# Its hash marks the key; half of the digits tell keys apart.
+_MARKED, _MARK_SIZE = b"walgate: the mark of a hash key", 32
 
 
 class Treatment(Enum):
@@ -50,12 +52,19 @@ class Concealment:
     def conceal_relation(self, relation: Relation) -> Relation:
         """The relation as the log sees it."""
         pairs = zip(relation.columns, self.treatments, strict=True)
+        mark = mark_key(self.key)
         columns = [
-            self._hash_column(column) if treatment is Treatment.HASH else column
+            self._hash_column(column, mark) if treatment is Treatment.HASH else column
             for column, treatment in pairs
             if treatment is not Treatment.DROP
         ]
-        return replace(relation, columns=tuple(columns))
+        dropped = [
+            _find_number(relation, index)
+            for index, treatment in enumerate(self.treatments)
+            if treatment is Treatment.DROP
+        ]
+        left_out = tuple(sorted({*relation.left_out, *dropped}))
+        return replace(relation, columns=tuple(columns), left_out=left_out)
 
     def conceal_message(self, frame: bytes | memoryview) -> bytes:
         """The frame of a row message with its tuples concealed. Raises: MalformedMessage."""
@@ -81,7 +90,7 @@ class Concealment:
                 position = end
         return b"".join(parts)
 
-    def _hash_column(self, column: Column) -> Column:
+    def _hash_column(self, column: Column, mark: str) -> Column:
         missing = column.missing_value
         return replace(
             column,
@@ -91,7 +100,28 @@ class Concealment:
             base_oid=None,
             base_modifier=-1,
             missing_value=None if missing is None else self.hash_text(missing.encode()).decode(),
+            hashed_by=mark,
         )
+
+
+def _find_number(relation: Relation, index: int) -> int:
+    """The attnum of a column; 0 where the catalog no longer shows it and no number can be its own.
+
+    Columns are sent in the order of their numbers. One that was left out before, and has its place
+    between those of the columns beside it, is the same.
+    """
+    numbers = [column.attnum for column in relation.columns]
+    if (own := numbers[index]) is not None:
+        return own
+    low = max((number for number in numbers[:index] if number is not None), default=0)
+    above = [number for number in numbers[index:] if number is not None]
+    fits = [n for n in relation.left_out if low < n and all(n < number for number in above)]
+    return max(fits, default=0)
+
+
+def mark_key(key: bytes) -> str:
+    """What tells a hash key from another, and says nothing else of it."""
+    return hmac.digest(key, _MARKED, "sha256").hex()[:_MARK_SIZE]
 
 
 # Gives what is concealed of a relation. Raises: ConfigurationError.

@@ -135,7 +135,10 @@ def complete_relation(
         listed = [
             replace(c, attnum=None, missing_value=None) if c.name in doubtful else c for c in listed
         ]
-        known = {_shape(column): column for column in (*earlier, *listed)}
+        sent = [
+            replace(c, hashed_by=None, missing_value=None) if c.hashed_by else c for c in earlier
+        ]
+        known = {_shape(column): column for column in (*sent, *listed)}
         columns = [
             replace(found, in_identity=column.in_identity)
             if (found := known.get(_shape(column))) is not None

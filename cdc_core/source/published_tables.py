@@ -39,7 +39,8 @@ select p.schemaname::text, p.tablename::text, p.carriages, c.relkind::text, c.re
        has_schema_privilege(n.oid, 'usage') and (has_table_privilege(c.oid, 'select')
          or has_any_column_privilege(c.oid, 'select')),
        row_security_active(c.oid),
-       (select jsonb_agg(jsonb_build_array(a.attname, a.attnotnull, a.attgenerated)
+       (select jsonb_agg(jsonb_build_array(a.attname, a.attnum, a.attnotnull,
+                                           a.attgenerated)
                          order by a.attnum)
         from pg_attribute a where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped),
        (select jsonb_agg(jsonb_build_array(x.relname, i.indisprimary, i.indisreplident,
@@ -82,6 +83,7 @@ class TableColumn:
     """A column; `generated` is empty, `s` (stored) or `v` (virtual)."""
 
     name: str
+    attnum: int
     not_null: bool
     generated: str
 
@@ -247,7 +249,7 @@ def _read_table(row: tuple[Any, ...], *, sends_generated: bool) -> PublishedTabl
     schema, name, carriages, kind, identity, readable, secured, columns, indexes = row[:9]
     filter_columns, root, leaves, has_children = row[9:]
     # Version 15 lists generated columns among the published, and sends none.
-    unsent = {column for column, _, kind in columns or () if kind and not sends_generated}
+    unsent = {column for column, _, _, kind in columns or () if kind and not sends_generated}
     return PublishedTable(
         schema=schema,
         name=name,

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdc_core.errors import MalformedMessage
-from cdc_core.protocol.concealment import Concealment, Treatment
+from cdc_core.protocol.concealment import Concealment, Treatment, mark_key
 from cdc_core.protocol.rows import RelationFrom, decode_rows
 from cdc_core.vocabulary import Relation
 from tests.protocol.encoding import UNCHANGED, delete, insert, update
@@ -126,3 +126,26 @@ def test_a_message_cut_anywhere_is_refused_or_says_nothing() -> None:
         decode(insert(VEILED, ["1", SECRET, SECRET]))
     with pytest.raises(MalformedMessage):
         decode(whole + b"\0")
+
+
+def test_the_relation_says_what_is_hashed_by_which_key_and_what_is_left_out() -> None:
+    relation = relation_from(0, VEILED, "veiled", 4).relation
+    concealed = RULE.conceal_relation(relation)
+    marks = [column.hashed_by for column in concealed.columns]
+    assert marks == [None, mark_key(KEY), None]
+    assert concealed.left_out == (2,)
+    assert KEY.decode() not in str(concealed)
+    other = Concealment(RULE.treatments, b"another key").conceal_relation(relation)
+    assert other.version != concealed.version != relation.version
+    # What was left out is still known once the rule is gone.
+    assert relation.after(concealed).left_out == (2,)
+    assert relation.after(relation) == relation
+
+
+def test_a_column_that_the_catalog_no_longer_shows_is_the_one_left_out_in_its_place() -> None:
+    relation = relation_from(0, VEILED, "veiled", 4).relation
+    columns = [replace(c, attnum=None) if i == 1 else c for i, c in enumerate(relation.columns)]
+    gone = replace(relation, columns=tuple(columns))
+    assert RULE.conceal_relation(replace(gone, left_out=(2,))).left_out == (2,)
+    assert RULE.conceal_relation(replace(gone, left_out=(5,))).left_out == (0, 5)
+    assert RULE.conceal_relation(gone).left_out == (0,)

@@ -89,15 +89,61 @@ def test_a_table_without_a_key_is_not_admitted() -> None:
     assert not halt.curable, "a copy would not help"
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "reason"),
+    [
+        (None, "a", "n is hashed now"),
+        ("a", None, "n is no longer hashed"),
+        ("a", "b", "n is hashed with another key now"),
+        ("a", "a", None),
+    ],
+)
+def test_a_column_never_mixes_hashes_with_values_or_with_hashes_of_another_key(
+    before: str | None, now: str | None, reason: str | None
+) -> None:
+    text = make("n", 2, oid=25)
+    shape = Shape.of(replace(TABLE, columns=(KEY, replace(text, hashed_by=before))))
+    followed = follow(shape, replace(TABLE, columns=(KEY, replace(text, hashed_by=now))))
+    if reason is None:
+        assert followed == shape
+    else:
+        assert isinstance(followed, Halt)
+        assert reason in followed.reason
+        assert followed.curable
+
+
+def test_a_column_that_was_left_out_is_no_new_one_and_one_beside_it_is() -> None:
+    without = replace(TABLE, left_out=(3,))
+    shape = Shape.of(without)
+    halt = follow(shape, replace(without, columns=(KEY, PLAIN, make("secret", 3))))
+    assert isinstance(halt, Halt)
+    assert "secret was excluded before" in halt.reason
+    assert halt.curable
+    # It was left out after the table's first announcement, which the log remembers.
+    assert follow(SHAPE, replace(without, columns=(KEY, PLAIN, make("secret", 3)))) == halt
+    assert isinstance(follow(shape, replace(without, columns=(KEY, PLAIN, make("m", 4)))), Shape)
+    # Of a column whose number was not known any new one may be the heir.
+    doubted = follow(SHAPE, replace(TABLE, columns=(KEY, PLAIN, make("m", 4)), left_out=(0,)))
+    assert isinstance(doubted, Halt)
+
+
+def test_a_column_that_is_excluded_now_halts_the_table() -> None:
+    halt = follow(SHAPE, replace(TABLE, columns=(KEY,), left_out=(2,)))
+    assert isinstance(halt, Halt)
+    assert halt.reason == "column n is excluded now, and rows so far hold its values"
+    assert halt.curable
+
+
 def test_a_shape_is_read_back_from_the_metadata_of_its_columns() -> None:
     columns = (
         make("b", 2, key=2),
         make("odd name", 3, oid=1700, modifier=655366),
-        make("a", 1, key=1),
+        make("a", 1, key=1, hashed_by="mark"),
     )
-    shape = Shape.of(replace(TABLE, columns=columns))
+    shape = Shape.of(replace(TABLE, columns=columns, left_out=(4, 5)))
     described = [shape.describe_column(i) for i in range(3)]
     read = Shape.from_metadata([*described, shape.describe_table(), {}])
     assert read.key == shape.key == (2, 0)
-    assert follow(read, replace(TABLE, columns=columns)) == read
+    assert follow(read, replace(TABLE, columns=columns, left_out=(4, 5))) == read
+    assert read.left_out == (4, 5)
     assert METADATA_KEY in shape.describe_column(0)
