@@ -82,6 +82,10 @@ class WrongServer(SourceError):
     """The server behind the address does not have the history that staging holds."""
 
 
+class SubscriptionChanged(SourceError):
+    """The server sends other changes again than were staged, since other ones are asked for."""
+
+
 class ProtocolError(WalgateError):
     """The replication stream broke its own rules."""
 

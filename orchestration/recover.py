@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from cdc_core.capture.diagnosis import Diagnosis, diagnose
 from cdc_core.capture.recovery import begin_recovery, choose_number, finish_recovery, renew_slot
 from cdc_core.crash_points import reach
-from cdc_core.errors import Retry, SlotInUse, SourceError
+from cdc_core.errors import Retry, SlotInUse, SourceError, SubscriptionChanged
 from cdc_core.settings import Settings
 from cdc_core.source.connection import open_connection
 from cdc_core.source.creation import list_keyed_tables
@@ -45,9 +45,16 @@ class Recovery:
 
 
 def plan_recovery(settings: Settings) -> Recovery:
-    """Look at log, slot and server. Changes nothing. Raises: SourceError, StagingError."""
+    """Look at log, slot and server. Changes nothing.
+
+    Raises: SubscriptionChanged, where the settings alone keep capture from going on; SourceError,
+    StagingError.
+    """
     source, lake = settings.source, Lake.of(settings)
     diagnosis = diagnose(settings, application_name="walgate recover")
+    for error in diagnosis.breaks:
+        if isinstance(error, SubscriptionChanged):
+            raise error
     breaks = [error.message for error in diagnosis.breaks]
     cut = find_cut(lake)
     if diagnosis.epoch is None and cut is not None and not breaks:

@@ -19,6 +19,7 @@ from cdc_core.errors import Retry, SourceError, StagingError
 from cdc_core.staging.epochs import Epoch
 from cdc_core.staging.log import Fenced
 from cdc_core.staging.parts import Part, PartWriter
+from cdc_core.staging.subscriptions import Subscription
 from cdc_core.vocabulary import Lsn, Relation, TransactionId
 
 Frame = bytes | memoryview
@@ -30,6 +31,7 @@ class Storage:
 
     commits: list[tuple[set[str], str, int]] = field(default_factory=list)
     changes: dict[str, pa.Table] = field(default_factory=dict)
+    subscriptions: list[Subscription] = field(default_factory=list)
     epochs: list[Epoch] = field(default_factory=list)
     relations: list[tuple[int, Relation, Lsn]] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
@@ -38,8 +40,9 @@ class Storage:
 class MemoryLog:
     """A log in memory; `storage.refusals` makes the next appends fail before or after they land."""
 
-    def __init__(self, storage: Storage, *, spool: Path) -> None:
+    def __init__(self, storage: Storage, *, spool: Path, subscription: Subscription) -> None:
         """Open at the newest version."""
+        self.subscription = subscription
         self._storage = storage
         self._spool = spool
         self._version = len(storage.commits)
@@ -57,6 +60,10 @@ class MemoryLog:
     def begin_epoch(self, epoch: Epoch) -> None:
         """Record a new incarnation."""
         self._storage.epochs.append(epoch)
+
+    def read_subscription(self) -> Subscription | None:
+        """Give what the newest changes were sent for."""
+        return self._storage.subscriptions[self._version - 1] if self._version else None
 
     def latest_relation(self, oid: int) -> Relation | None:
         """Give the newest stored relation of a table."""
@@ -126,6 +133,7 @@ class MemoryLog:
                 part.path.unlink()
         names = {part.path.name for part in parts}
         self._storage.commits.append((names, epoch.application, int(end_lsn)))
+        self._storage.subscriptions.append(self.subscription)
         if refusal == "after":
             raise _refused()
         self._version += 1

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from cdc_core.capture.continuity import require_begun, require_server
 from cdc_core.capture.resending import require_same_history
-from cdc_core.errors import Retry, WalgateError
+from cdc_core.errors import Retry, SubscriptionChanged, WalgateError
 from cdc_core.settings import Settings
 from cdc_core.source.connection import open_connection
 from cdc_core.source.identity import Identity, read_identity
@@ -39,7 +39,8 @@ class Diagnosis:
 
     `breaks` are the errors that a capture would end with; `discontinuities` those of them in which
     log, server and slot differ, whatever the source is by itself. `epoch` is the newest of the log,
-    None where there is no log. A dead slot is one of this log's from which capture can never go on.
+    None where there is no log. A dead slot is one of this log's from which capture can never go on;
+    changed settings kill none.
     """
 
     breaks: tuple[WalgateError, ...]
@@ -84,6 +85,7 @@ def diagnose(settings: Settings, *, application_name: str) -> Diagnosis:
         return Diagnosis(tuple(breaks), gone, identity, may, slot=slot, is_slot_dead=is_lost)
     other = _compare(settings, epoch, staged, slot=slot, identity=identity, may=may)
     is_ours = (identity.system_id, source.slot) == (epoch.system_id, epoch.slot)
+    is_cut_off = any(not isinstance(error, SubscriptionChanged) for error in other)
     is_ahead = slot is not None and (slot.confirmed_flush or 0) > staged
     return Diagnosis(
         breaks=tuple(breaks + other),
@@ -93,7 +95,7 @@ def diagnose(settings: Settings, *, application_name: str) -> Diagnosis:
         epoch=epoch,
         staged=staged,
         slot=slot,
-        is_slot_dead=is_lost or bool(other and is_ours and not is_ahead and not epoch.is_pending),
+        is_slot_dead=is_lost or (is_cut_off and is_ours and not is_ahead and not epoch.is_pending),
     )
 
 
@@ -135,7 +137,7 @@ def _compare(
     if not found:
         _note(found, lambda: require_continuation(slot, staged=staged, current=identity.current))
     if not found and may and slot.active_pid is None:
-        log = Log(settings.lake.root, spool=settings.lake.spool)
+        log = Log.of(settings)
         _note(found, lambda: require_same_history(source, log, epoch, staged=staged, slot=slot))
     return found
 

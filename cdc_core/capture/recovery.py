@@ -45,7 +45,7 @@ def begin_recovery(settings: Settings, diagnosis: Diagnosis, number: int) -> Epo
     )
     known = diagnosis.epoch
     if known is None or not known.is_pending:
-        Log(settings.lake.root, spool=settings.lake.spool).begin_epoch(epoch)
+        Log.of(settings).begin_epoch(epoch)
     elif known is not None:
         epoch = replace(epoch, reason=known.reason)
     reach("after_recovery_begun")
@@ -70,7 +70,7 @@ def renew_slot(settings: Settings, diagnosis: Diagnosis) -> Slot:
 def finish_recovery(settings: Settings, epoch: Epoch, slot: Slot) -> Epoch:
     """Give an epoch its slot: capture goes on from there. Raises: StagingError."""
     assert slot.confirmed_flush is not None
-    log = Log(settings.lake.root, spool=settings.lake.spool)
+    log = Log.of(settings)
     begun = replace(epoch, first_lsn=slot.confirmed_flush, started_at=datetime.now(UTC))
     log.begin_epoch(begun)
     adoption = Adoption(str(settings.lake.root), begun.slot, begun.system_id)

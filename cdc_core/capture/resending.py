@@ -20,6 +20,7 @@ from cdc_core.source.replication import Frame, ReplicationStream
 from cdc_core.source.slot import Slot
 from cdc_core.staging.epochs import Epoch
 from cdc_core.staging.log import Log
+from cdc_core.staging.subscriptions import explain_change
 from cdc_core.vocabulary import Lsn
 
 _FRAMES_AT_ONCE = 4096
@@ -31,10 +32,12 @@ def require_same_history(
 ) -> None:
     """The server sends again exactly what is staged past the slot, and can go on from there.
 
-    Raises: WrongServer, SourceError.
+    Raises: WrongServer, SubscriptionChanged, SourceError.
     """
     assert slot.confirmed_flush is not None
-    look = _Look(Replay(staged, log.read_transactions(epoch, since=slot.confirmed_flush)))
+    expected = log.read_transactions(epoch, since=slot.confirmed_flush)
+    changed = explain_change(log.read_subscription(), log.subscription)
+    look = _Look(Replay(staged, expected, changed=changed))
     with closing(ReplicationStream(source)) as stream:
         until = stream.server.current
         stream.start(slot=slot.name, publications=source.publication, origin=source.origin)

@@ -41,6 +41,7 @@ from cdc_core.staging.adoption import Adoption, remember_log, require_log
 from cdc_core.staging.chunks import ChunkFolder
 from cdc_core.staging.epochs import Epoch
 from cdc_core.staging.log import Fenced, Log
+from cdc_core.staging.subscriptions import explain_change
 from cdc_core.vocabulary import Lsn, Relation
 
 _FIRST_PAUSE_S = 0.5
@@ -73,7 +74,7 @@ class _Start:
 def open_log(settings: Settings) -> ChangeLog:
     """The lake's log, made if none was there before. Raises: StagingError."""
     require_log(settings.state_folder, root=settings.lake.root, slot=settings.source.slot)
-    return Log(settings.lake.root, spool=settings.lake.spool)
+    return Log.of(settings)
 
 
 def run_capture(
@@ -234,6 +235,7 @@ def _stream(run: _Run, source: Source, log: ChangeLog, start: _Start, progress: 
     collector = Collector(
         staged=start.staged,
         expected=log.read_transactions(start.epoch, since=confirmed),
+        changed=explain_change(log.read_subscription(), log.subscription),
         complete=complete,
         conceal=conceal,
         spooled=_find_spooled(settings.lake, known),

@@ -14,6 +14,7 @@ import pyarrow as pa
 from cdc_core.coordination.live import Figures
 from cdc_core.staging.epochs import Epoch
 from cdc_core.staging.parts import Part, PartWriter
+from cdc_core.staging.subscriptions import Subscription
 from cdc_core.vocabulary import Lsn, Relation, TransactionId
 
 Frame = bytes | memoryview
@@ -40,6 +41,15 @@ class ChangeLog(Protocol):
 
     def begin_epoch(self, epoch: Epoch) -> None:
         """Record a new incarnation of the slot."""
+        ...
+
+    @property
+    def subscription(self) -> Subscription:
+        """What is appended was sent for."""
+        ...
+
+    def read_subscription(self) -> Subscription | None:
+        """What the newest changes were sent for; None where there are none."""
         ...
 
     def latest_relation(self, oid: int) -> Relation | None:

@@ -61,14 +61,16 @@ class Collector:
         staged: Lsn,
         expected: Iterable[TransactionId],
         complete: Callable[[Announcement, int], Relation],
+        changed: str | None = None,
         conceal: Conceal = conceal_nothing,
         spooled: Spooled = NOTHING_SPOOLED,
     ) -> None:
         """Drop what ends at or below `staged`, if it is exactly `expected`, in commit order.
 
-        `complete` is given an announcement and the xid of the transaction it came in.
+        `complete` is given an announcement and the xid of the transaction it came in; `changed`
+        says which settings were others when that was staged.
         """
-        self._replay = Replay(staged, expected)
+        self._replay = Replay(staged, expected, changed=changed)
         self._complete = complete
         self._conceal = conceal
         self._backfills = Backfills(spooled)

@@ -16,12 +16,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
 from cdc_core.crash_points import reach
 from cdc_core.durability import locate_commit, rewrite_file, sync_file
 from cdc_core.layout import CHANGES_SCHEMA, EPOCHS_SCHEMA
+from cdc_core.settings import Settings
 from cdc_core.staging.chunks import ChunkFolder
 from cdc_core.staging.epochs import Epoch, choose_newest, find_staged
 from cdc_core.staging.parts import (
@@ -31,11 +32,13 @@ from cdc_core.staging.parts import (
     write_part,
 )
 from cdc_core.staging.relations import RelationStore
+from cdc_core.staging.subscriptions import Subscription, read_subscription
 from cdc_core.staging.tables import (
     append_rows,
     open_table,
     read_rows,
     reopen_table,
+    rewrite_newest,
     staging_errors,
 )
 from cdc_core.vocabulary import Lsn, Relation, TransactionId
@@ -48,8 +51,12 @@ class Fenced(Exception):
 class Log:
     """The log on disk, at the version that the next commit extends."""
 
-    def __init__(self, root: Path, *, spool: Path) -> None:
-        """Open `<root>/staging`, made if it is missing. Raises: StagingError."""
+    def __init__(self, root: Path, *, spool: Path, subscription: Subscription) -> None:
+        """Open `<root>/staging`, made if it is missing. Raises: StagingError.
+
+        What is appended is said to have been sent for `subscription`.
+        """
+        self.subscription = subscription
         self.folder = root / "staging"
         self._spool = spool
         self.changes_folder = self.folder / "changes"
@@ -57,9 +64,14 @@ class Log:
         self._epochs = open_table(self.folder / "epochs", EPOCHS_SCHEMA)
         self._relations = RelationStore(self.folder / "relations")
 
+    @classmethod
+    def of(cls, settings: Settings) -> Log:
+        """The log of a configuration. Raises: StagingError."""
+        subscription = Subscription.of(settings.source)
+        return cls(settings.lake.root, spool=settings.lake.spool, subscription=subscription)
+
     def read_epoch(self) -> Epoch | None:
         """The newest incarnation of the slot; None before the first run."""
-        self._epochs = reopen_table(self.folder / "epochs")
         return choose_newest(read_rows(self._epochs))
 
     def begin_epoch(self, epoch: Epoch) -> None:
@@ -72,16 +84,23 @@ class Log:
         """The staged LSN of an epoch, read from the newest version on disk.
 
         The handle then stands at that version: what another writer committed is known, relations
-        too.
+        too, and all of it is durable.
         """
         with staging_errors("read the staged LSN"):
-            self._changes = DeltaTable(self.changes_folder)
+            self._changes = reopen_table(self.changes_folder)
             # The session that committed it may have ended before the disk took it, or because the
             # disk refused it. Its parts were durable before.
             self._rewrite_commit(self._changes.version())
+            for table in ("epochs", "relations"):
+                rewrite_newest(self.folder / table)
             staged = find_staged(self._changes, epoch)
         self._relations.reload((epoch.epoch, staged))
         return staged
+
+    def read_subscription(self) -> Subscription | None:
+        """What the newest changes were sent for; None where there are none."""
+        with staging_errors("read the log's newest commit"):
+            return read_subscription(self.changes_folder, self._changes.version())
 
     def latest_relation(self, oid: int) -> Relation | None:
         """The newest stored relation of a table that a transaction has landed with."""
@@ -135,6 +154,7 @@ class Log:
                 "append",
                 self._changes.schema(),
                 commit_properties=CommitProperties(
+                    custom_metadata=self.subscription.describe(),
                     app_transactions=[Transaction(epoch.application, int(end_lsn))],
                     max_commit_retries=0,
                 ),

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from cdc_core.errors import StagingError
 from cdc_core.layout import RELATIONS_SCHEMA
-from cdc_core.staging.tables import append_rows, open_table, read_rows, reopen_table
+from cdc_core.staging.tables import append_rows, open_table, read_rows, reopen_table, rewrite_newest
 from cdc_core.vocabulary import Lsn, Relation
 
 
@@ -30,6 +30,8 @@ class RelationStore:
         self._stored: dict[tuple[int, int], list[tuple[Lsn, Relation]]] = {}
         self._latest: dict[int, Relation] = {}
         self._next = 0
+        # Whether the disk may have refused what was written last.
+        self._is_doubtful = False
         open_table(folder, RELATIONS_SCHEMA)
         self.reload()
 
@@ -65,6 +67,9 @@ class RelationStore:
 
         Raises: StagingError, after which it may be called again.
         """
+        if self._is_doubtful:
+            rewrite_newest(self._folder)
+            self._is_doubtful = False
         announced = list(relations)
         stored, rows = dict(self._stored), list[dict[str, Any]]()
         ordered = sorted(announced, key=lambda one: (one[1], one[0].oid))
@@ -87,6 +92,7 @@ class RelationStore:
                     self._table, self._folder, pa.Table.from_pylist(rows, schema=RELATIONS_SCHEMA)
                 )
             except StagingError:
+                self._is_doubtful = True
                 self.reload()
                 raise
             self._stored = stored

@@ -40,15 +40,23 @@ def open_table(folder: Path, schema: pa.Schema) -> DeltaTable:
 
 
 def reopen_table(folder: Path) -> DeltaTable:
-    """Open a table that was there at its newest version, and make that durable.
+    """Open a table that was there at its newest version.
 
-    The process that committed it may have ended before the disk took it, or because the disk
-    refused it. Raises: StagingError if it is gone: another in its place would hide that.
+    Raises: StagingError if it is gone: another in its place would hide that.
     """
     with staging_errors(f"open {folder.name}"):
-        table = DeltaTable(folder)
-        rewrite_commits(folder, above=table.version() - 1, through=table.version())
-        return table
+        return DeltaTable(folder)
+
+
+def rewrite_newest(folder: Path) -> None:
+    """Write to new files, durably, what a table's newest commit brought. Raises: StagingError.
+
+    The process that committed it may have ended before the disk took it, or because the disk
+    refused it.
+    """
+    with staging_errors(f"write {folder.name}"):
+        newest = DeltaTable(folder).version()
+        rewrite_commits(folder, above=newest - 1, through=newest)
 
 
 def read_rows(table: DeltaTable) -> list[dict[str, Any]]:

@@ -9,11 +9,14 @@ import pyarrow as pa
 
 from cdc_core.staging.epochs import Epoch
 from cdc_core.staging.parts import Part, PartWriter
+from cdc_core.staging.subscriptions import Subscription
 from cdc_core.vocabulary import Lsn, Relation, TransactionId
 
 
 class NullLog:
     """The log of one run; it counts the entries that were finished."""
+
+    subscription = Subscription((), "any")
 
     def __init__(self, spool: Path) -> None:
         """Hold nothing."""
@@ -36,6 +39,9 @@ class NullLog:
 
     def empty_spool(self) -> None:
         """There is none."""
+
+    def read_subscription(self) -> None:
+        """Nothing is staged."""
 
     def read_staged(self, epoch: Epoch) -> Lsn:
         """Nothing is staged."""

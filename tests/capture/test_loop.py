@@ -20,6 +20,7 @@ from cdc_core.capture.writer import Writer
 from cdc_core.errors import SourceError
 from cdc_core.settings import CaptureSettings
 from cdc_core.staging.epochs import Epoch
+from cdc_core.staging.subscriptions import Subscription
 from cdc_core.vocabulary import Lsn, TransactionId
 from tests.capture.stream import TIME_US, Sent, Step, complete
 from tests.deadline import wait_for
@@ -27,6 +28,7 @@ from tests.protocol import encoding
 from tests.twins import MemoryLog, MemoryStream, Storage
 
 EPOCH = Epoch(1, "742", 1, "walgate", "walgate", Lsn(0), datetime(2026, 1, 1, tzinfo=UTC), "test")
+SUBSCRIPTION = Subscription(("walgate",), "any")
 MARKS_FROM = 1 << 20
 SENT = [
     Sent(1000, 1048, 7, (Step("announce"), *[Step("insert", value="x")] * 5)),
@@ -80,7 +82,7 @@ class Run:
     ) -> None:
         self.storage = Storage()
         self.stream = MemoryStream(frames)
-        log = MemoryLog(self.storage, spool=spool)
+        log = MemoryLog(self.storage, spool=spool, subscription=SUBSCRIPTION)
         log.empty_spool()
         collector = Collector(staged=Lsn(staged), expected=expected, complete=complete)
         self.bound = Bound(threading.Event(), until_current=True)

@@ -19,13 +19,15 @@ from cdc_core.source.replication import ReplicationStream
 from cdc_core.staging.epochs import Epoch
 from cdc_core.staging.log import Fenced, Log
 from cdc_core.staging.parts import seal_part
+from cdc_core.staging.subscriptions import Subscription
 from cdc_core.vocabulary import Column, Lsn, Relation, ReplicaIdentity, TableName, TransactionId
 from tests.deadline import wait_for
 from tests.postgres_server import Database
 from tests.twins import MemoryLog, MemoryStream, Storage
 
-OpenLog = Callable[[], ChangeLog]
+OpenLog = Callable[..., ChangeLog]
 EPOCH = Epoch(1, "742", 1, "walgate", "walgate", Lsn(100), datetime(2026, 1, 1, tzinfo=UTC), "test")
+SUBSCRIPTION = Subscription(("walgate",), "any")
 
 
 # The log.
@@ -36,10 +38,10 @@ def open_log(request: pytest.FixtureRequest, tmp_path: Path) -> OpenLog:
     """Lend a way to open the same log several times, as several captures would."""
     storage, spool = Storage(), tmp_path / "spool"
 
-    def open_one() -> ChangeLog:
+    def open_one(subscription: Subscription = SUBSCRIPTION) -> ChangeLog:
         if request.param == "twin":
-            return MemoryLog(storage, spool=spool)
-        return Log(tmp_path / "lake", spool=spool)
+            return MemoryLog(storage, spool=spool, subscription=subscription)
+        return Log(tmp_path / "lake", spool=spool, subscription=subscription)
 
     return open_one
 
@@ -279,3 +281,14 @@ def test_a_closed_stream_says_so(stream: Stream) -> None:
         stream.send_status(Lsn(1))
     with pytest.raises(SourceError):
         stream.send_status(Lsn(1))
+
+
+def test_a_commit_says_what_its_changes_were_sent_for(open_log: OpenLog) -> None:
+    log = open_log()
+    assert log.read_subscription() is None
+    land(log, 200)
+    assert log.read_subscription() == open_log().read_subscription() == SUBSCRIPTION
+    changed = Subscription(('a "b"', "é"), "none")
+    land(open_log(changed), 300)
+    assert log.read_staged(EPOCH) == 348
+    assert log.read_subscription() == open_log().read_subscription() == changed

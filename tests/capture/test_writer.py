@@ -15,6 +15,7 @@ from cdc_core.errors import StagingError
 from cdc_core.layout import CHANGES_SCHEMA
 from cdc_core.staging.epochs import Epoch
 from cdc_core.staging.log import Fenced
+from cdc_core.staging.subscriptions import Subscription
 from cdc_core.vocabulary import Lsn
 from tests.capture.stream import Sent, Step, complete
 from tests.deadline import wait_for
@@ -22,6 +23,7 @@ from tests.twins import MemoryLog, Storage
 
 DEADLINE_S = 30.0
 EPOCH = Epoch(1, "742", 1, "walgate", "walgate", Lsn(0), datetime(2026, 1, 1, tzinfo=UTC), "test")
+SUBSCRIPTION = Subscription(("walgate",), "any")
 
 
 class Bench:
@@ -29,7 +31,7 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self.storage = Storage()
-        self.log = MemoryLog(self.storage, spool=folder)
+        self.log = MemoryLog(self.storage, spool=folder, subscription=SUBSCRIPTION)
         self.progress = Progress(Lsn(0), Lsn(0), Lsn(0), is_replay_checked=True)
         self.is_stopped = False
         self.writer = Writer(
@@ -103,7 +105,7 @@ def test_nothing_is_confirmable_before_its_commit_has_returned(bench: Bench) -> 
 
 
 def test_another_writers_commit_ends_the_writer(bench: Bench) -> None:
-    other = MemoryLog(bench.storage, spool=Path())
+    other = MemoryLog(bench.storage, spool=Path(), subscription=SUBSCRIPTION)
     part = other.write_part(CHANGES_SCHEMA.empty_table())
     other.append([part], epoch=EPOCH, end_lsn=Lsn(9000))
     bench.submit()

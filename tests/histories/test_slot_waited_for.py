@@ -15,6 +15,7 @@ from cdc_core.errors import StagingError, WrongServer
 from cdc_core.settings import Settings
 from cdc_core.staging.epochs import Epoch, read_newest_epoch
 from cdc_core.staging.log import Log
+from cdc_core.staging.subscriptions import Subscription
 from tests.fix_pipeline import Pipeline
 from tests.recover.recovering import change, fill, read_settings
 from tests.truth import read_log
@@ -32,7 +33,8 @@ class WatchedLog(Log):
     """A log that something happens to after capture has read its epoch for the first time."""
 
     def __init__(self, settings: Settings, happen: Callable[[], None]) -> None:
-        super().__init__(settings.lake.root, spool=settings.lake.spool)
+        subscription = Subscription.of(settings.source)
+        super().__init__(settings.lake.root, spool=settings.lake.spool, subscription=subscription)
         self._happen: Callable[[], None] | None = happen
 
     def read_epoch(self) -> Epoch | None:
@@ -74,11 +76,11 @@ def test_an_epoch_that_was_written_meanwhile_is_compared_with_the_server(
     assert epoch is not None
     held = read_log(filled.root)
     settings = read_settings(filled)
-    staged = Log(filled.root, spool=settings.lake.spool).read_staged(epoch)
+    staged = Log.of(settings).read_staged(epoch)
     other = replace(epoch, first_lsn=staged, **found)  # type: ignore[arg-type]
 
     def write_epoch() -> None:
-        Log(filled.root, spool=settings.lake.spool).begin_epoch(other)
+        Log.of(settings).begin_epoch(other)
 
     with pytest.raises(WrongServer, match=said):
         capture_while(filled, write_epoch)
@@ -99,15 +101,15 @@ def test_a_recovery_that_finished_meanwhile_is_gone_on_from(filled: Pipeline) ->
     epoch = read_newest_epoch(filled.root)
     assert epoch is not None
     settings = read_settings(filled)
-    staged = Log(filled.root, spool=settings.lake.spool).read_staged(epoch)
+    staged = Log.of(settings).read_staged(epoch)
     other = replace(epoch, epoch=2, first_lsn=staged)
 
     def write_epoch() -> None:
-        Log(filled.root, spool=settings.lake.spool).begin_epoch(other)
+        Log.of(settings).begin_epoch(other)
 
     capture_while(filled, write_epoch)
     newest = read_newest_epoch(filled.root)
     assert newest == other
-    settled = Log(filled.root, spool=settings.lake.spool)
+    settled = Log.of(settings)
     assert settled.read_staged(other) > other.first_lsn
     assert settled.read_staged(epoch) == other.first_lsn, "nothing more is staged in the old epoch"

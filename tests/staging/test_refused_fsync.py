@@ -12,6 +12,7 @@ from cdc_core.errors import StagingError
 from cdc_core.layout import END_LSN_NOT_KNOWN
 from cdc_core.staging.log import Log
 from cdc_core.staging.parts import seal_part
+from cdc_core.staging.subscriptions import Subscription
 from cdc_core.vocabulary import Lsn
 from tests.capture.test_shores import EPOCH, land, make_changes, make_relation
 from tests.refusing_disk import RefusingDisk
@@ -21,7 +22,8 @@ OpenLog = Callable[[], Log]
 
 @pytest.fixture
 def open_log(tmp_path: Path) -> OpenLog:
-    return lambda: Log(tmp_path / "lake", spool=tmp_path / "spool")
+    subscription = Subscription(("walgate",), "any")
+    return lambda: Log(tmp_path / "lake", spool=tmp_path / "spool", subscription=subscription)
 
 
 @pytest.fixture
@@ -82,7 +84,10 @@ def test_an_epoch_that_the_disk_refused_an_earlier_session_is_written_anew(
     with pytest.raises(StagingError, match="Input/output error"):
         log.begin_epoch(replace(EPOCH, epoch=2))
     assert disk.find_lost(log.folder)
-    assert open_log().read_epoch() == replace(EPOCH, epoch=2)
+    following = open_log()
+    epoch = following.read_epoch()
+    assert epoch == replace(EPOCH, epoch=2)
+    following.read_staged(epoch)
     assert disk.find_lost(log.folder) == []
 
 
