@@ -16,13 +16,13 @@ demo: setup
 up: setup
 	@.venv/bin/walgate demo --keep
 
-# Both cores are used; tests of one Spark session, and those of Dagster, stay in one process each.
+# Three processes for two cores: many tests wait. One process has the Spark session, one has Dagster.
 test: setup
-	@$(python) -m pytest -n 2 --dist loadgroup
+	@$(python) -m pytest -n 3 --dist loadgroup
 
 soak: setup
-	@$(python) -m pytest -m soak --timeout 1800 -n 2 tests/simulation
-	@$(python) -m pytest -m soak --timeout 1800 --ignore tests/simulation
+	@WALGATE_COMPILED_PLANS=1 $(python) -m pytest -m soak --timeout 1800 -n 2 tests/simulation
+	@WALGATE_COMPILED_PLANS=1 $(python) -m pytest -m soak --timeout 1800 --ignore tests/simulation
 
 # About a quarter of an hour; a busy machine changes the figures.
 bench: setup

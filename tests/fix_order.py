@@ -1,7 +1,7 @@
 """The order of a run: what needs no service first, then PostgreSQL and Redis, Spark, Dagster.
 
-Run by two processes, one has all that uses the session's SparkSession, so that there is one; the
-other all that runs under Dagster, where what starts a JVM is a process of its own.
+Run by several processes, one has all that uses the session's SparkSession, so that there is one;
+another has all that runs under Dagster, where what starts a JVM is a process of its own.
 """
 
 from __future__ import annotations

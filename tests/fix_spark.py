@@ -24,7 +24,14 @@ _JAVA_OPTIONS = (
     "-XX:+UnlockDiagnosticVMOptions",
     "-XX:-BytecodeVerificationRemote",
 )
+# Plans are interpreted: compiling them takes a third of the time of a small job. The demo's tests
+# and the benchmark compile them, as users do, and so does `make soak`.
+_INTERPRETED = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
 TEST_CONF = {
+    **({} if "WALGATE_COMPILED_PLANS" in os.environ else _INTERPRETED),
     "spark.driver.extraJavaOptions": " ".join(_JAVA_OPTIONS),
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
