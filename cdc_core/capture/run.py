@@ -34,6 +34,7 @@ from cdc_core.errors import Retry, SlotInUse, SourceSilent, WalgateError
 from cdc_core.protocol.concealment import Concealment
 from cdc_core.protocol.messages import Announcement
 from cdc_core.settings import LakeSettings, Settings
+from cdc_core.source.primary import History
 from cdc_core.source.server import MarkConnection, Source
 from cdc_core.source.slot import Slot, require_continuation
 from cdc_core.spooled import Chunk, Sweeping
@@ -212,6 +213,7 @@ def _require_server(
 
 def _stream(run: _Run, source: Source, log: ChangeLog, start: _Start, progress: Progress) -> None:
     settings, bound = run.settings, run.bound
+    history = History(source.server.system_id, source.server.timeline)
     confirmed = start.slot.confirmed_flush
     assert confirmed is not None
     known = KnownRelations(log.latest_relation)
@@ -254,7 +256,7 @@ def _stream(run: _Run, source: Source, log: ChangeLog, start: _Start, progress: 
             source.stream, progress=progress, timeout_s=source.server.wal_sender_timeout_s
         ),
         marker=Marker(
-            partial(MarkConnection, settings.source),
+            partial(MarkConnection, settings.source, history),
             progress=progress,
             heartbeat_s=settings.capture.heartbeat_seconds,
         ),

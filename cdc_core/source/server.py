@@ -9,13 +9,14 @@ from dataclasses import replace
 
 import psycopg
 
-from cdc_core.errors import SlotInUse
+from cdc_core.errors import Retry, SlotInUse, WrongServer
 from cdc_core.protocol.messages import Announcement
 from cdc_core.settings import SourceSettings
 from cdc_core.source import marks
 from cdc_core.source.catalog import complete_relation
 from cdc_core.source.connection import open_connection
 from cdc_core.source.membership import read_membership, require_publications
+from cdc_core.source.primary import History, open_primary, read_history
 from cdc_core.source.replication import ReplicationStream
 from cdc_core.source.retention import Retention, read_retention
 from cdc_core.source.role import require_replication
@@ -40,11 +41,14 @@ _logger = logging.getLogger("walgate.capture")
 class MarkConnection:
     """A connection that emits marks and says where the server is."""
 
-    def __init__(self, source: SourceSettings) -> None:
-        """Connect. Raises: SourceError."""
+    def __init__(self, source: SourceSettings, history: History) -> None:
+        """Connect to the server that writes a history. Raises: WrongServer, SourceError."""
         self._source = source
-        self._connection = open_connection(
-            source, application_name="walgate marks", answer_s=source.silence_timeout
+        self._connection = open_primary(
+            source,
+            lambda: history,
+            application_name="walgate marks",
+            answer_s=source.silence_timeout,
         )
 
     def emit_mark(self, detail: str) -> None:
@@ -72,7 +76,7 @@ class Source:
     """The slot, its stream and its server's catalog."""
 
     def __init__(self, settings: SourceSettings) -> None:
-        """Connect twice. Raises: SourceError."""
+        """Connect twice, to one server. Raises: WrongServer, SourceError."""
         self._settings = settings
         self._connection = open_connection(
             settings, application_name="walgate catalog", answer_s=settings.silence_timeout
@@ -84,6 +88,25 @@ class Source:
             self._connection.close()
             raise
         self.server = self.stream.server
+        try:
+            self._require_one_server()
+        except BaseException:
+            self.close()
+            raise
+
+    def _require_one_server(self) -> None:
+        """The catalog is of the server that streams: one of several hosts may be another."""
+        found = read_history(self._connection)
+        expected = History(self.server.system_id, self.server.timeline)
+        if found != expected:
+            where = f"{self._connection.info.host} port {self._connection.info.port}"
+            raise WrongServer(
+                f"{where} is a standby or another server: expected {expected.system_id} on timeline"
+                f" {expected.timeline}, which streams, found {found.system_id} on timeline"
+                f" {found.timeline}",
+                fix="name the primary alone in [source] dsn, or set target_session_attrs=primary",
+                retry=Retry.LATER,
+            )
 
     def read_slot(self) -> Slot:
         """The slot as it is now, if capture may consume it. Raises: SlotLost, SourceError."""

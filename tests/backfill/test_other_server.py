@@ -13,9 +13,11 @@ import pytest
 from cdc_core.errors import SourceError, WrongServer
 from cdc_core.settings import Settings, SourceSettings, load_settings
 from cdc_core.source import connection as connections
+from cdc_core.source import server
 from cdc_core.source.chunks import ChunkReader
 from cdc_core.source.marks import emit_mark
 from cdc_core.source.primary import History, open_primary, read_history
+from cdc_core.source.server import MarkConnection, Source
 from cdc_core.source.snapshots import open_snapshot
 from cdc_core.vocabulary import TableName
 from orchestration.backfill import run_backfills
@@ -111,9 +113,28 @@ def test_every_connection_that_reads_refuses_a_standby(pair: Pair) -> None:
         )
         return opened.__enter__()
 
-    for reach in (open_one, read_chunk, verify):
+    def mark() -> object:
+        return MarkConnection(source, History("7", 1))
+
+    for reach in (open_one, read_chunk, verify, mark):
         with pytest.raises(WrongServer, match=r"is a standby, expected the primary"):
             reach()
+
+
+def test_capture_takes_catalog_and_stream_from_one_server(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    primary = SourceSettings(dsn=pair.database.dsn)
+    with closing(Source(primary)) as source:
+        assert source.server.timeline == 1
+    standby = SourceSettings(dsn=f"{pair.standby.dsn('shop')} target_session_attrs=any")
+    monkeypatch.setattr(
+        server,
+        "open_connection",
+        lambda _, **options: connections.open_connection(standby, **options),
+    )
+    with pytest.raises(WrongServer, match="is a standby or another server"):
+        Source(primary)
 
 
 def test_a_reader_that_another_history_came_to_is_refused_in_its_own_transaction(
