@@ -43,12 +43,7 @@ from spark_jobs.lone_reads import LoneReads, setting_apart
 from spark_jobs.losses import count_added, count_losses
 from spark_jobs.merged import Merged
 from spark_jobs.outcome import Outcome, add_lone, work_out
-from spark_jobs.plain_files import (
-    TABLE_PROPERTY,
-    commit_files,
-    is_ours,
-    write_files,
-)
+from spark_jobs.plain_files import TABLE_PROPERTY, commit_files, is_ours, write_files
 from spark_jobs.round_log import RoundLog
 from spark_jobs.rows import (
     apply_rows,

@@ -67,8 +67,7 @@ class Collector:
     ) -> None:
         """Drop what ends at or below `staged`, if it is exactly `expected`, in commit order.
 
-        `complete` is given an announcement and the xid of the transaction it came in; `changed`
-        says which settings were others when that was staged.
+        `complete` is given an announcement and its transaction's xid; `changed` is that of Replay.
         """
         self._replay = Replay(staged, expected, changed=changed)
         self._complete = complete
@@ -200,8 +199,7 @@ class Collector:
                 xid=begin.xid,
                 committed_at_us=begin.committed_at_us,
             )
-        row = len(self._frames)
-        entry = len(self._entries)
+        row, entry = len(self._frames), len(self._entries)
         self._open = OpenTransaction(begin, index, replayed, len(self._blocks), row, entry, row)
 
     def _commit(self, commit: Commit) -> None:
