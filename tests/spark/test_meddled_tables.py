@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from cdc_core.settings import TableSettings
 from spark_jobs import little_merge, merge
 from spark_jobs.lake import count_rows, open_table
 from spark_jobs.ledger import find_cut
@@ -27,9 +29,13 @@ def session(spark: SparkSession) -> SparkSession:
 
 @pytest.fixture
 def small(session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallLake:
-    """Lend a table that is merged into, beside another one."""
+    """Lend a table that is merged into, beside another one.
+
+    With deletion vectors a merge adds a file, so that there is something to compact.
+    """
     monkeypatch.setattr(merge, "SMALL_TABLE_BYTES", 0)
     made = SmallLake(session, tmp_path)
+    made.lake = replace(made.lake, rules={"public.t": TableSettings(deletion_vectors=True)})
     made.merge([insert(T, str(k), "a") for k in (1, 2, 3)], [insert(OTHER, "1")])
     return made
 
