@@ -63,7 +63,7 @@ def rewrite_file(file: Path) -> None:
             copy.flush()
             os.fsync(copy.fileno())
         copied.rename(file)
-    except OSError:
+    except BaseException:
         copied.unlink(missing_ok=True)
         raise
 
@@ -81,6 +81,8 @@ def _handle_commits(table: Path, versions: range, handle: Callable[[Path], None]
     """Handle each file that commits have brought, then make the names durable."""
     log = table / "_delta_log"
     for file in sorted({*_list_files(table, log, versions)}):
+        if not file.exists():
+            continue  # A VACUUM took it; where it should not have, a reader says so.
         handle(file)
         # Spark reads no file whose sums were torn off.
         sums = file.with_name(f".{file.name}.crc")

@@ -13,12 +13,14 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from cdc_core.durability import make_durable
+
 # Where several processes append at once, the commit of one of them succeeds.
 _TRIES = 200
 
 
 def append_numbered(folder: Path, rows: Sequence[Mapping[str, object]], schema: pa.Schema) -> None:
-    """Append rows in one commit, and its number as `number`.
+    """Append rows in one durable commit, and its number as `number`.
 
     Raises: DeltaError; OSError.
     """
@@ -47,4 +49,5 @@ def _try_append(folder: Path, rows: Sequence[Mapping[str, object]], schema: pa.S
         if is_there or not DeltaTable.is_deltatable(str(folder)):
             raise
         return False
+    make_durable(folder, above=number - 1, through=number)
     return True

@@ -6,10 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from cdc_core.durability import make_durable, rewrite_commits
 from cdc_core.errors import StagingError
 from cdc_core.layout import END_LSN_NOT_KNOWN
+from cdc_core.staging.ledgers import append_numbered
 from cdc_core.staging.log import Log
 from cdc_core.staging.parts import seal_part
 from cdc_core.staging.subscriptions import Subscription
@@ -117,3 +120,25 @@ def test_a_spooled_part_that_the_disk_refused_is_not_sealed_by_a_second_try(
         seal_part(part, Lsn(248))
     with pytest.raises(StagingError, match="expected one end LSN to fill in, found 0"):
         seal_part(part, Lsn(248))
+
+
+def test_a_file_that_a_vacuum_took_keeps_no_commit_from_the_disk(
+    open_log: OpenLog, tmp_path: Path
+) -> None:
+    log = open_log()
+    log.begin_epoch(EPOCH)
+    folder = tmp_path / "lake" / "staging" / "epochs"
+    (file,) = folder.glob("*.parquet")
+    file.unlink()
+    make_durable(folder, above=-1, through=1)
+    rewrite_commits(folder, above=-1, through=1)
+
+
+@pytest.mark.parametrize("file", [".parquet", ".json"])
+def test_a_row_of_a_ledger_that_the_disk_refused_is_written_anew(
+    disk: RefusingDisk, tmp_path: Path, file: str
+) -> None:
+    folder, schema = tmp_path / "ledger", pa.schema([("said", pa.string()), ("number", pa.int64())])
+    disk.refuse(folder, file)
+    append_numbered(folder, [{"said": "done"}], schema)
+    assert disk.find_lost(folder) == []
