@@ -50,6 +50,13 @@ def locate_commit(table: Path, version: int) -> Path:
     return table / "_delta_log" / f"{version:020}.json"
 
 
+def list_commit(table: Path, version: int) -> list[Path]:
+    """The files of a commit in the table's own log: it, and the checkpoint that came with it."""
+    log = table / "_delta_log"
+    commit, checkpoint = locate_commit(table, version), log / f"{version:020}.checkpoint.parquet"
+    return [commit, checkpoint, log / "_last_checkpoint"] if checkpoint.exists() else [commit]
+
+
 def rewrite_file(file: Path) -> None:
     """Write a file's bytes to a new one, durably, which takes its name.
 

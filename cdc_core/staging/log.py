@@ -20,7 +20,7 @@ from deltalake import CommitProperties, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
 from cdc_core.crash_points import reach
-from cdc_core.durability import locate_commit, rewrite_file, sync_file
+from cdc_core.durability import list_commit, locate_commit, rewrite_file, sync_file
 from cdc_core.layout import CHANGES_SCHEMA, EPOCHS_SCHEMA
 from cdc_core.settings import Settings
 from cdc_core.staging.chunks import ChunkFolder
@@ -159,7 +159,8 @@ class Log:
                     max_commit_retries=0,
                 ),
             )
-            sync_file(locate_commit(self.changes_folder, extended))
+            for file in list_commit(self.changes_folder, extended):
+                sync_file(file)
             sync_file(self.changes_folder / "_delta_log")
             # Exactly the version just written: a newer one would hide another writer's commit.
             self._changes.load_as_version(extended)
@@ -213,6 +214,6 @@ class Log:
             yield TransactionId(Lsn(lsn), xid, at)
 
     def _rewrite_commit(self, version: int) -> None:
-        commit = locate_commit(self.changes_folder, version)
-        rewrite_file(commit)
-        sync_file(commit.parent)
+        for file in list_commit(self.changes_folder, version):
+            rewrite_file(file)
+        sync_file(self.changes_folder / "_delta_log")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
@@ -142,3 +143,20 @@ def test_a_row_of_a_ledger_that_the_disk_refused_is_written_anew(
     disk.refuse(folder, file)
     append_numbered(folder, [{"said": "done"}], schema)
     assert disk.find_lost(folder) == []
+
+
+def test_a_checkpoint_of_the_log_that_the_disk_refused_is_written_anew(
+    open_log: OpenLog, disk: RefusingDisk
+) -> None:
+    log = open_log()
+    log.read_staged(EPOCH)
+    disk.refuse(log.changes_folder, ".checkpoint.parquet")
+    for at in count(200, 100):
+        part = log.write_part(make_changes(at, end_lsn=at + 48))
+        try:
+            log.append([part], epoch=EPOCH, end_lsn=Lsn(at + 48))
+        except StagingError:
+            break
+    assert disk.find_lost(log.changes_folder)
+    assert log.has_landed([part])
+    assert disk.find_lost(log.changes_folder) == []
