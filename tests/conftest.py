@@ -4,6 +4,7 @@ from __future__ import annotations
 
 pytest_plugins = (
     "tests.fix_postgres",
+    "tests.fix_catalog",
     "tests.fix_redis",
     "tests.fix_spark",
     "tests.fix_proxy",

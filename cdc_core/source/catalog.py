@@ -4,6 +4,10 @@ The catalog may already be newer than the change being decoded: what it and the 
 on (name, type and type modifier) is taken, then what an earlier announcement of the same table
 said. Where the catalog may have moved on between a change and now in a way that leaves no other
 trace, a column is marked as not known.
+
+A transaction with a smaller xid may commit later than one with a larger xid, so xids alone do not
+show which transaction is older. All transactions below the slot's `catalog_xmin` had ended before
+any change that the slot still sends.
 """
 
 from __future__ import annotations
@@ -30,7 +34,11 @@ from domain order by depth desc limit 1
 # Under a column list a column that is new to the stream may be as old as the table, so that what
 # older rows have in it cannot be known (`prattrs` came with version 15).
 # A partitioned table has no rows: what older ones have in a new column stands with its partitions.
-# Source: PostgreSQL documentation, sections 51.7 (pg_attribute) and 51.26 (pg_index).
+# `newest` is the age of the oldest transaction that may have committed after the one in the stream.
+# The transaction that made the table also made its column `ctid`. It had committed before any other
+# transaction could change a row.
+# Source: PostgreSQL documentation, sections 51.7 (pg_attribute), 51.26 (pg_index) and 52.20
+# (pg_replication_slots).
 _COLUMNS = """
 select a.attname, a.attnum, a.atttypid::bigint, a.atttypmod, a.attnotnull,
        format_type(a.atttypid, a.atttypmod),
@@ -40,10 +48,16 @@ select a.attname, a.attnum, a.atttypid::bigint, a.atttypmod, a.attnotnull,
        n.is_newer, a.attgenerated <> '', n.is_newer and exists (
            select from pg_attribute d
            where d.attrelid = a.attrelid and d.attisdropped and d.attnum between 1 and a.attnum
-             and age(d.xmin) between 0 and age(%(xid)s::text::xid))
+             and age(d.xmin) between 0 and s.newest)
 from pg_attribute a
+cross join (
+    select age(%(xid)s::text::xid) as own,
+           greatest(age(%(xid)s::text::xid), (select age(catalog_xmin) from pg_replication_slots
+                                              where slot_name = %(slot)s)) as newest,
+           (select xmin from pg_attribute where attrelid = %(oid)s and attname = 'ctid') as made) s
 cross join lateral (
-    select coalesce(age(a.xmin) between 0 and age(%(xid)s::text::xid), false) as is_newer) n
+    select coalesce(age(a.xmin) between 0 and case when a.xmin = s.made then s.own
+                                                   else s.newest end, false) as is_newer) n
 cross join (select exists (select from pg_publication_rel r where r.prrelid = %(oid)s
                            and to_jsonb(r) ->> 'prattrs' is not null) as is_listed) c
 left join (select i.indrelid, u.attnum, u.ordinal::int
@@ -85,12 +99,13 @@ def complete_relation(
     *,
     previous: Relation | None,
     xid: int | None = None,
+    slot: str | None = None,
 ) -> Relation:
-    """The relation announced in transaction `xid`, with what only the catalog knows.
+    """The relation announced in transaction `xid` of a slot, with what only the catalog knows.
 
-    Raises: SourceError.
+    Without a transaction it is what the catalog says now. Raises: SourceError.
     """
-    table = {"oid": announcement.oid, "xid": None if xid is None else str(xid)}
+    table = {"oid": announcement.oid, "xid": None if xid is None else str(xid), "slot": slot}
     with source_errors(f"read the columns of {announcement.table}"):
         rows = connection.execute(_COLUMNS, table).fetchall()
         ((storage,),) = connection.execute(_STORAGE, table).fetchall()

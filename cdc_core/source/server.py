@@ -162,7 +162,9 @@ class Source:
 
         Raises: SourceError.
         """
-        relation = complete_relation(self._connection, announcement, previous=previous, xid=xid)
+        relation = complete_relation(
+            self._connection, announcement, previous=previous, xid=xid, slot=self._settings.slot
+        )
         membership = read_membership(
             self._connection,
             self._settings.publication,

@@ -45,6 +45,7 @@ class _Session:
         staged = self._log.staged[epoch.epoch]
         world.spool.empty()
         self._relations.reload((epoch.epoch, Lsn(staged)))
+        self._relations.remove_unlanded(epoch.epoch, Lsn(staged))
         collector = Collector(
             staged=Lsn(staged),
             expected=self._log.read_transactions(epoch, world.confirmed),

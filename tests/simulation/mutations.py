@@ -5,8 +5,9 @@ A simulator that finds nothing proves nothing. Each of these must be found, and 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,15 +19,19 @@ from cdc_core.backfill.reading import Reading
 from cdc_core.backfill.remembering import Remembering, _Kept
 from cdc_core.backfill.steps import Alive
 from cdc_core.backfill.visibility import Memory, Snapshot, Texts
+from cdc_core.capture.backfills import Spooled
 from cdc_core.capture.known_relations import KnownRelations
 from cdc_core.capture.replay import Replay
+from cdc_core.capture.run import _find_spooled
 from cdc_core.protocol.messages import Begin
-from cdc_core.vocabulary import Relation, TableName
+from cdc_core.settings import LakeSettings
+from cdc_core.vocabulary import TableName
 from spark_jobs import cuts, rounds
 from spark_jobs.cut_plan import ORIGIN, Place
 from spark_jobs.lake import Bound, find_bound
-from tests.simulation import worlds
+from tests.simulation import capture_part, worlds
 from tests.simulation.histories import Play
+from tests.simulation.server import Server
 from tests.simulation.source import SimulatedSteps
 from tests.simulation.world import World
 
@@ -61,11 +66,15 @@ def _wait_for_listed_transactions_alone(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def _share_a_version_over_a_rewrite(monkeypatch: pytest.MonkeyPatch) -> None:
-    def compare(self: KnownRelations, relation: Relation) -> Relation:
-        return relation.after(self.find(relation.oid))
+    def find_spooled(lake: LakeSettings, known: KnownRelations) -> Spooled:
+        return replace(_find_spooled(lake, known), note=lambda _: None)
 
-    monkeypatch.setattr(KnownRelations, "compare", compare)
+    monkeypatch.setattr(capture_part, "_find_spooled", find_spooled)
     monkeypatch.setattr(Reading, "require_values_kept", lambda *_: None)
+
+
+def _take_smaller_xids_for_older(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Server, "catalog_xmin", lambda *_: sys.maxsize)
 
 
 def _read_every_table_as_the_cut_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,6 +145,7 @@ def _stage_a_replay_again(monkeypatch: pytest.MonkeyPatch) -> None:
 MUTATIONS = (
     Mutation("line_1_forgotten_memory", worlds.play_small, _let_signs_of_life_make_memories),
     Mutation("line_3_shared_version", worlds.play_altered, _share_a_version_over_a_rewrite),
+    Mutation("late_rewrite", worlds.play_altered_late, _take_smaller_xids_for_older, 3),
     Mutation("line_4_unlisted_writer", worlds.play_small, _wait_for_listed_transactions_alone, 2),
     Mutation("line_5_mixed_bounds", worlds.play_merges, _read_every_table_as_the_cut_names_it),
     Mutation("line_6_older_value", worlds.play_recovered, _read_no_row_again),

@@ -42,13 +42,14 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A transaction in the WAL."""
+    """A transaction in the WAL; `oldest` is the oldest that was in progress then."""
 
     xid: int
     commit_lsn: int
     end_lsn: int
     at_us: int
     changes: tuple[Change, ...]
+    oldest: int
 
 
 @dataclass(slots=True)
@@ -141,8 +142,16 @@ class Server:
         self.lsn = commit_lsn + RECORD_BYTES
         self.clock_us += 1000
         changes = tuple(transaction.changes)
-        self.wal.append(Committed(transaction.xid, commit_lsn, self.lsn, self.clock_us, changes))
+        oldest = min(self.running)
+        self.wal.append(
+            Committed(transaction.xid, commit_lsn, self.lsn, self.clock_us, changes, oldest)
+        )
         return self.lsn
+
+    def catalog_xmin(self, confirmed: int) -> int:
+        """The oldest transaction that had not ended at the LSN to which a slot is confirmed."""
+        passed = [one.oldest for one in self.wal if one.end_lsn <= confirmed]
+        return passed[-1] if passed else FIRST_XID
 
     def end(self, transaction: Transaction) -> None:
         """Take a transaction off the list of those in progress, and its locks from it, once."""

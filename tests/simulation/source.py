@@ -187,7 +187,8 @@ class _Catalog:
             return self
         assert query == catalog._COLUMNS
         xid = parameters["xid"]
-        is_newer = xid is not None and own.altered_by >= int(xid)
+        oldest = self._server.catalog_xmin(World.now.confirmed)
+        is_newer = xid is not None and own.altered_by >= min(int(xid), oldest)
         self._rows = []
         for number, (name, oid) in enumerate(COLUMNS, 1):
             is_key = number == 1

@@ -15,6 +15,7 @@ from tests.simulation.histories import Failure, Play, explore, search, shrink
 DEVIATIONS: dict[Play, int] = {
     worlds.play_small: 2,
     worlds.play_altered: 2,
+    worlds.play_altered_late: 3,
     worlds.play_small_merges: 2,
 }
 # All of them lie within so many choices of the first one; in soak they lie anywhere.

@@ -134,9 +134,17 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relations, "reopen_table", lambda _: None)
     monkeypatch.setattr(relations, "read_rows", lambda _: list(World.now.log.relations))
     monkeypatch.setattr(relations, "append_rows", _append_relations)
+    monkeypatch.setattr(relations, "delete_rows", _delete_relations)
     for name in ("walgate.backfill", "walgate.capture", "walgate.merge"):
         monkeypatch.setattr(logging.getLogger(name), "disabled", True)
 
 
 def _append_relations(_table: Any, _folder: Path, rows: Any) -> None:
     World.now.log.relations += keep_rows(rows)
+
+
+def _delete_relations(_table: Any, _folder: Path, *, epoch: int, since: int) -> None:
+    log = World.now.log
+    log.relations = [
+        row for row in log.relations if row["epoch"] != epoch or row["first_lsn"] < since
+    ]

@@ -46,6 +46,21 @@ def play_altered(choices: Choices) -> None:
     judge_log(world, "t", filled)
 
 
+def play_altered_late(choices: Choices) -> None:
+    """An ALTER by a transaction that has the smallest xid, and commits after another one."""
+    world = World(choices)
+    filled: list[Row] = [("1", "old", "big"), ("2", "old", "big")]
+    world.server.fill("t", filled)
+    world.log.begin_epoch(first_lsn=world.server.lsn, system="1", timeline=1)
+    start_client(world, "one", [[Statement("update", key="1", value="new"), Statement("alter")]])
+    start_client(
+        world, "two", [[Statement("update", key="2", value=value)] for value in ("new", "newer")]
+    )
+    start_capture(world)
+    world.scheduler.run()
+    judge_log(world, "t", filled)
+
+
 def play_recovered(choices: Choices) -> None:
     """A table read again in a new epoch, over rows whose every value has changed unseen."""
     world = World(choices)
