@@ -215,8 +215,8 @@ commit
 
 begin; select pg_logical_emit_message(false, 'walgate', 'not ours'); rollback
 
-select pg_replication_origin_create('elsewhere');
-select pg_replication_origin_session_setup('elsewhere');
+select pg_replication_origin_create('stream_scenarios');
+select pg_replication_origin_session_setup('stream_scenarios');
 begin;
 select pg_replication_origin_xact_setup('0/ABCD', now());
 insert into events.plain values (2, 'from elsewhere');
