@@ -16,14 +16,18 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _UUID_CHARACTERS = 20
+# Seconds. No copy takes so long: the process that made an older one has died.
+_LONGEST_COPY_S = 3600.0
 
 
 def make_durable(table: Path, *, above: int, through: int) -> None:
@@ -42,6 +46,8 @@ def rewrite_commits(table: Path, *, above: int, through: int) -> None:
 
     Raises: OSError.
     """
+    for folder in (table, table / "_delta_log"):
+        remove_old_copies(folder)
     _handle_commits(table, range(above + 1, through + 1), rewrite_file)
 
 
@@ -73,6 +79,14 @@ def rewrite_file(file: Path) -> None:
     except BaseException:
         copied.unlink(missing_ok=True)
         raise
+
+
+def remove_old_copies(folder: Path) -> None:
+    """Remove the copies that a killed rewrite left; those of a running one are younger."""
+    for copied in folder.glob(".*.new"):
+        with suppress(FileNotFoundError):
+            if time.time() - copied.stat().st_mtime > _LONGEST_COPY_S:
+                copied.unlink()
 
 
 def sync_file(file: Path) -> None:

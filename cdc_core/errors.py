@@ -82,6 +82,10 @@ class WrongServer(SourceError):
     """The server behind the address does not have the history that staging holds."""
 
 
+class StreamRefused(SourceError):
+    """The server ended the stream, and ends it again until something else is changed."""
+
+
 class SubscriptionChanged(SourceError):
     """The server sends other changes again than were staged, since other ones are asked for."""
 

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 from cdc_core.capture.loop import Bound
-from cdc_core.capture.run import run_capture
 from cdc_core.errors import Retry, SlotInUse, WalgateError
 from cdc_core.settings import Settings
 from cdc_core.source.connection import open_briefly
 from cdc_core.source.slot import read_slot
+from orchestration.capture import capture
 
 # A capture that ends has the slot a moment longer; between two runs of Dagster's it is free.
 _ENDING_S = 1.0
@@ -35,7 +35,7 @@ def capturing(settings: Settings, stop: threading.Event) -> Iterator[None]:
     failures: list[WalgateError] = []
     is_alone = not _is_held(settings)
 
-    def capture() -> None:
+    def run() -> None:
         nonlocal is_alone
         may_be_ending = True
         while not finished.is_set():
@@ -44,7 +44,7 @@ def capturing(settings: Settings, stop: threading.Event) -> Iterator[None]:
                 if not _wait_until_free(settings, finished, patience_s=patience_s):
                     return
             try:
-                run_capture(settings, Bound(finished))
+                capture(settings, Bound(finished))
                 finished.wait(_LOOK_S)  # The server shuts down.
             except SlotInUse:
                 is_alone = False  # Another came first, and serves as well.
@@ -59,7 +59,7 @@ def capturing(settings: Settings, stop: threading.Event) -> Iterator[None]:
                 fields = {"reason": error.message}
                 _logger.warning("no capture runs", extra={"fields": fields})
 
-    thread = threading.Thread(target=capture, name="walgate-capture", daemon=True)
+    thread = threading.Thread(target=run, name="walgate-capture", daemon=True)
     thread.start()
     try:
         yield

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import dagster as dg
 
 from cdc_core.capture.loop import Bound
-from cdc_core.capture.run import run_capture
 from cdc_core.settings import Settings
 from orchestration.asset_keys import AssetKeys
+from orchestration.capture import capture
 from orchestration.hosting import host_loop
 from orchestration.own_runs import name_pool, tag_runs
 from orchestration.staging_reports import StagingReports
@@ -46,12 +46,12 @@ def build_replicate_job(settings: Settings) -> dg.JobDefinition:
         reports = StagingReports(context, Lake.of(settings), AssetKeys.of(settings).staging)
         most_s = minutes * 60 or None
 
-        def capture(stop: threading.Event) -> None:
+        def replicate(stop: threading.Event) -> None:
             deadline = None if most_s is None else time.monotonic() + most_s
             with reports.every(_REPORT_S):
-                run_capture(settings, Bound(stop, deadline=deadline), watch=reports.look)
+                capture(settings, Bound(stop, deadline=deadline), watch=reports.look)
 
-        host_loop(context, capture, most_s=most_s)
+        host_loop(context, replicate, most_s=most_s)
 
     @dg.job(
         name=JOB_NAME,

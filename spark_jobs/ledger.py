@@ -208,6 +208,18 @@ def write_states(lake: Lake, states: Iterable[TableState]) -> None:
     _append(lake.states, rows, STATES_SCHEMA)
 
 
+def rewrite_newest_commit(ledger: Path) -> None:
+    """Rewrite the newest commit of the cuts or of the states to new files, durably.
+
+    The disk may have refused it to a process that has ended, and reports that only once.
+    Raises: MergeError.
+    """
+    found = open_table(ledger)
+    if found is not None:
+        newest = found.version()
+        require_durable(ledger, above=newest - 1, through=newest, left=newest)
+
+
 def queue_tables(lake: Lake, tables: Iterable[TableName], *, reason: str, since: Bound) -> None:
     """Ask for a whole backfill of each table, begun at or above a bound.
 
@@ -215,6 +227,7 @@ def queue_tables(lake: Lake, tables: Iterable[TableName], *, reason: str, since:
     """
     rows = [_describe(str(table), _QUEUED, since) | {"reason": reason} for table in tables]
     if rows:
+        rewrite_newest_commit(lake.states)
         _append(lake.states, rows, STATES_SCHEMA)
 
 

@@ -33,6 +33,7 @@ from spark_jobs.ledger import (
     TableState,
     find_cut,
     read_states,
+    rewrite_newest_commit,
     write_cut,
     write_states,
 )
@@ -88,7 +89,8 @@ def merge_until(
     Once `stop` is set or the deadline (of the monotonic clock) has passed, no round begins. Halted
     tables are tried again in the first round, but for those `passed_over`. A table that Spark fails
     at stays where it was: the others' round is ended, and none begins. A thorough merge opens every
-    table first, to see whether it is as new as the newest cut says.
+    table first, to see whether it is as new as the newest cut says. It also rewrites the newest cut
+    and states, which the disk may have refused to the process before.
     Raises: LakeError if nothing was ever staged; MergeError if another process merges, or if Spark
     failed at a table.
     """
@@ -96,6 +98,9 @@ def merge_until(
     staged = lake.read_staged(epochs)
     rounds: list[Round] = []
     with noticing_death(session), lake.lock_table("rounds", jvm=find_jvm(session)):
+        if is_thorough:
+            rewrite_newest_commit(lake.cuts)
+            rewrite_newest_commit(lake.states)
         cut = find_cut(lake)
         while staged is not None and not _is_over(stop, deadline):
             older = find_older(lake, cut, epochs, is_thorough=is_thorough and not rounds)

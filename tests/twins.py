@@ -77,8 +77,13 @@ class MemoryLog:
         ]
         return stored[max(known)[1]][1] if known else None
 
-    def empty_spool(self) -> None:
+    def remove_leftovers(self, epoch: Epoch, staged: Lsn) -> None:
         """Remove what an earlier run left."""
+        self._storage.relations[:] = [
+            stored
+            for stored in self._storage.relations
+            if stored[0] != epoch.epoch or stored[2] < staged
+        ]
         self._spool.mkdir(mode=0o700, parents=True, exist_ok=True)
         for left in self._spool.glob("part-*.parquet"):
             left.unlink()

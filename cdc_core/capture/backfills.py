@@ -23,18 +23,21 @@ _MAY_BE_LAST = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Spooled:
-    """Where workers leave what a step names; each gives None where nothing is.
+    """Where workers leave what a step names.
 
-    `is_claimed` is whether a worker runs the backfill of this id: no role of the database can make
-    capture remember anything for a backfill that it has invented.
+    `load_chunk` and `load_sweep` give None where nothing is. `is_claimed` is whether a worker runs
+    the backfill of this id: no role of the database can make capture remember anything for a
+    backfill that it has invented. `note` receives the relation of each chunk and sweep that capture
+    takes into the log. It does not receive that of a refused chunk: the log has no row of it.
     """
 
     load_chunk: Callable[[Watermark], Chunk | None]
     load_sweep: Callable[[Sweep], Sweeping | None]
     is_claimed: Callable[[str], bool]
+    note: Callable[[Relation], None]
 
 
-NOTHING_SPOOLED = Spooled(lambda _: None, lambda _: None, lambda _: False)
+NOTHING_SPOOLED = Spooled(lambda _: None, lambda _: None, lambda _: False, lambda _: None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,7 @@ class Backfills:
         admitted = None if chunk is None else self._remembering.admit(step, chunk, at_us=at_us)
         if chunk is None or admitted is None:
             return Taken(Operation.MARK, _add(detail, state="void"), patience=_AWAITED)
+        self._spooled.note(chunk.relation)
         said = _add(
             detail,
             state="staged",
@@ -123,6 +127,7 @@ class Backfills:
         sweeping = self._spooled.load_sweep(step)
         if sweeping is None:
             return Taken(Operation.MARK, _add(detail, state="void"), patience=_AWAITED)
+        self._spooled.note(sweeping.relation)
         scope = sweeping.scope
         start = [sweeping.start.epoch, int(sweeping.start.commit_lsn), sweeping.start.seq]
         return Taken(

@@ -26,11 +26,12 @@ class KnownRelations:
         return self._newest.get(oid) or self._find_stored(oid)
 
     def note(self, relation: Relation) -> None:
-        """Note an announced relation, completed after the one before it."""
+        """Note a relation that was announced, or of a chunk or sweep that the log takes."""
         self._newest[relation.oid] = relation
 
     def compare(self, relation: Relation) -> Relation:
-        """A relation that a worker read: the same, marked if its table was rewritten since."""
-        compared = relation.after(self.find(relation.oid))
-        self._newest[relation.oid] = compared
-        return compared
+        """The relation that a worker read, marked if its table was rewritten since the newest one.
+
+        It is noted by `note`, and only if its rows are taken into the log.
+        """
+        return relation.after(self.find(relation.oid))

@@ -11,9 +11,37 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from cdc_core.errors import RECOVER, Retry, SubscriptionChanged, WalgateError, WrongServer
+from cdc_core.errors import (
+    RECOVER,
+    Retry,
+    StreamRefused,
+    SubscriptionChanged,
+    WalgateError,
+    WrongServer,
+)
 from cdc_core.protocol.messages import Begin
 from cdc_core.vocabulary import Lsn, TransactionId
+
+_CHANGE_BACK = (
+    "change it back, run `walgate replicate --until-current`, and then change it again; if that run"
+    " finds another history, the server was restored, too"
+)
+
+
+def blame_settings(error: StreamRefused, changed: str | None) -> WalgateError:
+    """The error to raise where the server refuses to stream.
+
+    `changed` names the settings that changed, if any did. They are the cause then: the server ends
+    the stream where a publication is younger than the changes that the slot still has to read. The
+    slot itself is sound.
+    """
+    if changed is None:
+        return error
+    return SubscriptionChanged(
+        f"{changed}, and the server cannot send what the slot still has to read: {error.message}",
+        fix=_CHANGE_BACK,
+        retry=Retry.AFTER_FIX,
+    )
 
 
 class Replay:
@@ -70,8 +98,7 @@ class Replay:
             return SubscriptionChanged(
                 f"{self._changed} before the server was told that all is staged up to"
                 f" {self._staged}: what it sends again {found}",
-                fix="change it back, run `walgate replicate --until-current`, and then change it"
-                " again; if that run finds another history, the server was restored, too",
+                fix=_CHANGE_BACK,
                 retry=Retry.AFTER_FIX,
             )
         return WrongServer(

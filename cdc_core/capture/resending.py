@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextlib import closing
 
 from cdc_core.capture.marks import read_mark
-from cdc_core.capture.replay import Replay
+from cdc_core.capture.replay import Replay, blame_settings
+from cdc_core.errors import StreamRefused
 from cdc_core.protocol.frames import HEADER_SIZE, KEEPALIVE, parse_keepalive
 from cdc_core.protocol.messages import (
     ROW_KINDS,
@@ -20,7 +21,7 @@ from cdc_core.source.replication import Frame, ReplicationStream
 from cdc_core.source.slot import Slot
 from cdc_core.staging.epochs import Epoch
 from cdc_core.staging.log import Log
-from cdc_core.staging.subscriptions import explain_change
+from cdc_core.staging.subscriptions import find_subscription_change
 from cdc_core.vocabulary import Lsn
 
 _FRAMES_AT_ONCE = 4096
@@ -36,13 +37,17 @@ def require_same_history(
     """
     assert slot.confirmed_flush is not None
     expected = log.read_transactions(epoch, since=slot.confirmed_flush)
-    changed = explain_change(log.read_subscription(), log.subscription)
+    change = find_subscription_change(log.read_subscription(), log.subscription)
+    changed = None if change is None else change.explain()
     look = _Look(Replay(staged, expected, changed=changed))
     with closing(ReplicationStream(source)) as stream:
         until = stream.server.current
         stream.start(slot=slot.name, publications=source.publication, origin=source.origin)
         while not look.is_over:
-            frames = stream.read_frames(most=_FRAMES_AT_ONCE, wait_s=_WAIT_S)
+            try:
+                frames = stream.read_frames(most=_FRAMES_AT_ONCE, wait_s=_WAIT_S)
+            except StreamRefused as error:
+                raise blame_settings(error, changed) from error
             for frame in frames:
                 look.take(frame, until)
             if not frames:
@@ -61,16 +66,18 @@ class _Look:
         self.is_over = False
 
     def take(self, frame: Frame, until: Lsn) -> None:
-        """Take in one frame; over with what follows the first Begin that is not staged."""
+        """Take in one frame. The look is over at the first change of a row that is not staged.
+
+        Our own marks do not end it: the server refuses a publication that is too young at the first
+        change of a row.
+        """
         if frame[0] == KEEPALIVE:
             if parse_keepalive(frame).wal_end >= until and self._begun is None:
                 self._replay.end()
                 self.is_over = True
             return
-        # A publication that is too young ends the stream at a transaction's first change.
-        self.is_over = self.is_over or self._is_past
         if len(frame) > HEADER_SIZE and frame[HEADER_SIZE] in ROW_KINDS:
-            self._has_entries = True
+            self._note_change()
             return
         match parse_message(frame):
             case Begin() as begin:
@@ -81,8 +88,12 @@ class _Look:
                     self._replay.check(self._begun)
                 self._begun = None
             case Truncate():
-                self._has_entries = True
+                self._note_change()
             case LogicalMessage() as message if message.transactional:
                 self._has_entries = self._has_entries or read_mark(message) is not None
             case _:
                 pass
+
+    def _note_change(self) -> None:
+        self._has_entries = True
+        self.is_over = self.is_over or self._is_past

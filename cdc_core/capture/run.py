@@ -23,6 +23,7 @@ from cdc_core.capture.loop import Bound, CaptureLoop
 from cdc_core.capture.marker import Marker
 from cdc_core.capture.memory import return_freed_memory
 from cdc_core.capture.progress import Progress
+from cdc_core.capture.replay import blame_settings
 from cdc_core.capture.reporter import Reporter
 from cdc_core.capture.shores import ChangeLog
 from cdc_core.capture.status import StatusSender
@@ -30,7 +31,7 @@ from cdc_core.capture.transactions import Collector
 from cdc_core.capture.writer import Writer
 from cdc_core.coordination.lease import Lease
 from cdc_core.coordination.live import Figures
-from cdc_core.errors import Retry, SlotInUse, SourceSilent, WalgateError
+from cdc_core.errors import Retry, SlotInUse, SourceSilent, StreamRefused, WalgateError
 from cdc_core.protocol.concealment import Concealment
 from cdc_core.protocol.messages import Announcement
 from cdc_core.settings import LakeSettings, Settings
@@ -42,7 +43,7 @@ from cdc_core.staging.adoption import Adoption, remember_log, require_log
 from cdc_core.staging.chunks import ChunkFolder
 from cdc_core.staging.epochs import Epoch
 from cdc_core.staging.log import Fenced, Log
-from cdc_core.staging.subscriptions import explain_change
+from cdc_core.staging.subscriptions import SubscriptionChange, find_subscription_change
 from cdc_core.vocabulary import Lsn, Relation
 
 _FIRST_PAUSE_S = 0.5
@@ -61,6 +62,7 @@ class _Run:
     bound: Bound
     lease: Lease
     watch: Callable[[Figures], None]
+    note_change: Callable[[SubscriptionChange, int, Lsn], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +86,17 @@ def run_capture(
     *,
     open_log: Callable[[Settings], ChangeLog] = open_log,
     watch: Callable[[Figures], None] | None = None,
+    note_change: Callable[[SubscriptionChange, int, Lsn], None] | None = None,
 ) -> None:
     """Replicate until the bound is met; `watch` is called with every look at the figures.
 
+    If publications or origin differ from those of the staged changes, capture calls `note_change`
+    before its first commit, with the epoch and the staged LSN. After a crash it may call it again.
     Raises: WalgateError.
     """
     return_freed_memory()
     lease = Lease(settings.redis, slot=settings.source.slot)
-    run = _Run(settings, bound, lease, watch or _overlook)
+    run = _Run(settings, bound, lease, watch or _overlook, note_change or _overlook)
     pause = _FIRST_PAUSE_S
     patience = 1
     has_streamed = False
@@ -123,7 +128,7 @@ def run_capture(
         lease.close()
 
 
-def _overlook(_: Figures) -> None:
+def _overlook(*_: object) -> None:
     pass
 
 
@@ -132,7 +137,7 @@ def _run_session(run: _Run, log: ChangeLog, progress: Progress, patience: int) -
     source = Source(run.settings.source.model_copy(update={"silence_timeout": silence_s}))
     try:
         start = _take_slot(run.settings, source, log, run.bound)
-        log.empty_spool()
+        log.remove_leftovers(start.epoch, start.staged)
         _stream(run, source, log, start, progress)
     except Fenced:
         source.require_held()
@@ -224,6 +229,13 @@ def _stream(run: _Run, source: Source, log: ChangeLog, start: _Start, progress: 
         known.note(relation)
         return relation
 
+    change = find_subscription_change(log.read_subscription(), log.subscription)
+    changed = None if change is None else change.explain()
+
+    def prepare() -> None:
+        if change is not None:
+            run.note_change(change, start.epoch.epoch, start.staged)
+
     choose = make_conceal(settings, log.latest_relation)
 
     def conceal(relation: Relation) -> Concealment | None:
@@ -237,7 +249,7 @@ def _stream(run: _Run, source: Source, log: ChangeLog, start: _Start, progress: 
     collector = Collector(
         staged=start.staged,
         expected=log.read_transactions(start.epoch, since=confirmed),
-        changed=explain_change(log.read_subscription(), log.subscription),
+        changed=changed,
         complete=complete,
         conceal=conceal,
         spooled=_find_spooled(settings.lake, known),
@@ -251,7 +263,13 @@ def _stream(run: _Run, source: Source, log: ChangeLog, start: _Start, progress: 
         stream=source.stream,
         log=log,
         collector=collector,
-        writer=Writer(log, epoch=start.epoch, progress=progress, is_stopped=bound.is_met),
+        writer=Writer(
+            log,
+            epoch=start.epoch,
+            progress=progress,
+            is_stopped=bound.is_met,
+            prepare=prepare,
+        ),
         status=StatusSender(
             source.stream, progress=progress, timeout_s=source.server.wal_sender_timeout_s
         ),
@@ -280,6 +298,9 @@ def _stream(run: _Run, source: Source, log: ChangeLog, start: _Start, progress: 
     )
     try:
         loop.run(bound)
+    except StreamRefused as error:
+        loop.abandon()
+        raise blame_settings(error, changed) from error
     except BaseException:
         loop.abandon()
         raise
@@ -304,4 +325,4 @@ def _find_spooled(lake: LakeSettings, known: KnownRelations) -> Spooled:
             return None
         return replace(sweeping, relation=known.compare(sweeping.relation))
 
-    return Spooled(load_chunk, load_sweep, folder.is_claimed)
+    return Spooled(load_chunk, load_sweep, folder.is_claimed, known.note)

@@ -56,8 +56,8 @@ class ChangeLog(Protocol):
         """The newest stored relation of a table."""
         ...
 
-    def empty_spool(self) -> None:
-        """Remove what an earlier run left in the spool."""
+    def remove_leftovers(self, epoch: Epoch, staged: Lsn) -> None:
+        """Remove what an earlier run left: spooled parts, relations that have not landed."""
         ...
 
     def read_staged(self, epoch: Epoch) -> Lsn:

@@ -51,12 +51,18 @@ class Writer:
         epoch: Epoch,
         progress: Progress,
         is_stopped: Callable[[], bool],
+        prepare: Callable[[], None],
     ) -> None:
-        """Start the thread; `is_stopped` tells whether the run is to end."""
+        """Start the thread; `is_stopped` tells whether the run is to end.
+
+        `prepare` is called before the first commit, and again if it fails.
+        """
         self._log = log
         self._epoch = epoch
         self._progress = progress
         self._is_stopped = is_stopped
+        self._prepare = prepare
+        self._is_prepared = False
         self._waiting: queue.Queue[Landing | None] = queue.Queue(maxsize=1)
         self._is_free = threading.Semaphore()
         # Each is counted by one thread: the loop submits, the writer finishes.
@@ -141,6 +147,9 @@ class Writer:
             return
 
     def _append(self, landing: Landing) -> None:
+        if not self._is_prepared:
+            self._prepare()
+            self._is_prepared = True
         started = time.monotonic()
         self._log.store_relations(landing.relations, epoch=self._epoch.epoch)
         if landing.batch is not None and not landing.parts:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import pq
 
-from cdc_core.errors import RECOVER, Retry, SourceError, SourceSilent
+from cdc_core.errors import RECOVER, Retry, SourceError, SourceSilent, StreamRefused
 from cdc_core.protocol import frames
 from cdc_core.settings import SourceSettings
 from cdc_core.source.connection import (
@@ -221,7 +221,7 @@ class ReplicationStream:
             else:
                 reason = f"{reason} (SQLSTATE {state})"
         if needs_person(state):
-            raise SourceError(
+            raise StreamRefused(
                 f"replication stopped: {reason} (SQLSTATE {state})",
                 fix="run `walgate check`; where the publication was made, or made again, after"
                 " changes that the slot has yet to read, " + RECOVER,

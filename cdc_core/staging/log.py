@@ -20,7 +20,13 @@ from deltalake import CommitProperties, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
 from cdc_core.crash_points import reach
-from cdc_core.durability import list_commit, locate_commit, rewrite_file, sync_file
+from cdc_core.durability import (
+    list_commit,
+    locate_commit,
+    remove_old_copies,
+    rewrite_file,
+    sync_file,
+)
 from cdc_core.layout import CHANGES_SCHEMA, EPOCHS_SCHEMA
 from cdc_core.settings import Settings
 from cdc_core.staging.chunks import ChunkFolder
@@ -110,8 +116,12 @@ class Log:
         """Write the relations not stored yet. Raises: StagingError."""
         self._relations.store(relations, epoch=epoch)
 
-    def empty_spool(self) -> None:
-        """Remove what an earlier run left in the spool. Only the holder of the slot may."""
+    def remove_leftovers(self, epoch: Epoch, staged: Lsn) -> None:
+        """Remove what an earlier run left in the spool, and relations that it stored too early.
+
+        Only the holder of the slot may. Raises: StagingError.
+        """
+        self._relations.remove_unlanded(epoch.epoch, staged)
         with staging_errors("empty the spool"):
             self._spool.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._spool.chmod(0o700)
@@ -214,6 +224,7 @@ class Log:
             yield TransactionId(Lsn(lsn), xid, at)
 
     def _rewrite_commit(self, version: int) -> None:
+        remove_old_copies(self.changes_folder / "_delta_log")
         for file in list_commit(self.changes_folder, version):
             rewrite_file(file)
         sync_file(self.changes_folder / "_delta_log")

@@ -11,7 +11,14 @@ import pyarrow as pa
 
 from cdc_core.errors import StagingError
 from cdc_core.layout import RELATIONS_SCHEMA
-from cdc_core.staging.tables import append_rows, open_table, read_rows, reopen_table, rewrite_newest
+from cdc_core.staging.tables import (
+    append_rows,
+    delete_rows,
+    open_table,
+    read_rows,
+    reopen_table,
+    rewrite_newest,
+)
 from cdc_core.vocabulary import Lsn, Relation
 
 
@@ -57,6 +64,23 @@ class RelationStore:
             for lsn, relation in announced
             if epoch == newest and (staged is None or lsn < staged[1])
         }
+
+    def remove_unlanded(self, epoch: int, staged: Lsn) -> None:
+        """Remove the relations of transactions that have not landed. Only the slot's holder may.
+
+        Such a transaction comes again, perhaps without the chunk that its relation was stored for.
+        Later announcements must not be compared with a relation that no entry of the log has.
+        Raises: StagingError.
+        """
+        is_left = any(
+            lsn >= staged
+            for (stored_epoch, _), announced in self._stored.items()
+            for lsn, _ in announced
+            if stored_epoch == epoch
+        )
+        if is_left:
+            delete_rows(self._table, self._folder, epoch=epoch, since=staged)
+            self.reload((epoch, staged))
 
     def latest(self, oid: int) -> Relation | None:
         """The newest stored relation of a table."""

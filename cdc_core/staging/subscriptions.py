@@ -34,21 +34,44 @@ class Subscription:
 
 
 def read_subscription(table: Path, version: int) -> Subscription | None:
-    """What the changes of a commit were sent for; None where it brought none. Raises: OSError."""
-    for line in locate_commit(table, version).read_text(encoding="utf-8").splitlines():
-        stored = json.loads(line).get("commitInfo", {}).get(_KEY)
-        if stored is not None:
-            publication, origin = json.loads(stored)
-            return Subscription(tuple(publication), origin)
+    """What the newest changes up to a version were sent for; None where no commit tells.
+
+    Commits of others, such as OPTIMIZE, are passed over. Raises: OSError.
+    """
+    while version >= 0 and (commit := locate_commit(table, version)).exists():
+        for line in commit.read_text(encoding="utf-8").splitlines():
+            stored = json.loads(line).get("commitInfo", {}).get(_KEY)
+            if stored is not None:
+                publication, origin = json.loads(stored)
+                return Subscription(tuple(publication), origin)
+        version -= 1
     return None
 
 
-def explain_change(before: Subscription | None, now: Subscription) -> str | None:
-    """Which settings changed, from what to what; None if none did."""
-    changes: list[str] = []
-    if before is not None and set(before.publication) != set(now.publication):
-        names = (", ".join(before.publication), ", ".join(now.publication))
-        changes.append("[source] publication was changed from {} to {}".format(*names))
-    if before is not None and before.origin != now.origin:
-        changes.append(f"[source] origin was changed from {before.origin} to {now.origin}")
-    return " and ".join(changes) or None
+@dataclass(frozen=True, slots=True)
+class SubscriptionChange:
+    """What the log's newest changes were sent for, and what capture asks for now."""
+
+    before: Subscription
+    now: Subscription
+
+    def explain(self) -> str:
+        """Which settings changed, from what to what."""
+        before, now = self.before, self.now
+        changes: list[str] = []
+        if set(before.publication) != set(now.publication):
+            names = (", ".join(before.publication), ", ".join(now.publication))
+            changes.append("[source] publication was changed from {} to {}".format(*names))
+        if before.origin != now.origin:
+            changes.append(f"[source] origin was changed from {before.origin} to {now.origin}")
+        return " and ".join(changes)
+
+
+def find_subscription_change(
+    before: Subscription | None, now: Subscription
+) -> SubscriptionChange | None:
+    """What changed, if anything did; the order of publications does not count."""
+    if before is None:
+        return None
+    is_same = set(before.publication) == set(now.publication) and before.origin == now.origin
+    return None if is_same else SubscriptionChange(before, now)

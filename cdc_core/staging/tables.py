@@ -16,6 +16,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from cdc_core.durability import make_durable, rewrite_commits
 from cdc_core.errors import Retry, StagingError
 from cdc_core.staging.parts import STATISTICS_COLUMNS
+from cdc_core.vocabulary import Lsn
 
 # A checkpoint stalls the commit that writes it; one in a hundred keeps opening the table cheap.
 _CONFIGURATION: dict[str, str | None] = {
@@ -80,6 +81,17 @@ def append_rows(table: DeltaTable, folder: Path, rows: pa.Table) -> None:
             mode="append",
             # A lake of an earlier version lacks the columns that came since.
             schema_mode="merge",
+            commit_properties=CommitProperties(max_commit_retries=0),
+        )
+        make_durable(folder, above=extended - 1, through=extended)
+
+
+def delete_rows(table: DeltaTable, folder: Path, *, epoch: int, since: Lsn) -> None:
+    """Delete the relations of an epoch from a commit LSN on, durably. Raises: StagingError."""
+    with staging_errors(f"write {folder.name}"):
+        extended = table.version() + 1
+        table.delete(
+            f"epoch = {epoch} and first_lsn >= {int(since)}",
             commit_properties=CommitProperties(max_commit_retries=0),
         )
         make_durable(folder, above=extended - 1, through=extended)

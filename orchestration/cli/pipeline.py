@@ -34,12 +34,12 @@ def replicate(
 ) -> None:
     """Stage the source's changes; Ctrl-C and SIGTERM drain."""
     from cdc_core.capture.loop import Bound
-    from cdc_core.capture.run import run_capture
+    from orchestration.capture import capture
 
     settings = context.obj.load_settings()
     deadline = None if seconds is None else time.monotonic() + seconds
     with listen_for_stop() as stop:
-        run_capture(settings, Bound(stop, until_current=until_current, deadline=deadline))
+        capture(settings, Bound(stop, until_current=until_current, deadline=deadline))
 
 
 def merge(

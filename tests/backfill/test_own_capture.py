@@ -25,7 +25,7 @@ def test_a_slot_that_another_holds_to_the_end_is_not_asked_for(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Settings] = []
-    monkeypatch.setattr(own_capture, "run_capture", lambda settings, _: asked.append(settings))
+    monkeypatch.setattr(own_capture, "capture", lambda settings, _: asked.append(settings))
     capture = pipeline.start_streaming()
     settings = load_settings(pipeline.folder / "walgate.toml", {})
     with own_capture.capturing(settings, threading.Event()):

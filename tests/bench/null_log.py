@@ -37,8 +37,8 @@ class NullLog:
         del oid
         return None
 
-    def empty_spool(self) -> None:
-        """There is none."""
+    def remove_leftovers(self, epoch: Epoch, staged: Lsn) -> None:
+        """There are none."""
 
     def read_subscription(self) -> None:
         """Nothing is staged."""

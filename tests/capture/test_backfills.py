@@ -16,7 +16,7 @@ from cdc_core.capture.transactions import Collector
 from cdc_core.layout import DECODED_SCHEMA
 from cdc_core.protocol.messages import Announcement, parse_message
 from cdc_core.spooled import Chunk, Sweeping
-from cdc_core.vocabulary import Lsn, Position, TransactionId
+from cdc_core.vocabulary import Lsn, Position, Relation, TransactionId
 from tests.capture.stream import POSTGRES_EPOCH_US, TIME_US, announcement, complete
 from tests.protocol import encoding
 
@@ -51,6 +51,7 @@ class Session:
         self, *, staged: int = 0, expected: list[tuple[int, int]] | None = None, size: int = 3
     ) -> None:
         self.at = 1000
+        self.noted: list[Relation] = []
         announced = parse_message(announcement(A))
         assert isinstance(announced, Announcement)
         values = [[str(n), f"read {n}"] for n in range(size)]
@@ -72,6 +73,7 @@ class Session:
                 lambda step: self.chunk if step.chunk == 0 else None,
                 lambda _: self.sweeping,
                 lambda backfill: backfill == BACKFILL,
+                self.noted.append,
             ),
         )
         self.commit(1, announcement(A), announcement(B))
@@ -333,3 +335,12 @@ def test_a_sweep_is_an_entry_of_its_table() -> None:
     entry = session.take()[-1]
     assert (entry["op"], entry["table"]) == ("sweep", "public.a")
     assert json.loads(entry["detail"])["start"] == [1, 1000, 0]
+
+
+def test_the_relation_of_a_chunk_is_known_only_if_the_chunk_is_taken() -> None:
+    session = Session()
+    session.commit(51, watermark("100:100:"))
+    assert session.noted == []
+    session.commit(52, begin())
+    session.commit(53, watermark("100:100:"))
+    assert session.noted == [session.chunk.relation]

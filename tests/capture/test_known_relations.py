@@ -22,18 +22,31 @@ REWRITTEN = replace(
 
 def test_chunks_before_and_after_a_rewrite_differ_though_the_log_has_stored_neither() -> None:
     known = KnownRelations(lambda _: None)
-    first, moved = known.compare(BEFORE), known.compare(MOVED)
+    first, moved = land(known, BEFORE), land(known, MOVED)
     assert first.version == moved.version
-    second = known.compare(REWRITTEN)
+    second = land(known, REWRITTEN)
     assert second.version != first.version
-    assert known.compare(REWRITTEN).version == second.version
+    assert land(known, REWRITTEN).version == second.version
     assert known.find(5) == second
 
 
 def test_an_announcement_is_completed_after_the_chunk_before_it() -> None:
     known = KnownRelations({5: BEFORE}.get)
     assert known.find(5) == BEFORE
-    chunk = known.compare(REWRITTEN)
+    chunk = land(known, REWRITTEN)
     assert known.find(5) == chunk
     known.note(replace(chunk, storage=40_000))
     assert known.compare(replace(REWRITTEN, storage=40_000)).version == chunk.version
+
+
+def test_a_chunk_that_is_only_compared_is_not_known() -> None:
+    known = KnownRelations(lambda _: None)
+    known.compare(BEFORE)
+    assert known.find(5) is None
+
+
+def land(known: KnownRelations, relation: Relation) -> Relation:
+    """Compare the relation of a chunk, and note it as one that is taken into the log."""
+    compared = known.compare(relation)
+    known.note(compared)
+    return compared

@@ -83,7 +83,7 @@ class Run:
         self.storage = Storage()
         self.stream = MemoryStream(frames)
         log = MemoryLog(self.storage, spool=spool, subscription=SUBSCRIPTION)
-        log.empty_spool()
+        log.remove_leftovers(EPOCH, Lsn(staged))
         collector = Collector(staged=Lsn(staged), expected=expected, complete=complete)
         self.bound = Bound(threading.Event(), until_current=True)
         self.progress = Progress(Lsn(staged), Lsn(0), Lsn(0), collector.is_replay_checked)
@@ -91,7 +91,13 @@ class Run:
             stream=self.stream,
             log=log,
             collector=collector,
-            writer=Writer(log, epoch=EPOCH, progress=self.progress, is_stopped=self.bound.is_met),
+            writer=Writer(
+                log,
+                epoch=EPOCH,
+                progress=self.progress,
+                is_stopped=self.bound.is_met,
+                prepare=lambda: None,
+            ),
             status=StatusSender(self.stream, progress=self.progress, timeout_s=0.2),
             marker=Marker(
                 lambda: MemoryMarks(self.stream),

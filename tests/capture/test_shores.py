@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from cdc_core.capture.shores import ChangeLog, Stream
 from cdc_core.errors import SourceError, StagingError
@@ -141,7 +142,7 @@ def test_transactions_are_told_from_a_commit_lsn_on_in_commit_order(open_log: Op
 
 def test_several_spooled_parts_land_in_one_commit(open_log: OpenLog) -> None:
     log = open_log()
-    log.empty_spool()
+    log.remove_leftovers(EPOCH, Lsn(0))
     parts = []
     for _ in range(2):
         writer = log.open_spool()
@@ -155,13 +156,31 @@ def test_several_spooled_parts_land_in_one_commit(open_log: OpenLog) -> None:
 
 def test_the_spool_is_emptied_and_private(open_log: OpenLog, tmp_path: Path) -> None:
     log = open_log()
-    log.empty_spool()
+    log.remove_leftovers(EPOCH, Lsn(0))
     left = log.open_spool()
     left.write(make_changes(200, end_lsn=END_LSN_NOT_KNOWN))
     left.finish()
-    open_log().empty_spool()
+    open_log().remove_leftovers(EPOCH, Lsn(0))
     assert list((tmp_path / "spool").iterdir()) == []
     assert (tmp_path / "spool").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_relation_that_was_stored_and_has_not_landed_is_unknown_to_the_next_session(
+    open_log: OpenLog,
+) -> None:
+    log = open_log()
+    landed, left = make_relation("a"), make_relation("a", "b")
+    log.store_relations([(landed, Lsn(100))], epoch=1)
+    land(log, 100)
+    log.store_relations([(left, Lsn(200))], epoch=1)
+    again = open_log()
+    again.remove_leftovers(EPOCH, again.read_staged(EPOCH))
+    # The transaction comes again, and is without that relation now.
+    land(again, 200)
+    assert open_log().read_staged(EPOCH) == 248
+    third = open_log()
+    third.read_staged(EPOCH)
+    assert third.latest_relation(landed.oid) == landed
 
 
 def test_relations_are_stored_once_and_the_newest_is_known(open_log: OpenLog) -> None:
@@ -292,3 +311,15 @@ def test_a_commit_says_what_its_changes_were_sent_for(open_log: OpenLog) -> None
     land(open_log(changed), 300)
     assert log.read_staged(EPOCH) == 348
     assert log.read_subscription() == open_log().read_subscription() == changed
+
+
+def test_a_commit_of_another_tool_is_passed_over_when_the_subscription_is_read(
+    tmp_path: Path,
+) -> None:
+    log = Log(tmp_path, spool=tmp_path / "spool", subscription=SUBSCRIPTION)
+    log.read_staged(EPOCH)
+    land(log, 200)
+    table = DeltaTable(log.changes_folder)
+    table.alter.set_table_properties({"delta.logRetentionDuration": "interval 3 days"})
+    other = Log(tmp_path, spool=tmp_path / "spool", subscription=SUBSCRIPTION)
+    assert other.read_subscription() == SUBSCRIPTION

@@ -34,13 +34,22 @@ class Bench:
         self.log = MemoryLog(self.storage, spool=folder, subscription=SUBSCRIPTION)
         self.progress = Progress(Lsn(0), Lsn(0), Lsn(0), is_replay_checked=True)
         self.is_stopped = False
+        self.prepared: list[int] = []
+        self.unprepared: list[Exception] = []
         self.writer = Writer(
             self.log,
             epoch=EPOCH,
             progress=self.progress,
             is_stopped=lambda: self.is_stopped,
+            prepare=self.prepare,
         )
         self._at = 1000
+
+    def prepare(self) -> None:
+        """Note how many commits the log had."""
+        self.prepared.append(len(self.storage.commits))
+        if self.unprepared:
+            raise self.unprepared.pop()
 
     def submit(self) -> int:
         """Hand over a transaction of one row; its end LSN."""
@@ -129,3 +138,12 @@ def test_a_stopped_run_does_not_wait_for_storage_that_refuses(bench: Bench) -> N
         bench.writer.finish()
     assert bench.commits() == []
     assert bench.progress.confirmable == 0
+
+
+def test_what_is_to_be_done_before_the_first_commit_is_done_once_and_again_if_it_fails(
+    bench: Bench,
+) -> None:
+    bench.unprepared.append(OSError(28, "No space left on device"))
+    end_lsn = [bench.submit(), bench.submit()][-1]
+    wait_for(lambda: bench.progress.staged == end_lsn, DEADLINE_S, "both to be staged")
+    assert bench.prepared == [0, 0]

@@ -6,9 +6,15 @@ lost by it: asked as before, capture goes on.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from spark_jobs.backfilled import read_backfilled
+from spark_jobs.lake import Lake
+from spark_jobs.ledger import read_requests
 from tests.fix_pipeline import DEADLINE_S, Pipeline
+from tests.postgres_server import Database
 from tests.walgate_command import run_walgate
 
 CRASH = {"WALGATE_CRASH_AT": "after_delta_commit"}
@@ -16,11 +22,14 @@ NARROW = {"WALGATE_SOURCE__PUBLICATION": '["narrow"]'}
 WIDE = {"WALGATE_SOURCE__PUBLICATION": '["walgate"]'}
 NO_ORIGIN = {"WALGATE_SOURCE__ORIGIN": "none"}
 ANY_ORIGIN = {"WALGATE_SOURCE__ORIGIN": "any"}
+# From this version on the server passes over changes that are older than their publication.
+PASSES_OVER_SINCE = 18
 COMMANDS = {"replicate --until-current": 4, "check": 1, "recover": 4, "recover --yes": 4}
-OTHER, TOLD = "insert into other values (1)", "insert into told values (1)"
+OTHER, COMMON = "insert into other values (1)", "insert into common values (1)"
 REPLICATED = """
-    select pg_replication_origin_create('elsewhere');
-    select pg_replication_origin_session_setup('elsewhere');
+    select pg_replication_origin_create('changed_subscription')
+    where not exists (select from pg_replication_origin where roname = 'changed_subscription');
+    select pg_replication_origin_session_setup('changed_subscription');
     insert into other values (2);
 """
 
@@ -28,9 +37,14 @@ REPLICATED = """
 @pytest.fixture
 def shop(pipeline: Pipeline) -> Pipeline:
     """Two tables, one of them in both publications, and some staged changes."""
+    return fill(pipeline)
+
+
+def fill(pipeline: Pipeline) -> Pipeline:
+    """Make the tables, the second publication, and a slot that is younger than both."""
     pipeline.database.execute(
-        "create table told (id int primary key); create table other (id int primary key);"
-        " create publication narrow for table told"
+        "create table common (id int primary key); create table other (id int primary key);"
+        " create publication narrow for table common"
     )
     pipeline.make_slot_again()
     return pipeline
@@ -43,7 +57,7 @@ def shop(pipeline: Pipeline) -> Pipeline:
         (
             NARROW,
             WIDE,
-            [OTHER, TOLD],
+            [OTHER, COMMON],
             "to walgate",
         ),
         (ANY_ORIGIN, NO_ORIGIN, [REPLICATED], "[source] origin was changed from any to none"),
@@ -65,9 +79,76 @@ def test_settings_that_changed_over_unconfirmed_changes_are_named_and_recover_no
     assert shop.slot_facts()["confirmed"] == slot["confirmed"]
     # As it was once, and then as it is to be.
     shop.catch_up(**before)
-    shop.database.execute("insert into told values (9)")
+    shop.database.execute("insert into common values (9)")
     shop.catch_up(**after)
     assert shop.slot_facts()["confirmed"] >= shop.staged() > slot["confirmed"]
+
+
+@pytest.mark.parametrize(
+    ("apart", "back", "statement"),
+    [(NARROW, WIDE, OTHER), (NO_ORIGIN, ANY_ORIGIN, REPLICATED)],
+    ids=["publication", "origin"],
+)
+def test_what_was_not_sent_under_other_settings_is_read_whole_once_they_are_changed_back(
+    shop: Pipeline, apart: dict[str, str], back: dict[str, str], statement: str
+) -> None:
+    shop.catch_up(**back)
+    answer = run_walgate("backfill", "public.other", "public.common", folder=shop.folder)
+    assert answer.exit_code == 0, answer
+    assert not list_queued(shop)
+    shop.database.execute(statement)
+    shop.database.execute("insert into common values (7)")
+    shop.catch_up(**apart)
+    assert "public.other" not in list_queued(shop)
+    child = shop.start("--until-current", **back, WALGATE_CRASH_AT="before_delta_commit")
+    shop.database.execute("insert into common values (8)")
+    child.wait(DEADLINE_S)
+    shop.catch_up(**back)
+    assert "public.other" in list_queued(shop)
+    for table in list_queued(shop):
+        assert run_walgate("backfill", table, folder=shop.folder).exit_code == 0
+    assert not list_queued(shop)
+
+
+def test_a_publication_that_is_added_has_no_table_read_that_was_sent_before(
+    shop: Pipeline,
+) -> None:
+    shop.database.execute("insert into common values (1); insert into other values (1)")
+    shop.catch_up(**NARROW)
+    shop.database.execute("insert into common values (2); insert into other values (2)")
+    shop.catch_up(WALGATE_SOURCE__PUBLICATION='["walgate", "narrow"]')
+    requests = {request.table for request in read_requests(Lake(shop.root, shop.folder))}
+    assert requests == {"public.other"}
+
+
+def test_a_publication_that_is_younger_than_the_slot_costs_neither_the_slot_nor_a_row(
+    database: Database, make_pipeline: Callable[..., Pipeline]
+) -> None:
+    shop = fill(make_pipeline(database))
+    shop.database.execute(COMMON)
+    shop.catch_up(**WIDE)
+    answer = run_walgate("backfill", "public.common", folder=shop.folder)
+    assert answer.exit_code == 0, answer
+    shop.database.execute("insert into common values (5)")
+    shop.database.execute("create publication young for table common")
+    young = {"WALGATE_SOURCE__PUBLICATION": '["young"]'}
+    slot = shop.slot_facts()
+    is_passed_over = shop.database.server.version >= PASSES_OVER_SINCE
+    if not is_passed_over:
+        for command, code in COMMANDS.items():
+            answer = run_walgate(*command.split(), folder=shop.folder, environment=young)
+            assert answer.exit_code == code, answer
+            assert "publication was changed from walgate to young" in answer.stderr + answer.stdout
+        assert shop.slot_facts() == slot
+        shop.catch_up(**WIDE)
+    shop.catch_up(**young)
+    assert ("public.common" in list_queued(shop)) == is_passed_over
+
+
+def list_queued(shop: Pipeline) -> list[str]:
+    """Which of the two tables may lack rows, by the ledgers."""
+    tables = ("public.other", "public.common")
+    return sorted(read_backfilled(Lake(shop.root, shop.folder)).list_lacking(tables))
 
 
 def stage_unconfirmed(shop: Pipeline, settings: dict[str, str]) -> None:

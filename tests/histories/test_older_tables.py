@@ -18,8 +18,8 @@ from cdc_core.errors import LakeError, MergeError, Retry
 from cdc_core.vocabulary import Lsn
 from spark_jobs import rounds
 from spark_jobs.backfilled import read_backfilled
-from spark_jobs.lake import Bound
-from spark_jobs.ledger import find_cut, read_requests, read_states, write_cut
+from spark_jobs.lake import Bound, Lake
+from spark_jobs.ledger import find_cut, queue_tables, read_requests, read_states, write_cut
 from spark_jobs.sql import answer_query
 from tests.refusing_disk import RefusingDisk
 from tests.spark.relations import Entry, insert, make_relation, update
@@ -206,6 +206,33 @@ def test_a_disk_that_takes_no_file_writes_no_cut_and_the_next_merge_writes_anew(
     small.merge()
     assert find_cut(small.lake) is not None
     assert disk.find_lost(folder) == []
+
+
+@pytest.mark.parametrize("file", [".parquet", ".json"])
+def test_a_cut_that_the_disk_refused_twice_is_written_anew_before_it_is_believed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    small = SmallLake(spark, tmp_path)
+    disk = RefusingDisk(monkeypatch)
+    disk.refuse(small.lake.cuts, file, times=2)
+    with pytest.raises(MergeError, match=r"did not take the files of .*: Input/output"):
+        small.merge([insert(T, "1", "a")])
+    assert disk.find_lost(small.lake.cuts)
+    small.merge()
+    assert disk.find_lost(small.lake.cuts) == []
+
+
+def test_a_request_that_the_disk_refused_twice_is_written_anew_before_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(tmp_path, tmp_path / "state")
+    disk = RefusingDisk(monkeypatch)
+    disk.refuse(lake.states, ".json", times=2)
+    with pytest.raises(MergeError, match="did not take"):
+        queue_tables(lake, [T.table], reason="asked", since=Bound(1, Lsn(1)))
+    queue_tables(lake, [OTHER.table], reason="asked", since=Bound(1, Lsn(2)))
+    assert disk.find_lost(lake.states) == []
+    assert len(read_requests(lake)) == 2
 
 
 def test_the_file_of_a_deletion_vector_is_found_by_its_name(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
@@ -112,7 +113,7 @@ def test_a_spooled_part_that_the_disk_refused_is_not_sealed_by_a_second_try(
     open_log: OpenLog, disk: RefusingDisk, tmp_path: Path
 ) -> None:
     log = open_log()
-    log.empty_spool()
+    log.remove_leftovers(EPOCH, Lsn(0))
     writer = log.open_spool()
     writer.write(make_changes(200, end_lsn=END_LSN_NOT_KNOWN))
     part = writer.finish()
@@ -160,3 +161,17 @@ def test_a_checkpoint_of_the_log_that_the_disk_refused_is_written_anew(
     assert disk.find_lost(log.changes_folder)
     assert log.has_landed([part])
     assert disk.find_lost(log.changes_folder) == []
+
+
+def test_a_copy_that_a_killed_rewrite_has_left_is_removed_by_a_later_one(
+    open_log: OpenLog, tmp_path: Path
+) -> None:
+    open_log().begin_epoch(EPOCH)
+    folder = tmp_path / "lake" / "staging" / "epochs"
+    left, young = folder / ".a.parquet.1.new", folder / "_delta_log" / ".b.json.2.new"
+    for copied in (left, young):
+        copied.touch()
+    os.utime(left, times=(1e9, 1e9))
+    rewrite_commits(folder, above=-1, through=1)
+    assert not left.exists()
+    assert young.exists()
