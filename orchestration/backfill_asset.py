@@ -198,4 +198,5 @@ def _estimate(
         "chunks_estimated": found.chunks,
         "minutes_estimated": round(found.seconds / 60, 2),
         "not_removed": found.unswept,
+        "first_reading": found.costly,
     }

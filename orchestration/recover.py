@@ -18,8 +18,10 @@ from cdc_core.errors import Retry, SlotInUse, SourceError, SubscriptionChanged
 from cdc_core.settings import Settings
 from cdc_core.source.connection import open_connection
 from cdc_core.source.creation import list_keyed_tables
+from cdc_core.source.first_reading import find_costly_readings
 from cdc_core.source.identity import list_published_tables
 from cdc_core.source.membership import require_publications
+from cdc_core.source.published_tables import read_published_tables
 from cdc_core.source.slot_renewal import format_drop, format_make
 from cdc_core.vocabulary import Lsn, TableName
 from spark_jobs.lake import Bound, Lake
@@ -30,13 +32,17 @@ _REASON = "the log was begun anew: what changed in the source before that may be
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What was found, and what is to be done; `breaks` is empty where nothing is."""
+    """What was found, and what is to be done; `breaks` is empty where nothing is.
+
+    `costly` tells of WAL that the first reading of tables may write; None where the slot bears it.
+    """
 
     breaks: tuple[str, ...]
     diagnosis: Diagnosis
     number: int
     tables: tuple[TableName, ...]
     left: tuple[str, ...]
+    costly: str | None
 
     @property
     def is_slot_made(self) -> bool:
@@ -65,6 +71,9 @@ def plan_recovery(settings: Settings) -> Recovery:
     with closing(open_connection(source, application_name="walgate recover")) as connection:
         published = list_published_tables(connection, source.publication)
         keyed = set(list_keyed_tables(connection))
+        major = connection.info.server_version // 10_000
+        named = read_published_tables(connection, source.publication, major=major)
+        readings = find_costly_readings(connection, named) if breaks else None
     tables = tuple(table for table in published if table in keyed)
     return Recovery(
         tuple(breaks),
@@ -72,6 +81,7 @@ def plan_recovery(settings: Settings) -> Recovery:
         choose_number(diagnosis, 0 if cut is None else cut.bound.epoch),
         tables,
         tuple(sorted(merged - {str(table) for table in tables})),
+        None if readings is None else readings.explain(),
     )
 
 

@@ -30,13 +30,14 @@ from cdc_core.comparing import (
 )
 from cdc_core.errors import LakeError, Retry, SourceError, StagingError, WalgateError
 from cdc_core.protocol.concealment import mark_key
-from cdc_core.settings import Settings, TableSettings
+from cdc_core.settings import Settings, SourceSettings, TableSettings
 from cdc_core.source import checksums
 from cdc_core.source.chunks import estimate_size
 from cdc_core.source.connection import LOCK_S
+from cdc_core.source.first_reading import FirstReading
 from cdc_core.source.identity import list_published_tables
 from cdc_core.source.marks import emit_mark
-from cdc_core.source.primary import open_primary, require_history
+from cdc_core.source.primary import FindHistory, open_primary, require_history
 from cdc_core.source.published_tables import PublishedTable
 from cdc_core.source.snapshots import SourceSnapshot, open_snapshot
 from cdc_core.staging.relations import RelationStore
@@ -62,7 +63,7 @@ from spark_jobs.shapes import Shape
 _RANGE_ROWS = 5_000
 # For transactions that are open when the snapshot is asked for; for capture to stage a mark.
 _SNAPSHOT_S, _STAGED_S = 60.0, 120.0
-_POLL_S = 0.1
+_POLL_S, _HELD_LOOK_S = 0.1, 1.0
 
 Tell = Callable[[str], None]
 
@@ -108,6 +109,9 @@ def verify_tables(
     with closing(opened(lock_s=LOCK_S)) as connection:
         published = list_published_tables(connection, source.publication)
     tables = list(named) if named is not None else sorted({*published, *list_tables(lake)})
+    for table in tables:
+        if table in published:
+            read_first(source, table, find_history, stop=stop, tell=tell)
     tell("opening a snapshot of the source")
     with open_snapshot(
         source, tables, find_history=find_history, patience_s=_SNAPSHOT_S, stop=stop
@@ -139,6 +143,37 @@ def verify_tables(
     ledger.record(verified)
     keys = {one.table: keys for one, keys in found if keys is not None}
     return Verification(bound, verified, keys)
+
+
+def read_first(
+    source: SourceSettings,
+    table: TableName,
+    find_history: FindHistory,
+    *,
+    stop: threading.Event,
+    tell: Tell,
+) -> None:
+    """Read a table's pages once, where its first reading could cost the slot. Raises: SourceError.
+
+    No snapshot is held meanwhile.
+    """
+    held_since: float | None = None
+    with closing(FirstReading(source, table, find_history=find_history)) as first:
+        while not first.is_done:
+            _require_going(stop)
+            reason = first.read_some()
+            if reason is None:
+                held_since = None
+                continue
+            tell(f"{table}: waiting: {reason}")
+            held_since = held_since or time.monotonic()
+            if time.monotonic() - held_since > _STAGED_S:
+                raise SourceError(
+                    f"for {_STAGED_S:g} s {reason}",
+                    fix="see that capture runs, and end long transactions of the source",
+                    retry=Retry.LATER,
+                )
+            stop.wait(_HELD_LOOK_S)
 
 
 def _await_staged(lake: Lake, lsn: Lsn, *, stop: threading.Event, tell: Tell) -> Bound:

@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 
 from cdc_core.backfill.asked_memory import AskedMemory
@@ -27,6 +27,7 @@ from cdc_core.backfill.visibility import Snapshot
 from cdc_core.crash_points import reach
 from cdc_core.errors import Retry, WalgateError
 from cdc_core.settings import LakeSettings
+from cdc_core.source.first_reading import FirstReading
 from cdc_core.source.steps import StepConnection
 from cdc_core.spooled import Sweeping
 from cdc_core.staging.backfills import StagedChunk
@@ -36,6 +37,7 @@ from cdc_core.vocabulary import Lsn, Position
 
 _SIGN_OF_LIFE_S = 60.0
 _LOOK_S = 0.05
+_HELD_LOOK_S = 1.0
 _DRAIN_S = 10.0
 _SAY_AGAIN_S = 10.0
 _FIRST_PAUSE_S = 0.5
@@ -94,6 +96,32 @@ class Session:
         self._swept_lsn: Lsn | None = None
         self._said_at = 0.0
         self._reading: Reading | None = None
+
+    def read_first(self, *, rows: int | None) -> None:
+        """Read the table's pages once, where to read so many of its rows could cost the slot.
+
+        None is all rows. Capture need not remember meanwhile.
+        Raises: WalgateError, and what `require_wanted` raises.
+        """
+        wanted, pause = self._wanted, _FIRST_PAUSE_S
+        first = FirstReading(
+            wanted.source, wanted.table, find_history=wanted.find_history, rows=rows
+        )
+        with closing(first):
+            while not first.is_done:
+                self._told.require_wanted()
+                try:
+                    # Of one look at the slot one table makes use.
+                    with self._sharing.first_reading:
+                        held = first.read_some()
+                except WalgateError as error:
+                    first.close()
+                    pause = self._pause_after(error, pause)
+                    continue
+                self._note_held(held)
+                if held is not None:
+                    self._stop.wait(_HELD_LOOK_S)
+        self._note_held(None)
 
     def begin(self) -> Position:
         """Have capture remember from here on; wait until all that came before can be seen.
@@ -224,10 +252,13 @@ class Session:
         if not self._memory.is_usable or not reading.has_more:
             return False
         held = self._sharing.held
+        self._note_held(held)
+        return held is None
+
+    def _note_held(self, held: str | None) -> None:
         if (held is None) != (self._held is None):
             self._told.on_held(held)
         self._held = held
-        return held is None
 
     def _read_range(self, reading: Reading, number: int) -> None:
         try:

@@ -34,12 +34,16 @@ class Sharing:
         look: Look = look_away,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`look` gives the reason for which nothing may be read now, None where there is none."""
+        """`look` gives the reason for which nothing may be read now, None where there is none.
+
+        Whoever reads a table's pages for the first time holds `first_reading` meanwhile.
+        """
         self.parallel = parallel
         self.rows_per_second = rows_per_second
         self._look = look
         self._clock = clock
         self._lock = threading.Lock()
+        self.first_reading = threading.Lock()
         self._reading = 0
         self._waiting = 0
         self._free_at = clock()

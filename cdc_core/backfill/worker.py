@@ -90,6 +90,7 @@ class Backfill:
         self._begun: Begun | None = None
         self._unrecorded: list[StagedChunk] = []
         self._recorded_at = 0.0
+        self._is_marked = False  # Whether the table's pages were read once.
         self.progress = Progress("")
 
     def run(self) -> BackfillState:
@@ -190,6 +191,11 @@ class Backfill:
         """
         session = self._open_session(name, row_bytes=resolved.row_bytes)
         try:
+            if not self._is_marked:
+                # To find the rows of a condition the server may read all of them.
+                is_range = not resolved.scope.is_whole and resolved.scope.where is None
+                session.read_first(rows=resolved.rows_estimated if is_range else None)
+                self._is_marked = True
             start = session.begin()
             if self._begun is None:
                 begun = Begun(name, self._wanted.table, start, resolved.scope)
@@ -281,7 +287,10 @@ class Backfill:
     def _note_held(self, reason: str | None) -> None:
         """Say why nothing is read, or that something is again."""
         state = BackfillState.RUNNING if reason is None else BackfillState.HELD
-        self._record_state(state, reason=reason)
+        if self._begun is None:
+            self._note_state(state, reason)
+        else:
+            self._record_state(state, reason=reason)
 
     def _wait_for_resumption(self) -> BackfillState:
         """Wait, without a connection, until something else is asked for; give what."""

@@ -31,10 +31,10 @@ from cdc_core.source.primary import (
     HISTORY,
     FindHistory,
     History,
-    open_primary,
     require_history,
 )
-from cdc_core.source.published_tables import PublishedTable, read_published_tables
+from cdc_core.source.published_tables import PublishedTable
+from cdc_core.source.reading_connection import choose_patience, connect_reader, find_published
 from cdc_core.source.scopes import (
     bound_key,
     estimate_rows,
@@ -47,32 +47,6 @@ from cdc_core.spooled import WHOLE, Key, Scope
 from cdc_core.vocabulary import Relation, ReplicaIdentity, TableName
 
 _LIST = DECODED_SCHEMA.field("values").type
-# Other sessions wait behind the request for our lock for so long at most.
-_LOCK_S = 5.0
-# The server ends a statement that takes longer. The worker waits that long for the first row, and
-# then gives up a connection on which nothing arrives.
-_STATEMENT_S = 600.0
-# Between two statements a worker writes some MB to the spool. After so long the server ends the
-# session of a worker that was stopped, and with it its lock and its snapshot.
-_IDLE_S = 60.0
-
-
-def _choose_settings() -> sql.Composed:
-    """The settings of a session: one process scans an index, and no wait is without a limit."""
-    return sql.SQL("; ").join(
-        sql.SQL("set {} = {}").format(sql.Identifier(name), sql.Literal(value))
-        for name, value in {
-            "lock_timeout": f"{_LOCK_S:g}s",
-            "statement_timeout": f"{_STATEMENT_S:g}s",
-            "idle_in_transaction_session_timeout": f"{_IDLE_S:g}s",
-            "tcp_user_timeout": f"{_IDLE_S:g}s",
-            "max_parallel_workers_per_gather": "0",
-            "jit": "off",
-            "row_security": "off",
-        }.items()
-    )
-
-
 # The planner takes a range of a key to hold what its first column says, and may read and sort the
 # whole table for each chunk. With a condition, an index of that may be the better way.
 _IN_ORDER = "set enable_sort = off; set enable_incremental_sort = off"
@@ -207,18 +181,13 @@ class ChunkReader:
         self._source = source
         self._scope = scope
         self._find_history = find_history
-        self._answer_s = _STATEMENT_S + source.silence_timeout
-        self._connection = open_primary(
-            source, find_history, application_name="walgate backfill", answer_s=self._answer_s
-        )
+        self._answer_s = choose_patience(source)
+        self._connection, self._published = connect_reader(source, table, find_history=find_history)
         try:
             with source_errors(f"read {table}"):
-                # To look at the catalog takes locks too.
-                self._connection.execute(_choose_settings())
                 widen_buffer(self._connection)
-            self._published = _find_published(self._connection, source, table)
-            if scope.where is None and self._published.row_filter is None:
-                self._connection.execute(_IN_ORDER)
+                if scope.where is None and self._published.row_filter is None:
+                    self._connection.execute(_IN_ORDER)
         except BaseException:
             self._connection.close()
             raise
@@ -246,7 +215,7 @@ class ChunkReader:
     def look(self) -> OpenRead:
         """Take the snapshot of the transaction that holds the lock. Raises: SourceError."""
         # Columns may have come since, or the publication have changed.
-        published = _find_published(self._connection, self._source, self._published.table)
+        published = find_published(self._connection, self._source, self._published.table)
         with source_errors(f"look at {self._published.table}"):
             name = self._published.identifier.as_string(self._connection)
             row = self._connection.execute(
@@ -314,21 +283,6 @@ class ChunkReader:
     def close(self) -> None:
         """Disconnect."""
         self._connection.close()
-
-
-def _find_published(
-    connection: psycopg.Connection, source: SourceSettings, table: TableName
-) -> PublishedTable:
-    with source_errors("read the published tables"):
-        major = connection.info.server_version // 10000
-        found = read_published_tables(connection, source.publication, major=major, only=table)
-    if not found:
-        raise SourceError(
-            f"{table} is not in publication {', '.join(source.publication)}",
-            fix=f"add it with `walgate publish '{table}'`",
-            retry=Retry.AFTER_FIX,
-        )
-    return found[0]
 
 
 def estimate_size(connection: psycopg.Connection, table: TableName) -> tuple[int, int]:

@@ -5,7 +5,7 @@ Reads catalogs and settings that every role may read; changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import psycopg
 
@@ -13,11 +13,12 @@ from cdc_core.settings import SourceSettings, TableSettings
 from cdc_core.source.column_problems import find_column_problems, find_path_clashes
 from cdc_core.source.concealment_problems import exclude_columns, find_concealment_problems
 from cdc_core.source.connection import source_errors
+from cdc_core.source.first_reading import find_costly_readings
 from cdc_core.source.left_out import find_left_out
 from cdc_core.source.partition_problems import find_partition_problems, find_partitions_apart
-from cdc_core.source.problems import Problem, sort_problems
+from cdc_core.source.problems import Problem, Severity, sort_problems
 from cdc_core.source.publication_problems import find_publication_problems, read_publications
-from cdc_core.source.published_tables import read_published_tables
+from cdc_core.source.published_tables import PublishedTable, read_published_tables
 from cdc_core.source.server_problems import ServerFacts, find_server_problems, read_server
 from cdc_core.source.slot import read_slot
 from cdc_core.source.slot_problems import find_slot_problems
@@ -64,3 +65,19 @@ def _find_published(
     yield from find_path_clashes(tables, connection)
     yield from find_concealment_problems(tables, rules)
     yield from find_type_problems(tables, rules, connection)
+    yield from _find_costly_readings(tables, connection)
+
+
+def _find_costly_readings(
+    tables: Sequence[PublishedTable], connection: psycopg.Connection
+) -> Iterator[Problem]:
+    found = find_costly_readings(connection, tables)
+    if found is not None:
+        yield Problem(
+            Severity.WARNING,
+            "first_reading",
+            "what was just loaded may be read only as slowly as the slot bears",
+            "tables of less than half of max_slot_wal_keep_size, or read before",
+            found.explain(),
+            "raise max_slot_wal_keep_size for as long as the first reading takes",
+        )

@@ -131,6 +131,8 @@ def _tell_estimates(
         typer.echo(f"{table}\t{found.rows}\t{found.size}\t{found.chunks}\t{minutes}")
         if found.unswept is not None:
             typer.echo(f"{table}: what is gone would not be removed: {found.unswept}", err=True)
+        if found.costly is not None:
+            typer.echo(f"{table}: {found.costly}", err=True)
 
 
 def _give_order(

@@ -32,6 +32,8 @@ def recover(
     typer.echo("found:")
     for what in plan.breaks:
         typer.echo(f"  {what}")
+    if plan.costly is not None:
+        typer.echo(f"mind: {plan.costly}")
     if not is_agreed:
         typer.echo("to be done:")
         for number, step in enumerate(recovery.list_steps(settings, plan), 1):

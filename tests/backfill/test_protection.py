@@ -15,7 +15,7 @@ from cdc_core.backfill.sharing import Sharing
 from cdc_core.backfill.worker import Backfill
 from cdc_core.errors import SourceError
 from cdc_core.settings import Settings, load_settings
-from cdc_core.source import chunks
+from cdc_core.source import reading_connection
 from cdc_core.source.load import LoadWatch
 from cdc_core.staging.backfills import BackfillLedger, BackfillState
 from cdc_core.vocabulary import TableName
@@ -91,7 +91,7 @@ def test_a_chunk_does_not_stand_in_the_queue_of_locks_for_long(
 ) -> None:
     database18.execute("create table t (id int primary key, v text)")
     database18.execute("insert into t select i, 'v' from generate_series(1, 9) i")
-    monkeypatch.setattr(chunks, "_LOCK_S", 0.2)
+    monkeypatch.setattr(reading_connection, "_LOCK_S", 0.2)
     pipeline.start_streaming()
     with closing(psycopg.connect(database18.dsn)) as reader:
         reader.execute("select count(*) from t")

@@ -11,7 +11,7 @@ import pytest
 
 from cdc_core.errors import Retry, SourceError
 from cdc_core.settings import SourceSettings, load_settings
-from cdc_core.source import chunks
+from cdc_core.source import chunks, reading_connection
 from cdc_core.source.chunks import ChunkReader
 from cdc_core.spooled import Scope
 from cdc_core.staging.tail import read_marks
@@ -44,7 +44,7 @@ def test_a_stopped_worker_loses_its_lock_and_reads_the_chunk_again(
     gate = Gate()
     monkeypatch.setattr("cdc_core.backfill.reading.reach", gate.reach)
     if ended_by == "its_own_limit":
-        monkeypatch.setattr(chunks, "_IDLE_S", 1.0)
+        monkeypatch.setattr(reading_connection, "_IDLE_S", 1.0)
     settings = load_settings(pipeline.folder / "walgate.toml", {})
     worker = threading.Thread(
         target=lambda: run_backfills(
@@ -84,7 +84,7 @@ def silent_source(
     database18.execute("alter table t alter v set storage external")
     database18.execute("insert into t select i, repeat('x', 20000) from generate_series(1, 2000) i")
     database18.execute("create publication walgate for all tables")
-    monkeypatch.setattr(chunks, "_STATEMENT_S", 1.0)
+    monkeypatch.setattr(reading_connection, "_STATEMENT_S", 1.0)
     proxy = make_proxy(database18.server.port)
     dsn = database18.server.tcp_dsn(database18.name, port=proxy.port)
     return SourceSettings(dsn=dsn, silence_timeout=1.0), proxy

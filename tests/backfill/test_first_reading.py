@@ -1,0 +1,117 @@
+"""The first reading of a table that was just loaded, beside a slot that may keep little WAL.
+
+Whoever reads a row first marks its page. With checksums, or with wal_log_hints, the server then
+writes the whole page to the WAL. One fast reading of such a table cost the slot within seconds.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import closing
+
+import pytest
+
+from cdc_core.backfill.results import Progress
+from cdc_core.errors import WalgateError
+from cdc_core.source.first_reading import FirstReading
+from cdc_core.staging.backfills import BackfillLedger, BackfillState
+from cdc_core.vocabulary import TableName
+from orchestration.backfill import run_backfills
+from orchestration.recover import plan_recovery
+from orchestration.verify import read_first
+from tests.backfill.test_protection import T, settings_of
+from tests.fix_pipeline import Pipeline
+from tests.postgres_server import PostgresServer
+from tests.walgate_command import run_walgate
+
+ROWS = 60_000
+# Of about 1 KB each, in another order than that of the key: twice what the slot may keep.
+LOAD = f"""
+    create table t (id int primary key, v text) with (autovacuum_enabled = off);
+    insert into t select (i * 7919::bigint) % 60013, repeat(md5(i::text), 30)
+    from generate_series(1, {ROWS}) i
+"""
+SMALL = {
+    "full_page_writes": "on",
+    "wal_log_hints": "on",
+    "max_slot_wal_keep_size": "32MB",
+    "min_wal_size": "32MB",
+    "max_wal_size": "32MB",
+}
+
+
+@pytest.fixture(params=[pytest.param(15, marks=pytest.mark.soak), 18])
+def loaded(
+    request: pytest.FixtureRequest,
+    private_postgres: Callable[..., PostgresServer],
+    make_pipeline: Callable[..., Pipeline],
+) -> Pipeline:
+    """Lend a pipeline whose slot is younger than its table, of which no row was ever read."""
+    pipeline = make_pipeline(private_postgres(request.param, **SMALL).create_database("shop"))
+    pipeline.database.execute(LOAD)
+    pipeline.make_slot_again()
+    return pipeline
+
+
+def test_it_is_announced_and_costs_no_slot(loaded: Pipeline) -> None:
+    for command in ("check", "backfill --dry-run public.t"):
+        answer = run_walgate(*command.split(), folder=loaded.folder)
+        assert "public.t 6" in answer.stdout + answer.stderr, answer
+        assert "of which the slot may keep 32MB" in answer.stdout + answer.stderr
+    reasons: list[str] = []
+
+    def note(_: TableName, progress: Progress) -> None:
+        if progress.state is BackfillState.HELD:
+            reasons.append(str(progress.reason))
+
+    settings = settings_of(loaded)
+    run_backfills(
+        settings,
+        [T],
+        chunk_rows=settings.backfill.chunk_rows,
+        parallel=settings.backfill.parallel,
+        stop=threading.Event(),
+        on_progress=note,
+    )
+    assert find_status(loaded) != "lost"
+    (report,) = BackfillLedger(settings.lake.root).read_all()
+    assert (report.rows, report.state) == (ROWS, BackfillState.DONE)
+    assert any("more of WAL" in reason for reason in reasons), reasons
+    # A recovery has all tables read again.
+    loaded.database.query("select pg_drop_replication_slot(%s)", [loaded.slot])
+    costly = plan_recovery(settings).costly
+    assert costly is not None
+    assert "public.t 6" in costly
+
+
+def test_for_a_few_rows_not_all_pages_are_read(loaded: Pipeline) -> None:
+    source = settings_of(loaded).source
+    for rows, is_done in ((500, True), (None, False)):
+        reading = FirstReading(source, T, find_history=lambda: None, rows=rows)
+        with closing(reading):
+            assert reading.read_some() is None
+            assert reading.is_done == is_done
+
+
+def test_a_verification_waits_for_the_slot_too(loaded: Pipeline) -> None:
+    """Beside no capture nothing moves the slot, until somebody stops the verification."""
+    stop, said = threading.Event(), []
+
+    def tell(text: str) -> None:
+        said.append(text)
+        stop.set()
+
+    source = settings_of(loaded).source
+    with pytest.raises(WalgateError, match="the verification was stopped"):
+        read_first(source, T, lambda: None, stop=stop, tell=tell)
+    (line,) = said
+    assert line.startswith("public.t: waiting: the slot may keep")
+    assert find_status(loaded) != "lost"
+
+
+def find_status(pipeline: Pipeline) -> str:
+    """Give what the server says of the slot's WAL."""
+    query = "select wal_status from pg_replication_slots where slot_name = %s"
+    ((status,),) = pipeline.database.query(query, [pipeline.slot])
+    return str(status)

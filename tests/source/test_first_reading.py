@@ -1,0 +1,72 @@
+"""How many pages of a table may be read for the first time, and which were."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import psycopg
+import pytest
+
+from cdc_core.source.first_reading import Limit, Unread, count_unread
+from cdc_core.source.published_tables import read_published_tables
+from tests.postgres_server import Database
+
+MB = 1 << 20
+LIMIT = Limit(wal_bytes=64 * MB, page_bytes=8192, logs_marks=True)
+ROWS = "insert into {} select i, repeat('x', 1000) from generate_series(1, 800) i"
+TABLES = """
+    create table plain (id int primary key, v text) with (autovacuum_enabled = off);
+    create table parted (id int primary key, v text) partition by hash (id);
+    create table one partition of parted for values with (modulus 2, remainder 0);
+    create table two partition of parted for values with (modulus 2, remainder 1);
+    create publication p for table plain, parted with (publish_via_partition_root = true)
+"""
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("left", [-1, 0, 31 * MB, 32 * MB, 33 * MB, 48 * MB, 64 * MB])
+def test_half_of_what_the_slot_may_keep_is_left_to_the_source(left: int, parts: int) -> None:
+    pages = LIMIT.choose_pages(left, Unread(longest=99_999, parts=parts, pages=99_999))
+    written = pages * parts * LIMIT.page_bytes
+    if left <= 32 * MB:
+        assert written == 0
+    else:
+        assert 0 < written <= (left - 32 * MB) / 4
+
+
+def test_a_reading_that_the_slot_bears_is_not_slowed() -> None:
+    pages = 32 * MB // 8192
+    assert LIMIT.find_excess(pages // 2) is None
+    assert LIMIT.find_excess(pages) is not None
+    assert Limit(None, 8192, logs_marks=True).find_excess(pages) is None
+    assert Limit(64 * MB, 8192, logs_marks=False).find_excess(pages) is None
+
+
+def test_pages_are_unread_until_a_vacuum_has_seen_them_and_again_once_written_to(
+    database: Database,
+) -> None:
+    database.execute(TABLES)
+    for table in ("plain", "parted"):
+        database.execute(ROWS.format(table))
+    loaded = {table: count(database, table) for table in ("plain", "parted")}
+    assert loaded["plain"].parts == 1
+    assert loaded["plain"].pages == loaded["plain"].longest > 100
+    assert loaded["parted"].parts == 2
+    assert loaded["parted"].longest < loaded["parted"].pages
+    with closing(psycopg.connect(database.dsn, autocommit=True)) as connection:
+        connection.execute("vacuum plain")
+    assert count(database, "plain").pages == 0
+    database.execute("update plain set v = 'y' where id <= 20")
+    assert 20 <= count(database, "plain").pages <= 60
+
+
+def count(database: Database, table: str) -> Unread:
+    """Count the unread pages of a table as a role of its own would."""
+    with closing(psycopg.connect(database.dsn)) as connection:
+        major = connection.info.server_version // 10_000
+        (found,) = [
+            one
+            for one in read_published_tables(connection, ["p"], major=major)
+            if one.name == table
+        ]
+        return count_unread(connection, found)
