@@ -78,9 +78,9 @@ def read_membership(
         f"{quote_identifier(name)} {publication}.{xmin}/{member or '*'}"
         for name, publication, xmin, member, _ in rows
     )
-    # What is new to us may have been written to by a transaction as old as it likes.
-    is_older = previous is not None and any(younger for *_, younger in rows)
-    return f"{_OLDER}{names}" if is_older else names
+    # Also of a table that is new to us: it may have been taken out and in again since. One that was
+    # taken in beside a transaction that writes to it afterwards is marked, too, and is read whole.
+    return f"{_OLDER}{names}" if any(younger for *_, younger in rows) else names
 
 
 def require_publications(connection: psycopg.Connection, publications: Sequence[str]) -> None:
