@@ -1,7 +1,8 @@
 """The order of a run: what needs no service first, then PostgreSQL and Redis, Spark, Dagster.
 
-Run by several processes, one has all that uses the session's SparkSession, so that there is one;
-another has all that runs under Dagster, where what starts a JVM is a process of its own.
+Run by several processes, two have a SparkSession each, and share the tests that use one: those of
+`tests/spark` and those of the other folders. Another has all that runs under Dagster, where what
+starts a JVM is a process of its own.
 """
 
 from __future__ import annotations
@@ -19,8 +20,13 @@ _SPARK = 2
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Group what has a JVM, before the groups are dealt out."""
     if _cost(item) >= _SPARK:
-        has_session = "spark" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("spark" if has_session else "dagster"))
+        item.add_marker(pytest.mark.xdist_group(_choose_group(item)))
+
+
+def _choose_group(item: pytest.Item) -> str:
+    if "spark" not in getattr(item, "fixturenames", ()):
+        return "dagster"
+    return "spark" if item.path.parent.name == "spark" else "spark_beside"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

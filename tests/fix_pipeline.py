@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from cdc_core.settings import Settings, load_settings
 from tests.child_process import ChildProcess
 from tests.deadline import wait_for
 from tests.fix_spark import quick_spark
@@ -59,6 +60,10 @@ class Pipeline:
             "heartbeat_seconds = 2",
         ]
         (self.folder / "walgate.toml").write_text("\n".join(lines) + "\n")
+
+    def load_settings(self, **environment: str) -> Settings:
+        """The configuration as it is now; keywords are variables of the environment."""
+        return load_settings(self.folder / "walgate.toml", self.environment | environment)
 
     def make_slot_again(self) -> None:
         """Give capture a new slot, for a publication that is younger than the old one."""

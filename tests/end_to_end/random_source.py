@@ -104,12 +104,12 @@ class RandomSource:
         self._is_shown = False
         self._rng = rng
         self._next_key = FIRST_FRESH_KEY
-        self._reader = self._connect()
-        self._reader.autocommit = True
+        self.reader = self._connect()
+        self.reader.autocommit = True
         self._sessions = [_Session(self._connect(), i) for i in range(CONNECTIONS)]
         for table in tables:
             for statement in table.make():
-                self._run(self._reader, statement)
+                self._run(self.reader, statement)
 
     @property
     def tables(self) -> list[RandomTable]:
@@ -128,6 +128,15 @@ class RandomSource:
         """So many statements, commits and rollbacks, of whichever connection."""
         for _ in range(steps):
             self._step(self._rng.choice(self._sessions))
+
+    def write_some(self, steps: int) -> None:
+        """So many statements that change rows, and no table's shape."""
+        for _ in range(steps):
+            session = self._rng.choice(self._sessions)
+            free = [h for h in self.histories.values() if self._is_free(h.table.name, session)]
+            history = self._rng.choice(free)
+            drawn = history.table.draw_statements(self._rng, session.number)
+            self._write(session, history, drawn)
 
     def settle(self) -> None:
         """End every open transaction."""
@@ -155,7 +164,7 @@ class RandomSource:
 
     def read(self, table: str, connection: psycopg.Connection | None = None) -> Snapshot:
         """A table's columns and rows as a connection sees them."""
-        connection = connection or self._reader
+        connection = connection or self.reader
         columns = tuple(connection.execute(_COLUMNS, [quote(table)]).fetchall())
         names = ", ".join(quote(name) for name, _ in columns)
         copy = f"copy (select {names} from {quote(table)}) to stdout"
@@ -164,7 +173,7 @@ class RandomSource:
 
     def close(self) -> None:
         """Disconnect."""
-        for connection in (self._reader, *(s.connection for s in self._sessions)):
+        for connection in (self.reader, *(s.connection for s in self._sessions)):
             connection.close()
 
     # What one connection does.

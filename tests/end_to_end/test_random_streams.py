@@ -16,14 +16,13 @@ import contextlib
 import random
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 from pyspark.sql import SparkSession
 
 from cdc_core.capture.loop import Bound
 from cdc_core.capture.run import run_capture
-from cdc_core.settings import load_settings
 from cdc_core.vocabulary import TableName
 from spark_jobs import merge, rounds
 from spark_jobs.lake import Lake, open_table
@@ -76,6 +75,8 @@ class MergeDiedError(Exception):
 class World:
     """Some histories on one database, their stream, and their lake."""
 
+    published: Sequence[str] = PUBLISHED
+
     def __init__(
         self, seed: int, histories: int, database: Database, make_pipeline: Callable[..., Pipeline]
     ) -> None:
@@ -85,10 +86,8 @@ class World:
         database.execute(ADDED_LATER)
         database.execute(f"alter database {database.name} set logical_decoding_work_mem = '64kB'")
         database.execute("create table fence (id serial primary key)")
-        tables = [RandomTable.draw(self.rng, i, kinds) for i in range(histories)]
-        published = self.rng.choice(
-            ("listed", "listed", "for all tables", "for tables in schema public")
-        )
+        tables = [self.draw_table(i, kinds) for i in range(histories)]
+        published = self.rng.choice(self.published)
         self.source = RandomSource(database, self.rng, tables, listed=published == "listed")
         self.pipeline = make_pipeline(database)
         if published == "listed":
@@ -101,6 +100,10 @@ class World:
         self.lake = Lake(self.pipeline.root, self.pipeline.folder / ".walgate")
         self.names = [str(TableName("public", table.name)) for table in tables]
         self.child: ChildProcess | None = None
+
+    def draw_table(self, number: int, kinds: Mapping[str, list[str]]) -> RandomTable:
+        """Draw one table."""
+        return RandomTable.draw(self.rng, number, kinds)
 
     def live(self, spark: SparkSession) -> None:
         """Let everything happen, then come to rest."""
@@ -166,7 +169,7 @@ class World:
             if not child.is_running:
                 self.child = None
         if self.child is None:
-            settings = load_settings(self.pipeline.folder / "walgate.toml", sizes)
+            settings = self.pipeline.load_settings(**sizes)
             run_capture(settings, Bound(threading.Event(), until_current=True))
         self.source.note_seen()
 

@@ -15,6 +15,9 @@ from tests.postgres_server import PostgresServer
 from tests.requirement import report_missing
 from tests.walgate_command import run_walgate
 
+# One process fills the lake that all of these read.
+pytestmark = pytest.mark.xdist_group("sql")
+
 CANARY = "c4n4ry"
 
 

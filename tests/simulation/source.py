@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pyarrow as pa
@@ -98,6 +99,11 @@ class SimulatedRead:
             if (low is None or int(key) > int(low[0]))
             and (high is None or int(key) <= int(high[0]))
         ]
+
+
+def no_first_reading(*_: object, **__: object) -> SimpleNamespace:
+    """What has nothing to do: this server writes no hints."""
+    return SimpleNamespace(is_done=True, close=lambda: None)
 
 
 class SimulatedReader:
