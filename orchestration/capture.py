@@ -14,19 +14,15 @@ from functools import partial
 from cdc_core.capture.loop import Bound as Until
 from cdc_core.capture.run import run_capture
 from cdc_core.coordination.live import Figures
+from cdc_core.errors import MergeError, Retry, StagingError
 from cdc_core.settings import Settings
 from cdc_core.source.connection import open_connection
-from cdc_core.source.creation import list_keyed_tables
 from cdc_core.source.identity import list_published_tables
-from cdc_core.source.publication_problems import read_publications
 from cdc_core.staging.subscriptions import SubscriptionChange
 from cdc_core.staging.tables import staging_errors
 from cdc_core.vocabulary import Lsn, TableName
 from spark_jobs.lake import Bound, Lake
 from spark_jobs.ledger import queue_tables
-
-# From this version on the server passes over changes that are older than their publication.
-_SKIPS_YOUNGER_SINCE = 18
 
 
 def capture(
@@ -47,32 +43,21 @@ def queue_unsent(settings: Settings, change: SubscriptionChange, epoch: int, sta
     tables = _list_unsent(settings, change)
     reason = f"{change.explain()}: what changed in the table before {staged} may be missing"
     with staging_errors("queue what was not sent before"):
-        queue_tables(Lake.of(settings), tables, reason=reason, since=Bound(epoch, staged))
+        try:
+            queue_tables(Lake.of(settings), tables, reason=reason, since=Bound(epoch, staged))
+        except MergeError as error:
+            # As with the log: what the disk refuses now, it may take later.
+            raise StagingError(error.message, fix=error.fix, retry=Retry.LATER) from error
 
 
 def _list_unsent(settings: Settings, change: SubscriptionChange) -> list[TableName]:
-    """The tables that are sent now, and were not sent without a gap, or not from every origin.
+    """The tables that may have been sent with a gap, or not from every origin.
 
-    A publication that is gone counts as one without tables. One that was named only now, and may be
-    younger than what the slot has yet to read, leaves a gap; older servers end the stream instead.
+    These are all tables of a publication that was not named before. What it held meanwhile, and
+    which rows and operations the others sent, the catalog of today does not tell.
     """
     before, now = change.before, change.now
-    with closing(open_connection(settings.source, application_name="walgate catalog")) as source:
-        published = list_published_tables(source, now.publication)
-        keyed = set(list_keyed_tables(source))
-        major = source.info.server_version // 10_000
-        young = {
-            one.name
-            for one in read_publications(source, settings.source, major=major)
-            if one.may_be_younger
-            and one.name not in before.publication
-            and major >= _SKIPS_YOUNGER_SINCE
-        }
-        old = tuple(name for name in now.publication if name not in young)
-        without_gap = set(list_published_tables(source, before.publication)).intersection(
-            list_published_tables(source, old)
-        )
+    added = tuple(name for name in now.publication if name not in before.publication)
     is_wider = before.origin != now.origin and now.origin == "any"
-    return [
-        table for table in published if table in keyed and (is_wider or table not in without_gap)
-    ]
+    with closing(open_connection(settings.source, application_name="walgate catalog")) as source:
+        return list_published_tables(source, now.publication if is_wider else added)

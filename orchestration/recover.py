@@ -17,7 +17,6 @@ from cdc_core.crash_points import reach
 from cdc_core.errors import Retry, SlotInUse, SourceError, SubscriptionChanged
 from cdc_core.settings import Settings
 from cdc_core.source.connection import open_connection
-from cdc_core.source.creation import list_keyed_tables
 from cdc_core.source.first_reading import find_costly_readings
 from cdc_core.source.identity import list_published_tables
 from cdc_core.source.membership import require_publications
@@ -70,17 +69,15 @@ def plan_recovery(settings: Settings) -> Recovery:
     merged = set() if cut is None else cut.versions.keys() | cut.merged.keys()
     with closing(open_connection(source, application_name="walgate recover")) as connection:
         published = list_published_tables(connection, source.publication)
-        keyed = set(list_keyed_tables(connection))
         major = connection.info.server_version // 10_000
         named = read_published_tables(connection, source.publication, major=major)
         readings = find_costly_readings(connection, named) if breaks else None
-    tables = tuple(table for table in published if table in keyed)
     return Recovery(
         tuple(breaks),
         diagnosis,
         choose_number(diagnosis, 0 if cut is None else cut.bound.epoch),
-        tables,
-        tuple(sorted(merged - {str(table) for table in tables})),
+        tuple(published),
+        tuple(sorted(merged - {str(table) for table in published})),
         None if readings is None else readings.explain(),
     )
 

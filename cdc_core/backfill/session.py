@@ -25,7 +25,7 @@ from cdc_core.backfill.sharing import Sharing
 from cdc_core.backfill.steps import Alive, Begin, End, Step, Sweep, format_step
 from cdc_core.backfill.visibility import Snapshot
 from cdc_core.crash_points import reach
-from cdc_core.errors import Retry, WalgateError
+from cdc_core.errors import ConfigurationError, Retry, WalgateError
 from cdc_core.settings import LakeSettings
 from cdc_core.source.first_reading import FirstReading
 from cdc_core.source.steps import StepConnection
@@ -97,16 +97,17 @@ class Session:
         self._said_at = 0.0
         self._reading: Reading | None = None
 
-    def read_first(self, *, rows: int | None) -> None:
+    def read_first(self, *, rows: int | None) -> bool:
         """Read the table's pages once, where to read so many of its rows could cost the slot.
 
-        None is all rows. Capture need not remember meanwhile.
-        Raises: WalgateError, and what `require_wanted` raises.
+        None is all rows. Give whether that was so: capture has forgotten meanwhile, and must be
+        asked again to remember. Raises: WalgateError, and what `require_wanted` raises.
         """
         wanted, pause = self._wanted, _FIRST_PAUSE_S
         first = FirstReading(
             wanted.source, wanted.table, find_history=wanted.find_history, rows=rows
         )
+        was_read = False
         with closing(first):
             while not first.is_done:
                 self._told.require_wanted()
@@ -118,10 +119,16 @@ class Session:
                     first.close()
                     pause = self._pause_after(error, pause)
                     continue
+                if first.is_done:
+                    break
+                if not was_read:
+                    was_read = True
+                    self.end()
                 self._note_held(held)
                 if held is not None:
                     self._stop.wait(_HELD_LOOK_S)
         self._note_held(None)
+        return was_read
 
     def begin(self) -> Position:
         """Have capture remember from here on; wait until all that came before can be seen.
@@ -306,6 +313,11 @@ class Session:
                 self._swept, self._swept_lsn = said["state"], staged.end_lsn
             elif said["step"] == "watermark" and self._reading is not None:
                 number, attempt = said["chunk"], said["attempt"]
+                if said["state"] == "refused":
+                    raise ConfigurationError(
+                        [f"capture refused a chunk of {self._wanted.table}: {said['reason']}"],
+                        fix="restart capture, and then run this again, with the same settings",
+                    )
                 if said["state"] == "void":
                     self._reading.record_void(said["memory"], number, attempt)
                 elif left := self._reading.record_staged(said["memory"], number, attempt):

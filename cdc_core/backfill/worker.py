@@ -191,17 +191,14 @@ class Backfill:
         """
         session = self._open_session(name, row_bytes=resolved.row_bytes)
         try:
-            if not self._is_marked:
-                # To find the rows of a condition the server may read all of them.
-                is_range = not resolved.scope.is_whole and resolved.scope.where is None
-                session.read_first(rows=resolved.rows_estimated if is_range else None)
-                self._is_marked = True
             start = session.begin()
             if self._begun is None:
                 begun = Begun(name, self._wanted.table, start, resolved.scope)
                 self._ledger.record_begun(begun, resolved.rows_estimated)
                 self._begun = begun
             elif self._begun.start.epoch != start.epoch:
+                return None
+            if not self._read_first(session, resolved):
                 return None
             session.read(Plan(staged=self._find_staged(self._begun)))
             self._record_chunks()
@@ -226,6 +223,20 @@ class Backfill:
         whole = swept if resolved.scope.is_whole else None
         self._record_state(BackfillState.DONE, swept=whole)
         return BackfillState.DONE
+
+    def _read_first(self, session: Session, resolved: Resolved) -> bool:
+        """Read the table's pages once, if need be; give whether its epoch is still the one begun.
+
+        Raises: as `_run_session`.
+        """
+        assert self._begun is not None
+        if self._is_marked:
+            return True
+        # To find the rows of a condition the server may read all of them.
+        is_range = not resolved.scope.is_whole and resolved.scope.where is None
+        was_read = session.read_first(rows=resolved.rows_estimated if is_range else None)
+        self._is_marked = True
+        return not was_read or session.begin().epoch == self._begun.start.epoch
 
     def _note_in_vain(self, reason: str) -> None:
         """Log why nothing of what was read counts: the table is read again from its beginning."""
@@ -287,10 +298,7 @@ class Backfill:
     def _note_held(self, reason: str | None) -> None:
         """Say why nothing is read, or that something is again."""
         state = BackfillState.RUNNING if reason is None else BackfillState.HELD
-        if self._begun is None:
-            self._note_state(state, reason)
-        else:
-            self._record_state(state, reason=reason)
+        self._record_state(state, reason=reason)
 
     def _wait_for_resumption(self) -> BackfillState:
         """Wait, without a connection, until something else is asked for; give what."""

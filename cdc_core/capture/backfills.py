@@ -21,11 +21,16 @@ _AWAITED = 0.0
 _MAY_BE_LAST = 0.25
 
 
+class OtherRule(Exception):
+    """A worker concealed what it read by another rule than capture's, which says how."""
+
+
 @dataclass(frozen=True, slots=True)
 class Spooled:
     """Where workers leave what a step names.
 
-    `load_chunk` and `load_sweep` give None where nothing is. `is_claimed` is whether a worker runs
+    `load_chunk` and `load_sweep` give None where nothing is. `load_chunk` raises OtherRule for a
+    chunk that was concealed by another rule than capture's. `is_claimed` is whether a worker runs
     the backfill of this id: no role of the database can make capture remember anything for a
     backfill that it has invented. `note` receives the relation of each chunk and sweep that capture
     takes into the log. It does not receive that of a refused chunk: the log has no row of it.
@@ -103,7 +108,11 @@ class Backfills:
         self._remembering.tell_truncate(table, xid)
 
     def _take_chunk(self, step: Watermark, detail: str, at_us: int) -> Taken:
-        chunk = self._spooled.load_chunk(step)
+        try:
+            chunk = self._spooled.load_chunk(step)
+        except OtherRule as other:
+            said = _add(detail, state="refused", reason=str(other))
+            return Taken(Operation.MARK, said, patience=_AWAITED)
         admitted = None if chunk is None else self._remembering.admit(step, chunk, at_us=at_us)
         if chunk is None or admitted is None:
             return Taken(Operation.MARK, _add(detail, state="void"), patience=_AWAITED)

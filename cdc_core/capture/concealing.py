@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from cdc_core.errors import ConfigurationError
-from cdc_core.protocol.concealment import Conceal, Concealment, Treatment
+from cdc_core.protocol.concealment import Conceal, Concealment, Treatment, mark_key
 from cdc_core.settings import Settings, TableSettings
 from cdc_core.table_patterns import choose_rule
 from cdc_core.vocabulary import Relation
@@ -40,6 +40,27 @@ def make_conceal(settings: Settings, latest: Callable[[int], Relation | None]) -
         return chosen
 
     return conceal
+
+
+def find_other_rule(settings: Settings, relation: Relation, known: Relation | None) -> str | None:
+    """How what a worker read was concealed by another rule; None where it was by the settings'.
+
+    `relation` is as the worker concealed it, `known` as capture has it, with all columns.
+    """
+    found = choose_rule(settings.tables, relation.table, having=lambda rule: rule.conceals)
+    excluded = frozenset(found[1].exclude if found else ())
+    hashed = frozenset(found[1].hash if found else ())
+    mark = mark_key(read_key(settings))
+    for column in relation.columns:
+        if column.name in excluded:
+            return f"column {column.name} was read, which capture excludes"
+        if column.hashed_by != (mark if column.name in hashed else None):
+            return f"column {column.name} is hashed otherwise than by capture"
+    names = {} if known is None else {column.attnum: column.name for column in known.columns}
+    for number in relation.left_out:
+        if number in names and names[number] not in excluded:
+            return f"column {names[number]} was left out, which capture stages"
+    return None
 
 
 def _choose_concealment(

@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from functools import cache, partial
 
 from cdc_core.backfill.steps import Sweep, Watermark
-from cdc_core.capture.backfills import Spooled
-from cdc_core.capture.concealing import make_conceal
+from cdc_core.capture.backfills import OtherRule, Spooled
+from cdc_core.capture.concealing import find_other_rule, make_conceal
 from cdc_core.capture.continuity import require_begun, require_server
 from cdc_core.capture.known_relations import KnownRelations
 from cdc_core.capture.loop import Bound, CaptureLoop
@@ -34,7 +34,7 @@ from cdc_core.coordination.live import Figures
 from cdc_core.errors import Retry, SlotInUse, SourceSilent, StreamRefused, WalgateError
 from cdc_core.protocol.concealment import Concealment
 from cdc_core.protocol.messages import Announcement
-from cdc_core.settings import LakeSettings, Settings
+from cdc_core.settings import Settings
 from cdc_core.source.primary import History
 from cdc_core.source.server import MarkConnection, Source
 from cdc_core.source.slot import Slot, require_continuation
@@ -252,7 +252,7 @@ def _stream(run: _Run, source: Source, log: ChangeLog, start: _Start, progress: 
         changed=changed,
         complete=complete,
         conceal=conceal,
-        spooled=_find_spooled(settings.lake, known),
+        spooled=_find_spooled(settings, known),
     )
     progress.staged = start.staged
     progress.confirmed = confirmed
@@ -309,15 +309,20 @@ def _stream(run: _Run, source: Source, log: ChangeLog, start: _Start, progress: 
     _logger.info("capture stopped", extra={"fields": {"staged_lsn": str(progress.staged)}})
 
 
-def _find_spooled(lake: LakeSettings, known: KnownRelations) -> Spooled:
+def _find_spooled(settings: Settings, known: KnownRelations) -> Spooled:
     """What workers of backfills leave in the spool, compared with what is known of its table."""
-    folder = ChunkFolder(lake.spool)
+    folder = ChunkFolder(settings.lake.spool)
 
     def load_chunk(step: Watermark) -> Chunk | None:
         chunk = folder.load(
             backfill=step.backfill, memory=step.memory, number=step.chunk, attempt=step.attempt
         )
-        return None if chunk is None else replace(chunk, relation=known.compare(chunk.relation))
+        if chunk is None:
+            return None
+        other = find_other_rule(settings, chunk.relation, known.find(chunk.relation.oid))
+        if other is not None:
+            raise OtherRule(other)
+        return replace(chunk, relation=known.compare(chunk.relation))
 
     def load_sweep(step: Sweep) -> Sweeping | None:
         sweeping = folder.load_sweep(step.backfill)

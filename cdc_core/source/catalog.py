@@ -48,7 +48,8 @@ select a.attname, a.attnum, a.atttypid::bigint, a.atttypmod, a.attnotnull,
        n.is_newer, a.attgenerated <> '', n.is_newer and exists (
            select from pg_attribute d
            where d.attrelid = a.attrelid and d.attisdropped and d.attnum between 1 and a.attnum
-             and age(d.xmin) between 0 and s.newest)
+             and age(d.xmin) between 0 and s.newest),
+       ({storage})
 from pg_attribute a
 cross join (
     select age(%(xid)s::text::xid) as own,
@@ -75,7 +76,8 @@ where a.attrelid = %(oid)s and a.attnum > 0 and not a.attisdropped
 order by a.attnum
 """
 # The files of the table and of its partitions; 0 where none was ever written anew. A rewrite gives
-# rows values without a change of rows: ALTER … TYPE … USING, or a default that differs by row.
+# rows values without a change of rows: ALTER … TYPE … USING, or a default that differs by row. One
+# statement reads them with the columns: between two, an ALTER could change both, and show only one.
 _STORAGE = """
 with recursive part as (
     select %(oid)s::bigint::oid as oid
@@ -89,7 +91,7 @@ _TYPE = """
 select format_type(%(oid)s, %(modifier)s), b.base_oid, coalesce(b.base_modifier, -1)
 from (select) one left join lateral ({base}) b on true
 """
-_COLUMNS = _COLUMNS.format(base=_BASE.format(type="a.atttypid"))
+_COLUMNS = _COLUMNS.format(base=_BASE.format(type="a.atttypid"), storage=_STORAGE)
 _TYPE = _TYPE.format(base=_BASE.format(type="%(oid)s"))
 
 
@@ -108,7 +110,7 @@ def complete_relation(
     table = {"oid": announcement.oid, "xid": None if xid is None else str(xid), "slot": slot}
     with source_errors(f"read the columns of {announcement.table}"):
         rows = connection.execute(_COLUMNS, table).fetchall()
-        ((storage,),) = connection.execute(_STORAGE, table).fetchall()
+        storage = rows[0][-1] if rows else 0
         listed = [
             Column(
                 name=name,
@@ -142,11 +144,12 @@ def complete_relation(
                 is_newer,
                 _,
                 _,
+                _,
             ) in rows
         ]
         earlier = () if previous is None else previous.columns
         # Dropped and added again since the change: the announced column may be either.
-        doubtful = {row[0] for row in rows if row[-1]} - {column.name for column in earlier}
+        doubtful = {row[0] for row in rows if row[-2]} - {column.name for column in earlier}
         listed = [
             replace(c, attnum=None, missing_value=None) if c.name in doubtful else c for c in listed
         ]
@@ -161,7 +164,7 @@ def complete_relation(
             for column in announcement.columns
         ]
     announced = {column.name for column in columns}
-    unseen = {row[0] for row in rows if not row[-2]} - announced
+    unseen = {row[0] for row in rows if not row[-3]} - announced
     is_same = previous is not None and previous.storage == storage
     if previous is not None and storage and not is_same:
         columns = _doubt_new_columns(columns, {column.name for column in earlier})

@@ -1,12 +1,13 @@
 """The first reading of a table: how much WAL it may write, and page by page what the slot can bear.
 
 Whoever reads a row first after its transaction has ended marks the row's page (a hint bit). With
-checksums, or with `wal_log_hints`, the server then writes the whole page to the WAL. A slot whose
+checksums, or with `wal_log_hints`, the server then writes the whole page to the WAL. So it does,
+with any settings, where the reader takes dead rows out of a page. A slot whose
 `max_slot_wal_keep_size` is smaller than the table would be lost by one fast reading. So the pages
-are read once beforehand, in their own order: so many pages write so much WAL at most, and a row
-that is marked is not marked again.
+are read once beforehand, in their own order: so many pages write so much WAL at most, and a page
+that was read is not written again.
 
-VACUUM marks rows too, and notes how many pages have marked rows only.
+VACUUM reads pages too, and notes how many need no other look.
 Source: PostgreSQL documentation, sections 19.5 (`wal_log_hints`) and 28.2 (data checksums).
 """
 
@@ -34,11 +35,15 @@ _LEFT_TO_SOURCE = 0.5
 # Other processes may read other tables meanwhile: each takes so much of the rest at once.
 _AT_ONCE = 0.25
 _MOST_AT_ONCE = 64 << 20
+# Less than this share of what a slot may keep is not worth a statement.
+_LEAST = 0.02
 # Of many tables a message names the largest.
 _NAMED = 5
 
-# Pages that VACUUM has seen, less those that were written to since, as far as statistics tell. An
-# update writes to two. A partitioned table has the pages of its partitions.
+# Pages that VACUUM has not seen, where marks are logged, and pages that were written to since, as
+# far as statistics tell: a reader takes dead rows out of them. An update writes to two. Where the
+# statistics know of no VACUUM, a crash or a failover may have lost them, and nothing is known. A
+# partitioned table has the pages of its partitions.
 _UNREAD = """
 with recursive part as (
     select c.oid from pg_class c
@@ -47,37 +52,38 @@ with recursive part as (
     union
     select t.relid from part, pg_partition_tree(part.oid) t where t.isleaf)
 select coalesce(max(size), 0)::bigint, count(*)::int,
-       coalesce(sum(least(size, greatest(0, size - c.relallvisible) + written)), 0)::bigint
+       coalesce(sum(case when vacuumed_at is null then size else least(
+           size, written + case when logs_marks then greatest(0, size - c.relallvisible)
+                                else 0 end) end), 0)::bigint
 from part
 join pg_class c on c.oid = part.oid and c.relkind in ('r', 'm')
 cross join lateral (
     select pg_relation_size(c.oid) / current_setting('block_size')::int as size,
+           coalesce(pg_stat_get_last_vacuum_time(c.oid),
+                    pg_stat_get_last_autovacuum_time(c.oid)) as vacuumed_at,
            coalesce(2 * pg_stat_get_dead_tuples(c.oid)
-                    + pg_stat_get_ins_since_vacuum(c.oid), 0) as written) s
+                    + pg_stat_get_ins_since_vacuum(c.oid), 0) as written,
+           'on' in (current_setting('data_checksums'), current_setting('wal_log_hints'))
+               as logs_marks) s
 """
 _LIMIT = """
 select case when setting::bigint < 0 then null else setting::bigint << 20 end,
-       current_setting('block_size')::int,
-       'on' in (current_setting('data_checksums'), current_setting('wal_log_hints'))
+       current_setting('block_size')::int
 from pg_settings where name = 'max_slot_wal_keep_size'
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Bytes of WAL that a slot may keep, None without a limit; bytes of a page; what marks write.
-
-    `logs_marks` is whether the first mark of a page writes the page to the WAL.
-    """
+    """Bytes of WAL that a slot may keep, None without a limit; bytes of a page."""
 
     wal_bytes: int | None
     page_bytes: int
-    logs_marks: bool
 
     def find_excess(self, pages: int) -> int | None:
-        """The bytes of WAL that marking so many pages writes; None where the slot bears them."""
+        """The bytes of WAL that so many pages take; None where the slot bears them."""
         size = int(pages * self.page_bytes * _OVERHEAD)
-        if self.wal_bytes is None or not self.logs_marks:
+        if self.wal_bytes is None:
             return None
         return size if size > self.wal_bytes * (1 - _LEFT_TO_SOURCE) else None
 
@@ -85,6 +91,8 @@ class Limit:
         """How many pages of each part to read now, where the slot may keep so many bytes more."""
         assert self.wal_bytes is not None
         room = (left_bytes - self.wal_bytes * _LEFT_TO_SOURCE) * _AT_ONCE
+        if room < self.wal_bytes * _LEAST:
+            return 0
         per_page = self.page_bytes * _OVERHEAD * max(1, unread.parts)
         return max(0, int(min(room, _MOST_AT_ONCE) / per_page))
 

@@ -169,9 +169,8 @@ def _require_either(named: list[str] | None, *, is_all: bool, before: str = "") 
 
 
 def _choose_tables(settings: Settings, named: list[str] | None, *, is_all: bool) -> list[TableName]:
+    from cdc_core.source.backfillable import find_hindrances
     from cdc_core.source.connection import LOCK_S, open_connection
-    from cdc_core.source.creation import list_keyed_tables
-    from cdc_core.source.identity import list_published_tables
     from orchestration.backfill_queue import QueueReader
 
     if named:
@@ -183,9 +182,8 @@ def _choose_tables(settings: Settings, named: list[str] | None, *, is_all: bool)
     with closing(
         open_connection(source, application_name="walgate backfill", lock_s=LOCK_S)
     ) as connection:
-        published = list_published_tables(connection, source.publication)
-        keyed = set(list_keyed_tables(connection))
-    for table in published:
-        if table not in keyed:
-            typer.echo(f"left out, without a key: {table}", err=True)
-    return sorted(table for table in published if table in keyed)
+        hindrances = find_hindrances(connection, source.publication)
+    for table, hindrance in hindrances.items():
+        if hindrance is not None:
+            typer.echo(f"left out: {table}: {hindrance.reason}; fix: {hindrance.fix}", err=True)
+    return sorted(table for table, hindrance in hindrances.items() if hindrance is None)

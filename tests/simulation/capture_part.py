@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 from cdc_core.capture.known_relations import KnownRelations
@@ -50,7 +52,7 @@ class _Session:
             staged=Lsn(staged),
             expected=self._log.read_transactions(epoch, world.confirmed),
             complete=self._complete,
-            spooled=_find_spooled(cast("Any", _Lake()), self._known),
+            spooled=_find_spooled(cast("Any", _Settings()), self._known),
         )
         stream = Walsender(world.server, world.confirmed)
         while True:
@@ -88,10 +90,12 @@ class _Session:
         return relation
 
 
-class _Lake:
-    """Settings of a lake of which only the spool is asked for, and given by the world."""
+class _Settings:
+    """Settings without rules, of whose lake only the spool is asked for, and given by the world."""
 
-    spool = Path("spool")
+    lake = SimpleNamespace(spool=Path("spool"))
+    tables: Mapping[str, Any] = {}
+    hash_key = None
 
 
 def describe(changes: tuple[Any, ...]) -> str:

@@ -24,7 +24,7 @@ from cdc_core.capture.known_relations import KnownRelations
 from cdc_core.capture.replay import Replay
 from cdc_core.capture.run import _find_spooled
 from cdc_core.protocol.messages import Begin
-from cdc_core.settings import LakeSettings
+from cdc_core.settings import Settings
 from cdc_core.vocabulary import TableName
 from spark_jobs import cuts, rounds
 from spark_jobs.cut_plan import ORIGIN, Place
@@ -66,8 +66,8 @@ def _wait_for_listed_transactions_alone(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def _share_a_version_over_a_rewrite(monkeypatch: pytest.MonkeyPatch) -> None:
-    def find_spooled(lake: LakeSettings, known: KnownRelations) -> Spooled:
-        return replace(_find_spooled(lake, known), note=lambda _: None)
+    def find_spooled(settings: Settings, known: KnownRelations) -> Spooled:
+        return replace(_find_spooled(settings, known), note=lambda _: None)
 
     monkeypatch.setattr(capture_part, "_find_spooled", find_spooled)
     monkeypatch.setattr(Reading, "require_values_kept", lambda *_: None)

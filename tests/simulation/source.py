@@ -103,7 +103,7 @@ class SimulatedRead:
 
 def no_first_reading(*_: object, **__: object) -> SimpleNamespace:
     """What has nothing to do: this server writes no hints."""
-    return SimpleNamespace(is_done=True, close=lambda: None)
+    return SimpleNamespace(is_done=True, read_some=lambda: None, close=lambda: None)
 
 
 class SimulatedReader:
@@ -188,9 +188,6 @@ class _Catalog:
 
     def execute(self, query: str, parameters: dict[str, Any]) -> _Catalog:
         own = next(c for c in self._server.catalogs.values() if c.oid == parameters["oid"])
-        if query == catalog._STORAGE:
-            self._rows = [(own.storage,)]
-            return self
         assert query == catalog._COLUMNS
         xid = parameters["xid"]
         oldest = self._server.catalog_xmin(World.now.confirmed)
@@ -201,7 +198,7 @@ class _Catalog:
             altered = own.altered_by if name == "v" else 1
             newer = is_newer and name == "v"
             row = (name, number, oid, -1, is_key, "text", None, False, 1 if is_key else None)
-            self._rows.append((*row, None, -1, altered, newer, False, False))
+            self._rows.append((*row, None, -1, altered, newer, False, False, own.storage))
         return self
 
     def fetchall(self) -> list[tuple[Any, ...]]:

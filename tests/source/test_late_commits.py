@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from types import SimpleNamespace
+from typing import Any
 
 import psycopg
 import pytest
@@ -60,6 +62,35 @@ def test_a_column_that_was_dropped_and_added_again_late_is_not_known(
         late.execute("alter table t add column gone text")
     seen = complete_relation(connection, announced, previous=None, xid=xid, slot="late")
     assert column(seen, "gone").attnum is None
+
+
+class Interrupted:
+    """A connection of capture, beside which an ALTER commits after its first statement."""
+
+    def __init__(self, connection: psycopg.Connection, alter: Callable[[], None]) -> None:
+        self._connection = connection
+        self._alters = [alter]
+
+    def execute(self, *asked: Any) -> SimpleNamespace:
+        rows = self._connection.execute(*asked).fetchall()
+        while self._alters:
+            self._alters.pop()()
+        return SimpleNamespace(fetchall=lambda: rows)
+
+
+def test_an_alter_while_the_catalog_is_read_is_seen_at_the_next_announcement(
+    database: Database, announce: Announce, connection: psycopg.Connection
+) -> None:
+    fill(database, MAKE, FILL, MAKE_SLOT)
+    ((xid,),) = database.query("select pg_current_xact_id()::xid::text")
+    first = complete_relation(connection, announce(), previous=None, xid=int(xid), slot="late")
+    beside = Interrupted(connection, lambda: database.execute(REWRITE))
+    announced = announce()
+    asked: Any = beside
+    seen = complete_relation(asked, announced, previous=first, xid=int(xid), slot="late")
+    later = complete_relation(connection, announced, previous=seen, xid=int(xid), slot="late")
+    assert later.rewritten
+    assert not first.rewritten
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,10 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from cdc_core.errors import ConfigurationError
 from cdc_core.vocabulary import TableName
 from orchestration.backfill import run_backfills
 from spark_jobs.backfilled import Lacking, read_backfilled
@@ -118,6 +120,41 @@ def test_a_changed_rule_is_never_called_equal_halts_the_table_and_is_cured_by_a_
     database18.execute("update people set note = 'after' where id = 3")
     verifying.merge()
     assert verifying.compare("people").tables[0].result == "equal"
+
+
+@pytest.mark.parametrize(
+    ("staged", "read", "reason"),
+    [
+        (EXCLUDE, "", "column email was read, which capture excludes"),
+        (HASH, "", "column email is hashed otherwise than by capture"),
+        ("", HASH, "column email is hashed otherwise than by capture"),
+        ("", EXCLUDE, "column email was left out, which capture stages"),
+    ],
+)
+def test_what_was_read_under_another_rule_than_capture_s_never_enters_the_log(
+    database18: Database,
+    make_pipeline: Callable[..., Pipeline],
+    staged: str,
+    read: str,
+    reason: str,
+) -> None:
+    database18.execute("create table people (id int primary key, note text, email text)")
+    database18.execute(
+        "insert into people select n, 'old', 'mail ' || n from generate_series(1, %s) n", [ROWS]
+    )
+    pipeline = make_pipeline(database18)
+    set_rule(pipeline, staged, OLD_KEY)
+    pipeline.start_streaming()
+    database18.execute("update people set note = 'new' where id = 1")
+    pipeline.wait_until_staged(pipeline.current_lsn())
+    set_rule(pipeline, read, OLD_KEY)
+    with pytest.raises(ConfigurationError, match=f"public.people: {reason}") as caught:
+        run_backfills(
+            pipeline.load_settings(), [TABLE], chunk_rows=2, parallel=1, stop=threading.Event()
+        )
+    assert "restart capture" in str(caught.value.fix)
+    rows = DeltaTable(pipeline.root / "staging" / "changes").to_pyarrow_table().to_pylist()
+    assert {row["op"] for row in rows if row["table"] == "public.people"} == {"update"}
 
 
 def test_an_idle_table_whose_rule_changed_is_cured_by_one_whole_read(
