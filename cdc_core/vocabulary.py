@@ -170,7 +170,9 @@ class Relation:
     makes no other version.
     `rewritten` names the last time that they may have: 0 for never since the table was first seen.
     `left_out` are the attnums of columns that a rule kept from the log, now or in an announcement
-    before; 0 stands for a column whose number the catalog no longer showed.
+    before. Of a column that the catalog no longer showed they are all numbers that it may have had;
+    0 stands for any.
+    `width` is the largest attnum that the catalog had given; the log does not keep it.
     """
 
     oid: int
@@ -181,6 +183,7 @@ class Relation:
     storage: int | None = field(default=None, compare=False)
     rewritten: int = 0
     left_out: tuple[int, ...] = ()
+    width: int | None = field(default=None, compare=False)
 
     @property
     def version(self) -> int:

@@ -59,9 +59,10 @@ class Concealment:
             if treatment is not Treatment.DROP
         ]
         dropped = [
-            _find_number(relation, index)
+            number
             for index, treatment in enumerate(self.treatments)
             if treatment is Treatment.DROP
+            for number in _find_numbers(relation, index)
         ]
         left_out = tuple(sorted({*relation.left_out, *dropped}))
         return replace(relation, columns=tuple(columns), left_out=left_out)
@@ -104,19 +105,19 @@ class Concealment:
         )
 
 
-def _find_number(relation: Relation, index: int) -> int:
-    """The attnum of a column; 0 where the catalog no longer shows it and no number can be its own.
+def _find_numbers(relation: Relation, index: int) -> Sequence[int]:
+    """The attnum of a column; where the catalog no longer shows it, all that it may have had.
 
-    Columns are sent in the order of their numbers. One that was left out before, and has its place
-    between those of the columns beside it, is the same.
+    Columns are sent in the order of their numbers. No number is given twice, so these are none of a
+    column that is added later. 0 stands for any number, where the table itself is gone.
     """
     numbers = [column.attnum for column in relation.columns]
     if (own := numbers[index]) is not None:
-        return own
+        return [own]
     low = max((number for number in numbers[:index] if number is not None), default=0)
-    above = [number for number in numbers[index:] if number is not None]
-    fits = [n for n in relation.left_out if low < n and all(n < number for number in above)]
-    return max(fits, default=0)
+    above = min((number for number in numbers[index:] if number is not None), default=None)
+    last = relation.width if above is None else above - 1
+    return [0] if last is None else range(low + 1, last + 1)
 
 
 def mark_key(key: bytes) -> str:

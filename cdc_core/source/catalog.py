@@ -49,7 +49,7 @@ select a.attname, a.attnum, a.atttypid::bigint, a.atttypmod, a.attnotnull,
            select from pg_attribute d
            where d.attrelid = a.attrelid and d.attisdropped and d.attnum between 1 and a.attnum
              and age(d.xmin) between 0 and s.newest),
-       ({storage})
+       ({storage}), (select relnatts from pg_class where oid = a.attrelid)
 from pg_attribute a
 cross join (
     select age(%(xid)s::text::xid) as own,
@@ -110,7 +110,7 @@ def complete_relation(
     table = {"oid": announcement.oid, "xid": None if xid is None else str(xid), "slot": slot}
     with source_errors(f"read the columns of {announcement.table}"):
         rows = connection.execute(_COLUMNS, table).fetchall()
-        storage = rows[0][-1] if rows else 0
+        storage, width = rows[0][-2:] if rows else (0, None)
         listed = [
             Column(
                 name=name,
@@ -142,14 +142,12 @@ def complete_relation(
                 base_modifier,
                 catalog_xid,
                 is_newer,
-                _,
-                _,
-                _,
+                *_,
             ) in rows
         ]
         earlier = () if previous is None else previous.columns
         # Dropped and added again since the change: the announced column may be either.
-        doubtful = {row[0] for row in rows if row[-2]} - {column.name for column in earlier}
+        doubtful = {row[0] for row in rows if row[-3]} - {column.name for column in earlier}
         listed = [
             replace(c, attnum=None, missing_value=None) if c.name in doubtful else c for c in listed
         ]
@@ -164,7 +162,7 @@ def complete_relation(
             for column in announcement.columns
         ]
     announced = {column.name for column in columns}
-    unseen = {row[0] for row in rows if not row[-3]} - announced
+    unseen = {row[0] for row in rows if not row[-4]} - announced
     is_same = previous is not None and previous.storage == storage
     if previous is not None and storage and not is_same:
         columns = _doubt_new_columns(columns, {column.name for column in earlier})
@@ -176,6 +174,7 @@ def complete_relation(
         # Files that may have been written when a column was there that we have yet to hear of
         # prove nothing of it.
         storage=storage if is_same or not storage or not unseen else None,
+        width=width,
     )
     return relation.after(previous)
 

@@ -160,7 +160,7 @@ class DisturbedWorld(World):
     def _change_rule(self) -> None:
         """Another rule for a table, or another key for all."""
         self._end_child(is_killed=False)
-        if self.rng.random() < 0.3:
+        if Rule.HASH in self.rules.values() and self.rng.random() < 0.5:
             self.key = next(key for key in KEYS if key != self.key)
         else:
             table = self.rng.choice(sorted(self.rules))

@@ -142,10 +142,20 @@ def test_the_relation_says_what_is_hashed_by_which_key_and_what_is_left_out() ->
     assert relation.after(relation) == relation
 
 
-def test_a_column_that_the_catalog_no_longer_shows_is_the_one_left_out_in_its_place() -> None:
+def test_a_column_that_the_catalog_no_longer_shows_may_have_had_any_number_in_its_place() -> None:
     relation = relation_from(0, VEILED, "veiled", 4).relation
-    columns = [replace(c, attnum=None) if i == 1 else c for i, c in enumerate(relation.columns)]
-    gone = replace(relation, columns=tuple(columns))
-    assert RULE.conceal_relation(replace(gone, left_out=(2,))).left_out == (2,)
-    assert RULE.conceal_relation(replace(gone, left_out=(5,))).left_out == (0, 5)
-    assert RULE.conceal_relation(gone).left_out == (0,)
+
+    def forget(*indexes: int, width: int | None) -> Relation:
+        columns = [
+            replace(column, attnum=None) if index in indexes else column
+            for index, column in enumerate(relation.columns)
+        ]
+        return replace(relation, columns=tuple(columns), width=width)
+
+    assert RULE.conceal_relation(forget(1, width=9)).left_out == (2,)
+    # Another one was left out in its place before, and is not the same.
+    older = replace(forget(1, 2, width=9), left_out=(3,))
+    assert RULE.conceal_relation(older).left_out == (2, 3)
+    # A column that is added later has a larger number.
+    assert RULE.conceal_relation(forget(1, 2, 3, width=6)).left_out == (2, 3, 4, 5, 6)
+    assert RULE.conceal_relation(forget(1, 2, 3, width=None)).left_out == (0,)

@@ -198,7 +198,8 @@ class _Catalog:
             altered = own.altered_by if name == "v" else 1
             newer = is_newer and name == "v"
             row = (name, number, oid, -1, is_key, "text", None, False, 1 if is_key else None)
-            self._rows.append((*row, None, -1, altered, newer, False, False, own.storage))
+            more = (None, -1, altered, newer, False, False, own.storage, len(COLUMNS))
+            self._rows.append((*row, *more))
         return self
 
     def fetchall(self) -> list[tuple[Any, ...]]:
