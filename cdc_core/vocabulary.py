@@ -170,9 +170,9 @@ class Relation:
     makes no other version.
     `rewritten` names the last time that they may have: 0 for never since the table was first seen.
     `left_out` are the attnums of columns that a rule kept from the log, now or in an announcement
-    before. Of a column that the catalog no longer showed they are all numbers that it may have had;
-    0 stands for any.
-    `width` is the largest attnum that the catalog had given; the log does not keep it.
+    before. Where the catalog no longer showed such a column, all attnums that it may have had are
+    listed; 0 stands for any attnum.
+    `width` is the largest attnum that the catalog has given so far; the log does not keep it.
     """
 
     oid: int

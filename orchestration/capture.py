@@ -51,10 +51,10 @@ def queue_unsent(settings: Settings, change: SubscriptionChange, epoch: int, sta
 
 
 def _list_unsent(settings: Settings, change: SubscriptionChange) -> list[TableName]:
-    """The tables that may have been sent with a gap, or not from every origin.
+    """The tables of which changes may be missing, or changes of some origins.
 
-    These are all tables of a publication that was not named before. What it held meanwhile, and
-    which rows and operations the others sent, the catalog of today does not tell.
+    These are all tables of a publication that was not named before. The catalog shows what a
+    publication holds now. It does not show what it held when the changes were sent.
     """
     before, now = change.before, change.now
     added = tuple(name for name in now.publication if name not in before.publication)

@@ -34,11 +34,10 @@ from cdc_core.settings import Settings, SourceSettings, TableSettings
 from cdc_core.source import checksums
 from cdc_core.source.chunks import estimate_size
 from cdc_core.source.connection import LOCK_S
-from cdc_core.source.first_reading import FirstReading
-from cdc_core.source.identity import list_published_tables
+from cdc_core.source.first_reading import FirstReading, find_costly_readings
 from cdc_core.source.marks import emit_mark
 from cdc_core.source.primary import FindHistory, open_primary, require_history
-from cdc_core.source.published_tables import PublishedTable
+from cdc_core.source.published_tables import PublishedTable, read_published_tables
 from cdc_core.source.snapshots import SourceSnapshot, open_snapshot
 from cdc_core.staging.relations import RelationStore
 from cdc_core.staging.verifications import (
@@ -107,10 +106,13 @@ def verify_tables(
     find_history = find_log_history(settings.lake.root)
     opened = partial(open_primary, source, find_history, application_name="walgate verify")
     with closing(opened(lock_s=LOCK_S)) as connection:
-        published = list_published_tables(connection, source.publication)
+        major = connection.info.server_version // 10_000
+        sources = read_published_tables(connection, source.publication, major=major)
+        costly = find_costly_readings(connection, sources)
+    published = [one.table for one in sources]
     tables = list(named) if named is not None else sorted({*published, *list_tables(lake)})
     for table in tables:
-        if table in published:
+        if costly is not None and str(table) in costly.sizes:
             read_first(source, table, find_history, stop=stop, tell=tell)
     tell("opening a snapshot of the source")
     with open_snapshot(
@@ -153,15 +155,22 @@ def read_first(
     stop: threading.Event,
     tell: Tell,
 ) -> None:
-    """Read a table's pages once, where its first reading could cost the slot. Raises: SourceError.
+    """Read a table's pages once, no faster than the slot can bear, before a snapshot is opened.
 
-    No snapshot is held meanwhile.
+    A table that cannot be read is left to the comparison, which says why.
+    Raises: SourceError, where nothing could be read for minutes.
     """
     held_since: float | None = None
     with closing(FirstReading(source, table, find_history=find_history)) as first:
         while not first.is_done:
             _require_going(stop)
-            reason = first.read_some()
+            try:
+                reason = first.read_some()
+            except SourceError as error:
+                if error.retry is Retry.AFTER_FIX:
+                    return
+                reason = error.message
+                first.close()
             if reason is None:
                 held_since = None
                 continue

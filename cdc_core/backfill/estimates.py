@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing
 from dataclasses import dataclass, replace
 
 from cdc_core.backfill.chunk_size import AIM_BYTES
 from cdc_core.backfill.reading import MOST_BYTES, Wanted, open_reader, resolve
-from cdc_core.source.first_reading import find_costly_readings
-from cdc_core.source.reading_connection import connect_reader
 
 # Read to see how fast rows come and how wide they are.
 _SAMPLE_ROWS = 2000
@@ -19,8 +16,8 @@ _SAMPLE_ROWS = 2000
 class Estimate:
     """About how many rows, their bytes as texts, chunks, and seconds; rows by statistics.
 
-    `unswept` is why rows that the source has no more would not be removed; `costly` tells of WAL
-    that the first reading of the table may write, None where the slot bears it.
+    `unswept` is why rows that the source has no more would not be removed; `costly` says
+    how much WAL the first reading may write; None where the slot bears it.
     """
 
     rows: int
@@ -36,12 +33,6 @@ def estimate(wanted: Wanted, *, parallel: int, rows_per_second: float | None) ->
 
     Raises: ConfigurationError, SourceError.
     """
-    connection, published = connect_reader(
-        wanted.source, wanted.table, find_history=wanted.find_history
-    )
-    with closing(connection):
-        readings = find_costly_readings(connection, [published])
-    costly = None if readings is None else readings.explain()
     resolved = resolve(wanted)
     wanted = replace(wanted, scope=resolved.scope)
     reader = open_reader(wanted)
@@ -64,11 +55,11 @@ def estimate(wanted: Wanted, *, parallel: int, rows_per_second: float | None) ->
     seen, size = len(read), read.nbytes
     rows = seen if high is None and is_all else max(resolved.rows_estimated, seen)
     if not seen:
-        return Estimate(0, 0, 1, 0.0, resolved.unswept, costly)
+        return Estimate(0, 0, 1, 0.0, resolved.unswept, resolved.costly)
     width = size / seen
     per_chunk = max(1, min(wanted.chunk_rows, int(AIM_BYTES / max(width, 1))))
     rate = parallel * seen / max(seconds, 1e-3)
     if rows_per_second is not None:
         rate = min(rate, rows_per_second)
     size, chunks = int(rows * width), -(-rows // per_chunk)
-    return Estimate(rows, size, chunks, rows / rate, resolved.unswept, costly)
+    return Estimate(rows, size, chunks, rows / rate, resolved.unswept, resolved.costly)

@@ -57,7 +57,8 @@ class Resolved:
     """A part of a table, checked, about how many rows it has, and bytes on disk each of them.
 
     `by` are the columns by which it is cut, with their types; `unswept` is why rows that the source
-    has no more cannot be removed; None where they can.
+    has no more cannot be removed; None where they can. `costly` says how much WAL the first reading
+    may write; None where the slot bears it.
     """
 
     scope: Scope
@@ -66,6 +67,7 @@ class Resolved:
     unswept: str | None
     by: tuple[str, ...]
     has_plain_key: bool
+    costly: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +303,10 @@ def resolve(wanted: Wanted) -> Resolved:
             unswept = unswept or _find_hashed(wanted, opened) or reader.find_unordered(opened)
             rows, row_bytes = reader.estimate(opened)
             hidden = _find_hidden(opened, wanted.conceal(opened.relation))
-            return Resolved(scope, rows, row_bytes, unswept, opened.by, has_plain_key=not hidden)
+            # To find the rows of a condition the server may read all of them.
+            is_range = not scope.is_whole and scope.where is None
+            costly = reader.explain_cost(rows=rows if is_range else None)
+            return Resolved(scope, rows, row_bytes, unswept, opened.by, not hidden, costly)
     finally:
         reader.close()
 

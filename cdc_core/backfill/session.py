@@ -97,38 +97,29 @@ class Session:
         self._said_at = 0.0
         self._reading: Reading | None = None
 
-    def read_first(self, *, rows: int | None) -> bool:
-        """Read the table's pages once, where to read so many of its rows could cost the slot.
+    def read_first(self) -> None:
+        """Read the table's pages once, no faster than the slot can bear.
 
-        None is all rows. Give whether that was so: capture has forgotten meanwhile, and must be
-        asked again to remember. Raises: WalgateError, and what `require_wanted` raises.
+        Capture forgets what it remembered: `begin` asks it again.
+        Raises: WalgateError, and what `require_wanted` raises.
         """
+        self.end()
         wanted, pause = self._wanted, _FIRST_PAUSE_S
-        first = FirstReading(
-            wanted.source, wanted.table, find_history=wanted.find_history, rows=rows
-        )
-        was_read = False
+        first = FirstReading(wanted.source, wanted.table, find_history=wanted.find_history)
         with closing(first):
             while not first.is_done:
                 self._told.require_wanted()
                 try:
-                    # Of one look at the slot one table makes use.
+                    # What one look at the slot allows, only one table may use.
                     with self._sharing.first_reading:
                         held = first.read_some()
                 except WalgateError as error:
                     first.close()
                     pause = self._pause_after(error, pause)
                     continue
-                if first.is_done:
-                    break
-                if not was_read:
-                    was_read = True
-                    self.end()
                 self._note_held(held)
                 if held is not None:
                     self._stop.wait(_HELD_LOOK_S)
-        self._note_held(None)
-        return was_read
 
     def begin(self) -> Position:
         """Have capture remember from here on; wait until all that came before can be seen.

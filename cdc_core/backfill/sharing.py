@@ -36,7 +36,7 @@ class Sharing:
     ) -> None:
         """`look` gives the reason for which nothing may be read now, None where there is none.
 
-        Whoever reads a table's pages for the first time holds `first_reading` meanwhile.
+        A thread holds `first_reading` for each look at the slot and the pages that it then reads.
         """
         self.parallel = parallel
         self.rows_per_second = rows_per_second

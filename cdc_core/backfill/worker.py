@@ -90,7 +90,7 @@ class Backfill:
         self._begun: Begun | None = None
         self._unrecorded: list[StagedChunk] = []
         self._recorded_at = 0.0
-        self._is_marked = False  # Whether the table's pages were read once.
+        self._is_read_first = False
         self.progress = Progress("")
 
     def run(self) -> BackfillState:
@@ -225,18 +225,16 @@ class Backfill:
         return BackfillState.DONE
 
     def _read_first(self, session: Session, resolved: Resolved) -> bool:
-        """Read the table's pages once, if need be; give whether its epoch is still the one begun.
+        """Read the pages once, where that could cost the slot; give whether its epoch goes on.
 
         Raises: as `_run_session`.
         """
         assert self._begun is not None
-        if self._is_marked:
+        if resolved.costly is None or self._is_read_first:
             return True
-        # To find the rows of a condition the server may read all of them.
-        is_range = not resolved.scope.is_whole and resolved.scope.where is None
-        was_read = session.read_first(rows=resolved.rows_estimated if is_range else None)
-        self._is_marked = True
-        return not was_read or session.begin().epoch == self._begun.start.epoch
+        session.read_first()
+        self._is_read_first = True
+        return session.begin().epoch == self._begun.start.epoch
 
     def _note_in_vain(self, reason: str) -> None:
         """Log why nothing of what was read counts: the table is read again from its beginning."""

@@ -25,6 +25,7 @@ from cdc_core.source import marks
 from cdc_core.source.catalog import complete_relation
 from cdc_core.source.connection import source_errors
 from cdc_core.source.copying import copy_out, widen_buffer
+from cdc_core.source.first_reading import find_costly_readings
 from cdc_core.source.key_order import find_unordered
 from cdc_core.source.membership import read_membership
 from cdc_core.source.primary import (
@@ -263,6 +264,14 @@ class ChunkReader:
             table = self._published.rows_of
             rows = estimate_rows(self._connection, table, opened.relation, self._scope)
         return rows, row_bytes
+
+    def explain_cost(self, *, rows: int | None) -> str | None:
+        """What the first reading of so many rows may cost; None where the slot bears it.
+
+        Raises: SourceError.
+        """
+        found = find_costly_readings(self._connection, [self._published], rows=rows)
+        return None if found is None else found.explain()
 
     def find_unordered(self, opened: OpenRead) -> str | None:
         """Why Spark cannot tell which rows the part's bounds hold; None where it can.

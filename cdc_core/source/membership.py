@@ -78,8 +78,9 @@ def read_membership(
         f"{quote_identifier(name)} {publication}.{xmin}/{member or '*'}"
         for name, publication, xmin, member, _ in rows
     )
-    # Also of a table that is new to us: it may have been taken out and in again since. One that was
-    # taken in beside a transaction that writes to it afterwards is marked, too, and is read whole.
+    # A table that is new to the log is marked, too: it may have been taken out and put back after
+    # this transaction. Without need that marks a table which was added while this transaction was
+    # open; it is read whole.
     return f"{_OLDER}{names}" if any(younger for *_, younger in rows) else names
 
 

@@ -134,13 +134,21 @@ def choose_budget(source: SourceSettings, wal_limit: int | None) -> int:
     return source.slot_budget or wal_limit or DEFAULT_SLOT_BUDGET
 
 
-def read_slot_budget(connection: psycopg.Connection, source: SourceSettings) -> int:
-    """Give the bytes of WAL the slot may keep: configured, else the server's limit, else 10 GB."""
+def read_wal_limit(connection: psycopg.Connection) -> int | None:
+    """Read the bytes of WAL that the server lets a slot keep; None without a limit.
+
+    Raises: SourceError.
+    """
     with source_errors("read max_slot_wal_keep_size"):
         row = connection.execute(
             "select setting::bigint from pg_settings where name = 'max_slot_wal_keep_size'"
         ).fetchone()
-    return choose_budget(source, None if row is None or row[0] < 0 else row[0] << 20)
+    return None if row is None or row[0] < 0 else int(row[0]) << 20
+
+
+def read_slot_budget(connection: psycopg.Connection, source: SourceSettings) -> int:
+    """Give the bytes of WAL the slot may keep: configured, else the server's limit, else 10 GB."""
+    return choose_budget(source, read_wal_limit(connection))
 
 
 def read_retention(connection: psycopg.Connection, source: SourceSettings) -> Retention | None:

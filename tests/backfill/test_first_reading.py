@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import closing
 
 import pytest
 
 from cdc_core.backfill.results import Progress
 from cdc_core.errors import WalgateError
-from cdc_core.source.first_reading import FirstReading
 from cdc_core.staging.backfills import BackfillLedger, BackfillState
 from cdc_core.vocabulary import TableName
 from orchestration.backfill import run_backfills
 from orchestration.recover import plan_recovery
 from orchestration.verify import read_first
-from tests.backfill.test_protection import T, settings_of
+from tests.backfill.test_protection import T
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import PostgresServer
 from tests.walgate_command import run_walgate
@@ -64,8 +62,11 @@ def test_it_is_announced_and_costs_no_slot(loaded: Pipeline) -> None:
     def note(_: TableName, progress: Progress) -> None:
         if progress.state is BackfillState.HELD:
             reasons.append(str(progress.reason))
+            # Others see it, and can pause or cancel it.
+            (report,) = BackfillLedger(loaded.root).read_all()
+            assert report.state is BackfillState.HELD
 
-    settings = settings_of(loaded)
+    settings = loaded.load_settings()
     run_backfills(
         settings,
         [T],
@@ -85,15 +86,6 @@ def test_it_is_announced_and_costs_no_slot(loaded: Pipeline) -> None:
     assert "public.t 6" in costly
 
 
-def test_for_a_few_rows_not_all_pages_are_read(loaded: Pipeline) -> None:
-    source = settings_of(loaded).source
-    for rows, is_done in ((500, True), (None, False)):
-        reading = FirstReading(source, T, find_history=lambda: None, rows=rows)
-        with closing(reading):
-            assert reading.read_some() is None
-            assert reading.is_done == is_done
-
-
 def test_a_verification_waits_for_the_slot_too(loaded: Pipeline) -> None:
     """Beside no capture nothing moves the slot, until somebody stops the verification."""
     stop, said = threading.Event(), []
@@ -102,7 +94,7 @@ def test_a_verification_waits_for_the_slot_too(loaded: Pipeline) -> None:
         said.append(text)
         stop.set()
 
-    source = settings_of(loaded).source
+    source = loaded.load_settings().source
     with pytest.raises(WalgateError, match="the verification was stopped"):
         read_first(source, T, lambda: None, stop=stop, tell=tell)
     (line,) = said

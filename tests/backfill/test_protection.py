@@ -14,7 +14,6 @@ from cdc_core.backfill.results import Progress
 from cdc_core.backfill.sharing import Sharing
 from cdc_core.backfill.worker import Backfill
 from cdc_core.errors import SourceError
-from cdc_core.settings import Settings, load_settings
 from cdc_core.source import reading_connection
 from cdc_core.source.load import LoadWatch
 from cdc_core.staging.backfills import BackfillLedger, BackfillState
@@ -30,15 +29,11 @@ T = TableName("public", "t")
 KB = 1 << 10
 
 
-def settings_of(pipeline: Pipeline) -> Settings:
-    return load_settings(pipeline.folder / "walgate.toml", {})
-
-
 class Run:
     """A backfill of table t on a thread, with capture beside it."""
 
     def __init__(self, pipeline: Pipeline, look: Callable[[], str | None] = lambda: None) -> None:
-        self.settings = settings_of(pipeline)
+        self.settings = pipeline.load_settings()
         self.states: list[BackfillState] = []
         self.result: BackfillState | None = None
         self.stop = threading.Event()
@@ -74,7 +69,7 @@ def test_no_chunk_is_larger_than_memory_allows_whatever_its_rows_are(
     database18.execute(f"insert into t {wide}")
     monkeypatch.setattr(reading, "MOST_BYTES", 1 << 20)
     Run(pipeline).finish()
-    ledger = BackfillLedger(settings_of(pipeline).lake.root)
+    ledger = BackfillLedger(pipeline.load_settings().lake.root)
     (report,) = ledger.read_all()
     assert (report.rows, report.state) == (560, BackfillState.DONE)
     assert report.chunks >= 6
@@ -121,7 +116,7 @@ def test_nothing_is_read_while_the_source_is_behind(
 ) -> None:
     database18.execute("create table t (id int primary key)")
     database18.execute("insert into t select generate_series(1, 50)")
-    settings = settings_of(pipeline)
+    settings = pipeline.load_settings()
     source = settings.source.model_copy(update={"slot_budget": 64 << 20})
     with closing(LoadWatch(source, most_percent=50, most_lag=1 << 30)) as watch:
         assert watch.find_reason() is None
@@ -160,7 +155,7 @@ def test_a_table_that_fails_keeps_no_other_from_being_read(
     seen: dict[TableName, Progress] = {}
     with pytest.raises(SourceError, match=r"public\.missing is not in publication"):
         run_backfills(
-            settings_of(pipeline),
+            pipeline.load_settings(),
             names,
             chunk_rows=4,
             parallel=2,

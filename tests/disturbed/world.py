@@ -35,7 +35,7 @@ from tests.disturbed.rules import KEYS, Rule, conceal
 from tests.end_to_end.random_judge import read_rows
 from tests.end_to_end.random_tables import RandomTable
 from tests.end_to_end.test_random_streams import World
-from tests.fix_pipeline import DEADLINE_S
+from tests.fix_pipeline import DEADLINE_S, Pipeline
 from tests.postgres_server import Database
 from tests.walgate_command import walgate_command, walgate_environment
 
@@ -57,11 +57,11 @@ class DisturbedWorld(World):
         seed: int,
         tables: int,
         database: Database,
-        make_pipeline: Callable[..., object],
+        make_pipeline: Callable[..., Pipeline],
         spark: SparkSession,
     ) -> None:
         """Make all, and read every table whole, so that nothing lacks anything."""
-        super().__init__(seed, tables, database, make_pipeline)  # type: ignore[arg-type]
+        super().__init__(seed, tables, database, make_pipeline)
         self.spark = spark
         # A rule names its column, so such a table keeps it.
         self.rules = {t: Rule.NONE for t in self._list_tables() if _is_ruled(t.name)}

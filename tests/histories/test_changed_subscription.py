@@ -10,11 +10,16 @@ from collections.abc import Callable
 
 import pytest
 
+from cdc_core.errors import Retry, StagingError
+from cdc_core.staging.subscriptions import Subscription, SubscriptionChange
+from cdc_core.vocabulary import Lsn
+from orchestration.capture import queue_unsent
 from spark_jobs.backfilled import read_backfilled
 from spark_jobs.lake import Lake
 from spark_jobs.ledger import read_requests
 from tests.fix_pipeline import DEADLINE_S, Pipeline
 from tests.postgres_server import Database
+from tests.refusing_disk import RefusingDisk
 from tests.walgate_command import run_walgate
 
 CRASH = {"WALGATE_CRASH_AT": "after_delta_commit"}
@@ -159,6 +164,18 @@ def test_a_publication_that_is_younger_than_the_slot_costs_neither_the_slot_nor_
         shop.catch_up(**WIDE)
     shop.catch_up(**young)
     assert "public.common" in list_queued(shop)
+
+
+def test_a_ledger_that_the_disk_refuses_is_tried_again_as_the_log_is(
+    shop: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.catch_up(**NARROW)
+    before, now = (Subscription((name,), "any") for name in ("narrow", "walgate"))
+    settings = shop.load_settings()
+    RefusingDisk(monkeypatch).refuse(Lake.of(settings).states, ".json", times=2)
+    with pytest.raises(StagingError) as caught:
+        queue_unsent(settings, SubscriptionChange(before, now), 1, Lsn(1))
+    assert caught.value.retry is Retry.LATER
 
 
 def list_queued(shop: Pipeline) -> list[str]:

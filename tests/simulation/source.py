@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pyarrow as pa
@@ -101,11 +100,6 @@ class SimulatedRead:
         ]
 
 
-def no_first_reading(*_: object, **__: object) -> SimpleNamespace:
-    """What has nothing to do: this server writes no hints."""
-    return SimpleNamespace(is_done=True, read_some=lambda: None, close=lambda: None)
-
-
 class SimulatedReader:
     """One connection of a backfill that reads a table."""
 
@@ -125,6 +119,10 @@ class SimulatedReader:
         self._scope = scope
         SimulatedReader._count += 1
         self._session = f"worker reader {SimulatedReader._count}"
+
+    def explain_cost(self, *, rows: int | None) -> None:
+        """A reading of this server writes no WAL."""
+        del rows
 
     @contextmanager
     def lock(self) -> Iterator[None]:

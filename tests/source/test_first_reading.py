@@ -8,13 +8,13 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from cdc_core.source.first_reading import Limit, Unread, count_unread
+from cdc_core.source.first_reading import Unread, count_unread
 from cdc_core.source.published_tables import read_published_tables
 from tests.deadline import wait_for
 from tests.postgres_server import Database, PostgresServer
 
-MB = 1 << 20
-LIMIT = Limit(wal_bytes=64 * MB, page_bytes=8192)
+MB, PAGE = 1 << 20, 8192
+WAL_LIMIT = 64 * MB
 ROWS = "insert into {} select i, repeat('x', 1000) from generate_series(1, 800) i"
 TABLES = """
     create table plain (id int primary key, v text) with (autovacuum_enabled = off);
@@ -28,8 +28,7 @@ TABLES = """
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize("left", [-1, 0, 31 * MB, 32 * MB, 33 * MB, 48 * MB, 64 * MB])
 def test_half_of_what_the_slot_may_keep_is_left_to_the_source(left: int, parts: int) -> None:
-    pages = LIMIT.choose_pages(left, Unread(longest=99_999, parts=parts, pages=99_999))
-    written = pages * parts * LIMIT.page_bytes
+    written = make_unread(parts=parts).choose_pages(left, WAL_LIMIT) * parts * PAGE
     # A few pages are not worth a statement.
     if left <= 33 * MB:
         assert written == 0
@@ -37,11 +36,22 @@ def test_half_of_what_the_slot_may_keep_is_left_to_the_source(left: int, parts: 
         assert 0 < written <= (left - 32 * MB) / 4
 
 
+def test_of_very_many_partitions_one_page_each_is_read() -> None:
+    unread = make_unread(parts=2_000)
+    assert unread.choose_pages(64 * MB, WAL_LIMIT) == 1
+    assert unread.choose_pages(32 * MB, WAL_LIMIT) == 0
+
+
 def test_a_reading_that_the_slot_bears_is_not_slowed() -> None:
-    pages = 32 * MB // 8192
-    assert LIMIT.find_excess(pages // 2) is None
-    assert LIMIT.find_excess(pages) is not None
-    assert Limit(None, 8192).find_excess(pages) is None
+    unread = make_unread(pages=32 * MB // PAGE)
+    assert unread.find_cost(WAL_LIMIT) is not None
+    assert unread.find_cost(WAL_LIMIT, rows=500) is None
+    assert make_unread(pages=16 * MB // PAGE).find_cost(WAL_LIMIT) is None
+
+
+def make_unread(*, pages: int = 99_999, parts: int = 1) -> Unread:
+    """A table with so many pages that were never read."""
+    return Unread(longest=pages, parts=parts, pages=pages, page_bytes=PAGE)
 
 
 def test_pages_are_unread_until_a_vacuum_has_seen_them_and_again_once_written_to(

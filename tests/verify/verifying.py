@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from cdc_core.settings import Settings, load_settings
+from cdc_core.settings import Settings
 from cdc_core.staging.verifications import Verified
 from cdc_core.vocabulary import TableName
 from orchestration.healing import Verdict, verify_and_heal
@@ -34,7 +34,7 @@ class Verifying:
     @property
     def settings(self) -> Settings:
         """The configuration as it is now."""
-        return load_settings(self.pipeline.folder / "walgate.toml", self.pipeline.environment)
+        return self.pipeline.load_settings()
 
     def merge(self) -> None:
         """Stage and merge all that is committed now."""
