@@ -1,4 +1,8 @@
-"""Whether the server would send again what is staged: a look that confirms nothing."""
+"""Whether the server would send again what is staged: a check that confirms nothing.
+
+What counts as an entry of the log is the collector's rule (transactions.py). A test with random
+streams holds this check to the collector.
+"""
 
 from __future__ import annotations
 
@@ -39,26 +43,27 @@ def require_same_history(
     expected = log.read_transactions(epoch, since=slot.confirmed_flush)
     change = find_subscription_change(log.read_subscription(), log.subscription)
     changed = None if change is None else change.explain()
-    look = _Look(Replay(staged, expected, changed=changed))
+    check = ResendingCheck(Replay(staged, expected, changed=changed))
     with closing(ReplicationStream(source)) as stream:
         until = stream.server.current
         stream.start(slot=slot.name, publications=source.publication, origin=source.origin)
-        while not look.is_over:
+        while not check.is_over:
             try:
                 frames = stream.read_frames(most=_FRAMES_AT_ONCE, wait_s=_WAIT_S)
             except StreamRefused as error:
                 raise blame_settings(error, changed) from error
             for frame in frames:
-                look.take(frame, until)
+                check.take(frame, until)
             if not frames:
                 # The answer says how far the server has read its WAL.
                 stream.send_status(slot.confirmed_flush, is_asking=True)
 
 
-class _Look:
-    """What was seen of the stream so far."""
+class ResendingCheck:
+    """Holds a stream against what is staged, up to the first change of a row that is not staged."""
 
     def __init__(self, replay: Replay) -> None:
+        """No frame was taken yet."""
         self._replay = replay
         self._begun: Begin | None = None
         self._has_entries = False
@@ -66,10 +71,10 @@ class _Look:
         self.is_over = False
 
     def take(self, frame: Frame, until: Lsn) -> None:
-        """Take in one frame. The look is over at the first change of a row that is not staged.
+        """Take in one frame; a keepalive from `until` on ends the check, too.
 
         Our own marks do not end it: the server refuses a publication that is too young at the first
-        change of a row.
+        change of a row. Raises: WrongServer, SubscriptionChanged.
         """
         if frame[0] == KEEPALIVE:
             if parse_keepalive(frame).wal_end >= until and self._begun is None:
