@@ -7,6 +7,7 @@ loop by itself loses nothing, whatever the moment.
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import threading
 import time
@@ -14,9 +15,9 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 
 import dagster as dg
-import psutil
 
 from cdc_core.errors import Retry, WalgateError
+from cdc_core.process_start import read_boot, read_start
 from orchestration.failures import explain_failure
 from orchestration.log_lines import logging_to_standard_error
 
@@ -45,7 +46,7 @@ def host_loop(
     `most_s` is how long the loop means to run; a worker that outlives it by far is ended by the
     instance. Raises: Failure, of which nothing but our own text is told.
     """
-    tags = {WORKER_TAG: format_worker(psutil.Process())}
+    tags = {WORKER_TAG: format_worker(os.getpid())}
     if most_s is not None:
         tags[MAX_RUNTIME_TAG] = str(round(most_s + 3 * DRAIN_S))
     context.instance.add_run_tags(context.run_id, tags)
@@ -67,21 +68,15 @@ def host_loop(
         raise _explain(context, error) from None
 
 
-def format_worker(process: psutil.Process) -> str:
-    """Name a process so that no other is ever taken for it: host, id and start."""
-    return f"{socket.gethostname()} {process.pid} {process.create_time():.2f}"
+def format_worker(process: int) -> str:
+    """Name a process so that no other is ever taken for it: host, id, boot and start."""
+    return f"{socket.gethostname()} {process} {read_boot()} {read_start(process)}"
 
 
 def is_worker_gone(worker: str) -> bool:
     """Whether the process that signed a run has ended; one of another host is taken to live."""
-    host, number, _ = worker.rsplit(" ", 2)
-    if host != socket.gethostname():
-        return False
-    try:
-        process = psutil.Process(int(number))
-        return process.status() == psutil.STATUS_ZOMBIE or format_worker(process) != worker
-    except psutil.NoSuchProcess:
-        return True
+    host, process, *_ = worker.split(" ")
+    return host == socket.gethostname() and format_worker(int(process)) != worker
 
 
 def _await(context: dg.OpExecutionContext, running: Future[None]) -> None:

@@ -195,13 +195,18 @@ def apply_decision(
     match decision:
         case Skip(reason):
             return dg.SensorResult(skip_reason=reason)
-        case Reap(run_id, reason):
-            run = context.instance.get_run_by_id(run_id)
-            if run is not None and not run.is_finished:
-                context.instance.report_run_failed(run, reason)
-            return dg.SensorResult(skip_reason=f"{reason}; it is recorded as failed")
+        case Reap():
+            return dg.SensorResult(skip_reason=record_abandoned(context.instance, decision))
         case Launch(run_key):
             return dg.SensorResult(run_requests=[request(run_key)])
+
+
+def record_abandoned(instance: dg.DagsterInstance, reap: Reap) -> str:
+    """Record a run that nobody works on as failed; give what was done, for a person."""
+    run = instance.get_run_by_id(reap.run_id)
+    if run is not None and not run.is_finished:
+        instance.report_run_failed(run, reap.reason)
+    return f"{reap.reason}; it is recorded as failed"
 
 
 def default_status(*, runs: bool) -> dg.DefaultSensorStatus:

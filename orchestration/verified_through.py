@@ -22,11 +22,13 @@ from orchestration.healing import Verdict, verify_and_heal
 from orchestration.hosting import host_loop
 from orchestration.own_runs import Own
 from orchestration.relaunch import (
+    Reap,
     Skip,
     decide_on_active,
     decide_on_launch,
     read_clock,
     read_runs,
+    record_abandoned,
 )
 from orchestration.verify_answer import describe_range
 from spark_jobs.lake import Lake, open_table
@@ -134,6 +136,8 @@ def build_verify_schedule(settings: Settings) -> dg.ScheduleDefinition:
         now = read_clock()
         runs = read_runs(context.instance, Own.of(settings), JOB_NAME)
         active = decide_on_active(runs, doing="verifies", now=now)
+        if isinstance(active, Reap):
+            return dg.SkipReason(record_abandoned(context.instance, active))
         if active is not None:
             return dg.SkipReason(active.reason)
         last = find_last(settings)

@@ -17,11 +17,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cdc_core.errors import MergeError, Retry
+from cdc_core.process_start import read_boot, read_start
 
 _POLL_S = 0.05
 # A JVM whose process was killed ends within a second or two; a busy machine takes longer.
 _DEADLINE_S = 60.0
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
 # What a file system without locks answers.
 _NO_LOCKS = frozenset({errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL})
 
@@ -45,7 +45,7 @@ def hold_lock(file: Path, name: str, *, jvm: int | None) -> Iterator[None]:
             time.sleep(_POLL_S)
         os.ftruncate(lock.fileno(), 0)
         if jvm is not None:
-            holder = f"{_name_place(lock.fileno())} {jvm} {_read_start(jvm)}"
+            holder = f"{_name_place(lock.fileno())} {jvm} {read_start(jvm)}"
             os.pwrite(lock.fileno(), holder.encode("ascii"), 0)
         yield
         os.ftruncate(lock.fileno(), 0)
@@ -78,32 +78,10 @@ def _is_released(descriptor: int, jvm: int | None) -> bool:
     place, process, *start = left
     if place != _name_place(descriptor) or int(process) == jvm:
         return True
-    return [_read_start(int(process))] != start
+    return [read_start(int(process))] != start
 
 
 def _name_place(descriptor: int) -> str:
     """This boot of this machine, and this very file: a copied lake brings no lock with it."""
-    boot = _BOOT.read_text(encoding="ascii").strip() if _BOOT.exists() else "-"
     status = os.fstat(descriptor)
-    return f"{boot}:{status.st_dev}:{status.st_ino}"
-
-
-def _read_start(process: int) -> str:
-    """When a process started, so that a recycled id is not taken for it; "" if it is gone."""
-    try:
-        status = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return _probe(process)
-    fields = status.rpartition(")")[2].split()
-    return "" if fields[0] == "Z" else fields[19]
-
-
-def _probe(process: int) -> str:
-    """The same where there is no /proc: only whether it lives."""
-    if Path("/proc/self").exists():
-        return ""
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return ""
-    return "alive"
+    return f"{read_boot()}:{status.st_dev}:{status.st_ino}"

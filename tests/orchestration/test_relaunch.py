@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
-import psutil
 import pytest
 
+from cdc_core import process_start
 from orchestration.hosting import RETRY_TAG, WORKER_TAG, format_worker, is_worker_gone
 from orchestration.own_runs import Own
 from orchestration.relaunch import (
@@ -35,7 +38,7 @@ def make_run(number: int, status: dg.DagsterRunStatus, **facts: Any) -> Seen:
 def gone() -> str:
     """Lend the signature of a process that has ended."""
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    signature = format_worker(psutil.Process(child.pid))
+    signature = format_worker(child.pid)
     child.communicate()
     return signature
 
@@ -43,7 +46,7 @@ def gone() -> str:
 @pytest.fixture(scope="module")
 def alive() -> str:
     """Lend the signature of a process that lives."""
-    return format_worker(psutil.Process())
+    return format_worker(os.getpid())
 
 
 def test_the_first_run_is_launched_once() -> None:
@@ -87,12 +90,26 @@ def test_a_run_in_the_queue_does_not_hide_a_killed_one(gone: str) -> None:
 
 
 def test_a_worker_of_another_host_is_taken_to_live() -> None:
-    assert not is_worker_gone("another.host 1 1.00")
+    assert not is_worker_gone("another.host 1 boot 100")
 
 
 def test_a_recycled_process_id_is_no_worker(alive: str) -> None:
-    host, number, _ = alive.rsplit(" ", 2)
-    assert is_worker_gone(f"{host} {number} 1.00")
+    assert is_worker_gone(f"{alive}1")
+
+
+def test_a_worker_is_known_again_after_the_clock_was_set(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The kernel moves the time of the boot with the clock; psutil counts starts from it."""
+    process = os.getpid()
+    (tmp_path / str(process)).mkdir()
+    shutil.copy(f"/proc/{process}/stat", tmp_path / str(process) / "stat")
+    monkeypatch.setattr(process_start, "_PROC", tmp_path)
+    monkeypatch.setattr("psutil.PROCFS_PATH", str(tmp_path))
+    (tmp_path / "stat").write_text("btime 1700000000\n")
+    worker = format_worker(process)
+    (tmp_path / "stat").write_text("btime 1700000001\n")
+    assert not is_worker_gone(worker)
 
 
 def test_a_run_that_never_signed_is_given_up_in_the_end() -> None:

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
-import psutil
 import psycopg
 import pytest
 
@@ -84,14 +86,14 @@ def deployment(pipeline: Pipeline) -> Iterator[Deployment]:
 @pytest.fixture
 def alive() -> str:
     """Lend the signature of a process that lives."""
-    return format_worker(psutil.Process())
+    return format_worker(os.getpid())
 
 
 @pytest.fixture
 def gone() -> str:
     """Lend the signature of a process that was killed."""
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    signature = format_worker(psutil.Process(child.pid))
+    signature = format_worker(child.pid)
     child.kill()
     child.communicate()
     return signature
@@ -129,6 +131,28 @@ def test_a_killed_run_is_recorded_as_failed_and_followed(deployment: Deployment,
     assert found is not None
     assert found.status is Status.FAILURE
     assert deployment.request("keep_replicating").run_key == f"after:{run.run_id}"
+
+
+def test_a_verification_whose_worker_was_killed_is_followed_by_another(
+    pipeline: Pipeline, database18: Database, gone: str, tmp_path: Path
+) -> None:
+    database18.execute(TABLE)
+    pipeline.catch_up()
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        deployment = Deployment(load(pipeline), instance)
+        schedule = deployment.definitions.resolve_schedule_def("verify_in_rotation")
+        moment = datetime.now(UTC)
+
+        def tick() -> str:
+            context = dg.build_schedule_context(instance, scheduled_execution_time=moment)
+            return schedule.evaluate_tick(context).skip_message or ""
+
+        killed = deployment.add_run("verify", Status.STARTED, gone)
+        assert tick() == f"the worker of run {killed.run_id[:8]} is gone; it is recorded as failed"
+        record = instance.get_run_by_id(killed.run_id)
+        assert record is not None
+        assert record.status is Status.FAILURE
+        assert tick().startswith("due in ")
 
 
 def test_a_killed_run_is_not_followed_while_the_slot_is_held(
