@@ -34,12 +34,17 @@ from domain order by depth desc limit 1
 # Under a column list a column that is new to the stream may be as old as the table, so that what
 # older rows have in it cannot be known (`prattrs` came with version 15).
 # A partitioned table has no rows: what older ones have in a new column stands with its partitions.
+# pg_inherits names them: pg_partition_tree would lock each of them, and wait for an ALTER of one.
 # `newest` is the age of the oldest transaction that may have committed after the one in the stream.
 # The transaction that made the table also made its column `ctid`. It had committed before any other
 # transaction could change a row.
 # Source: PostgreSQL documentation, sections 51.7 (pg_attribute), 51.26 (pg_index) and 52.20
 # (pg_replication_slots).
 _COLUMNS = """
+with recursive part as (
+    select oid from pg_class where oid = %(oid)s and (relkind = 'p' or relispartition)
+    union all
+    select i.inhrelid from part join pg_inherits i on i.inhparent = part.oid)
 select a.attname, a.attnum, a.atttypid::bigint, a.atttypmod, a.attnotnull,
        format_type(a.atttypid, a.atttypmod),
        case when not c.is_listed then coalesce(array_to_string(a.attmissingval, ''), m.value) end,
@@ -69,8 +74,7 @@ left join lateral ({base}) b on true
 cross join lateral (
     select case when min(value) = max(value) then min(value) end as value, count(*) > 0 as is_any
     from (select array_to_string(p.attmissingval, '') collate "C" as value
-          from pg_partition_tree(%(oid)s::bigint::oid::regclass) t
-          join pg_attribute p on p.attrelid = t.relid and p.attname = a.attname
+          from part join pg_attribute p on p.attrelid = part.oid and p.attname = a.attname
           where p.atthasmissing) part) m
 where a.attrelid = %(oid)s and a.attnum > 0 and not a.attisdropped
 order by a.attnum

@@ -93,13 +93,17 @@ def open_connection(
 ) -> psycopg.Connection:
     """Connect in autocommit with the output settings; `replication` makes it a walsender.
 
-    Each answer is waited for as long as it takes, or for `answer_s`, and so is each lock.
+    Each answer is waited for as long as it takes, or for `answer_s`. A lock is waited for as long
+    as an answer, or for `lock_s`: the server goes on waiting where its client gave up. A walsender
+    waits for each lock as long as it takes: it waits so for open transactions to make a slot.
     Raises: SourceStopping, SourceError.
     """
     options: dict[str, Any] = {
         key: str(value) for key, value in conninfo_to_dict(source.dsn).items() if value is not None
     }
     chosen = " ".join(f"-c {name}={value}" for name, value in OUTPUT_SETTINGS.items())
+    if lock_s is None and not replication:
+        lock_s = answer_s
     if lock_s is not None:
         chosen += f" -c lock_timeout={round(1000 * lock_s)}"
     options["options"] = f"{options.get('options', '')} {chosen}".strip()
