@@ -114,7 +114,7 @@ def _heal(
 def _choose_keys(keys: Keys | None) -> list[Key] | None:
     """The keys to read again; None where there are too many, or a row has none."""
     whole = [tuple(text for text in key if text is not None) for key in keys or ()]
-    is_known = keys is not None and all(None not in key for key in keys)
+    is_known = keys is not None and all(key and None not in key for key in keys)
     return sorted(whole) if is_known and len(whole) <= _MOST_KEYS else None
 
 

@@ -6,7 +6,7 @@ with holes never equals any: what it lacks is not known.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -151,16 +151,16 @@ def _hash_rows(
         written.append(text.alias(f"c{i}"))
     numbers = {name: i for i, (name, _) in enumerate(compared.columns)}
     places = [numbers[name] for name in compared.key]
-    key = (
-        F.array(*(texts[name] for name in compared.key))
-        if has_exact_key(shape)
-        else F.from_json("_key", T.ArrayType(T.StringType()))
-    )
+    key = F.array(*(texts[name] for name in compared.key))
+    damage = F.lit("")
+    if not has_exact_key(shape):
+        key, agrees = _read_key(shape, texts)
+        damage = F.when(agrees, "").otherwise(_DISAGREES)
     holes = F.coalesce(F.array_join("_holes", ","), F.lit(""))
     named = rows.select(
         *written,
         key.alias("key"),
-        holes.alias("holes"),
+        F.concat(holes, damage).alias("holes"),
         (F.size("_holes") > 0).alias(_HAS_HOLES),
     )
     placed = named.withColumn(_ORDINAL, _find_ordinal(compared, places))
@@ -172,6 +172,27 @@ def _hash_rows(
         F.sha2(text, 256).alias(_DIGEST),
         F.coalesce(_HAS_HOLES, F.lit(False)).alias(_HAS_HOLES),
     )
+
+
+def _read_key(shape: Shape, texts: Mapping[str, Expression]) -> tuple[Expression, Expression]:
+    """The key that `_key` holds, NULL where the columns hold another one; whether they agree.
+
+    A merge finds a row by `_key` alone: a row with another text there would be there twice after
+    its next change. A column of floats does not have its text, but the number that the text gives.
+    """
+    held = F.from_json("_key", T.ArrayType(T.StringType()))
+    mappings = map_columns(shape)
+    agrees = F.to_json(held) == F.col("_key")
+    for number, i in enumerate(shape.key):
+        text, held_text = texts[shape.columns[i].name], F.get(held, F.lit(number))
+        mapping = mappings[i]
+        if choose_form(mapping.spark_type) is not CanonicalForm.TEXT:
+            read = mapping.parse(held_text).cast(mapping.spark_type)
+            agrees &= text.eqNullSafe(held_text) | text.eqNullSafe(mapping.write(read))
+        else:
+            agrees &= text.eqNullSafe(held_text)
+    agrees = F.coalesce(agrees, F.lit(False)) & (F.size(held) == len(shape.key))
+    return F.when(agrees, held), agrees
 
 
 def _find_ordinal(compared: Compared, places: Sequence[int]) -> Expression:

@@ -181,6 +181,30 @@ def test_every_kind_of_damage_is_found_to_the_key_and_healed(
     assert "table_differs" in {problem["code"] for problem in told["problems"]}
 
 
+def test_a_key_text_that_is_not_that_of_its_row_is_found_and_healed(
+    database18: Database, make_pipeline: Callable[..., Pipeline], spark: SparkSession
+) -> None:
+    """A merge finds a row by this text: by another one, its next change would double the row."""
+    database18.execute(
+        "create table texts (n numeric, f float8, at timestamptz, v text, primary key (n, f, at))"
+    )
+    verifying = make_verifying(make_pipeline, database18, spark)
+    database18.execute(
+        "insert into texts select n * 1.50, n / 10.0, to_timestamp(n / 3.0), 'a'"
+        " from generate_series(1, 6) n union all select 'NaN', 'NaN', 'infinity', 'a'"
+    )
+    verifying.merge()
+    assert verifying.find_keys("texts") == {}
+    verifying.damage("texts", "update {} set _key = null where n = 1.50")
+    verifying.damage("texts", "update {} set _key = replace(_key, '3.00', '3.0') where n = 3")
+    verifying.damage("texts", "update {} set _key = replace(_key, ',', ', ') where n = 4.50")
+    assert verifying.find_keys("texts")["texts"]
+    assert read_results(verifying.heal("texts").tables) == {"texts": "equal"}
+    database18.execute("update texts set v = 'b' where n <= 4.50")
+    verifying.merge()
+    assert verifying.find_keys("texts") == {}
+
+
 def test_what_is_being_done_is_a_line_each_where_no_terminal_is(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
