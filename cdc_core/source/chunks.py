@@ -153,7 +153,8 @@ class OpenRead:
         def take(data: memoryview) -> None:
             pieces.append(_parse_rows(data, len(columns), self.relation.table))
 
-        with source_errors(f"read {self.relation.table}"):
+        has_condition = self._scope.where is not None
+        with source_errors(f"read {self.relation.table}", has_condition=has_condition):
             is_whole = copy_out(
                 self._connection, query, take, most_bytes=most_bytes, answer_s=self._answer_s
             )

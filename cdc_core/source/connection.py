@@ -53,6 +53,9 @@ _NAMES_NO_VALUE = (
 )
 # What a statement meets in a row: the same rows fail again at every try.
 _MET_IN_A_ROW = ("21", "22", "23", "2F", "38", "39", "44", "P0")
+# What a user's condition does not cause, whatever it does with a row's value. A cast to regclass
+# puts the value into a message of class 42.
+_NOT_BY_A_CONDITION = ("08", "25", "28", "40", "53", "55", "57", "58030")
 
 # Refused before any SQLSTATE is known; the wording is that of the libpq we are installed with.
 _UNTRUSTED = ("certificate", "does not support SSL")
@@ -167,48 +170,56 @@ def open_briefly(source: SourceSettings, *, application_name: str) -> psycopg.Co
 
 
 @contextmanager
-def source_errors(doing: str) -> Iterator[None]:
-    """Turn the driver's errors into SourceError, naming what was being done."""
+def source_errors(doing: str, *, has_condition: bool = False) -> Iterator[None]:
+    """Turn the driver's errors into SourceError, naming what was being done.
+
+    With `has_condition` the statement evaluates a user's condition for rows: the condition may
+    cause any error, and put a row's value into its message.
+    """
     try:
         yield
-    except psycopg.errors.ObjectInUse as exc:
-        raise SlotInUse(
-            f"cannot {doing}: {first_line(exc)}",
+    except psycopg.Error as exc:
+        said = type(exc).__name__ if has_condition and exc.sqlstate else first_line(exc)
+        raise _explain(exc, doing, said, has_condition=has_condition) from exc
+
+
+def _explain(exc: psycopg.Error, doing: str, said: str, *, has_condition: bool) -> SourceError:
+    state = exc.sqlstate or ""
+    code = f" (SQLSTATE {state})" if state else ""
+    is_by_condition = has_condition and not state.startswith(_NOT_BY_A_CONDITION)
+    if state and (is_by_condition or state.startswith(_MET_IN_A_ROW)):
+        return SourceError(
+            f"cannot {doing}: a row has a value that the statement fails at: {said}{code}",
+            fix="change the condition (--where, or the publication's row filter) so that it"
+            " holds for every row; the server's log quotes the value",
+            retry=Retry.AFTER_FIX,
+        )
+    if isinstance(exc, psycopg.errors.ObjectInUse):
+        return SlotInUse(
+            f"cannot {doing}: {said}",
             fix="stop the other consumer, or wait until the server has noticed that it is gone",
             retry=Retry.LATER,
-        ) from exc
-    except psycopg.errors.LockNotAvailable as exc:
-        raise SourceError(
-            f"cannot {doing}: {first_line(exc)}: another session alters one of the tables, or waits"
-            " to",
+        )
+    if isinstance(exc, psycopg.errors.LockNotAvailable):
+        return SourceError(
+            f"cannot {doing}: {said}: another session alters one of the tables, or waits to",
             fix="try again later; pg_stat_activity and pg_blocking_pids() name who waits for whom",
             retry=Retry.LATER,
-        ) from exc
-    except psycopg.Error as exc:
-        state = exc.sqlstate or ""
-        if state.startswith(_MET_IN_A_ROW):
-            raise SourceError(
-                f"cannot {doing}: a row has a value that the statement fails at:"
-                f" {first_line(exc)} (SQLSTATE {state})",
-                fix="change the condition (--where, or the publication's row filter) so that it"
-                " holds for every row; the server's log quotes the value",
-                retry=Retry.AFTER_FIX,
-            ) from exc
-        if not state and isinstance(exc, _REFUSED_BY_THE_DRIVER):
-            raise SourceError(
-                f"cannot {doing}: {first_line(exc)} (refused before it was sent)",
-                fix="report it as a mistake of Walgate, with the names of the tables",
-                retry=Retry.AFTER_FIX,
-            ) from exc
-        person = needs_person(state)
-        code = f" (SQLSTATE {state})" if state else ""
-        raise SourceError(
-            f"cannot {doing}: {first_line(exc)}{code}",
-            fix="run `walgate check`, which names what the source lacks"
-            if person
-            else "see that the server is up and reachable, then try again",
-            retry=Retry.AFTER_FIX if person else Retry.LATER,
-        ) from exc
+        )
+    if not state and isinstance(exc, _REFUSED_BY_THE_DRIVER):
+        return SourceError(
+            f"cannot {doing}: {said} (refused before it was sent)",
+            fix="report it as a mistake of Walgate, with the names of the tables",
+            retry=Retry.AFTER_FIX,
+        )
+    person = needs_person(state)
+    return SourceError(
+        f"cannot {doing}: {said}{code}",
+        fix="run `walgate check`, which names what the source lacks"
+        if person
+        else "see that the server is up and reachable, then try again",
+        retry=Retry.AFTER_FIX if person else Retry.LATER,
+    )
 
 
 def needs_person(sqlstate: str) -> bool:

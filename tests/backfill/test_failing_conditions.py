@@ -26,6 +26,9 @@ begin raise check_violation using message = 'the value ' || $1 || ' is refused';
         ("note::int > 5", "InvalidTextRepresentation (SQLSTATE 22P02)"),
         ("fail_at(note)", "RaiseException (SQLSTATE P0001)"),
         ("check_at(note)", "CheckViolation (SQLSTATE 23514)"),
+        ("note::regclass is not null", "UndefinedTable (SQLSTATE 42P01)"),
+        ("current_setting(note) = 'x'", "UndefinedObject (SQLSTATE 42704)"),
+        ("length(pg_read_file(note)) > 5", "UndefinedFile (SQLSTATE 58P01)"),
     ],
 )
 def test_a_condition_that_fails_at_a_row_needs_a_person_and_shows_no_value(
