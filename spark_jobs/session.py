@@ -7,13 +7,15 @@ end. Until it has ended it may still commit, which `lake.Lake.lock_table` waits 
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from subprocess import TimeoutExpired
 
 from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+from pyspark import SparkConf, SparkContext
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
@@ -53,6 +55,9 @@ _CONF = {
 }
 # Output files of a local merge are as many as shuffle partitions; a cluster keeps its own number.
 _LOCAL_SHUFFLE_PARTITIONS = "4"
+# What Spark itself hides of its settings.
+# Source: Spark documentation, "Configuration", spark.redaction.regex.
+_SECRET = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
 _TASK_DAEMON = "spark_jobs.task_daemon"
 _DEATH_S = 5.0
 
@@ -63,8 +68,9 @@ def open_session(spark: SparkSettings, *, jars_folder: Path | None = None) -> Sp
     `jars_folder` holds the Delta JARs where the settings say "packages": no network is needed then.
     Raises: ConfigurationError if a folder holds no Delta JAR.
     """
-    builder = SparkSession.builder.appName("walgate").master(spark.master)
-    for key, value in _configure(spark, jars_folder).items():
+    conf = _configure(spark, jars_folder)
+    builder = SparkSession.builder
+    for key, value in conf.items():
         builder = builder.config(key, value)
     if spark.master.startswith("local"):
         # A host name that does not resolve stops Spark, though nothing leaves this machine.
@@ -72,12 +78,24 @@ def open_session(spark: SparkSettings, *, jars_folder: Path | None = None) -> Sp
         os.environ.setdefault("SPARK_LOCAL_HOSTNAME", "localhost")
         # Tasks in Python are of this program: another interpreter need not have its packages.
         os.environ["PYSPARK_PYTHON"] = sys.executable
+    _launch(conf)
     session = builder.getOrCreate()
     # A failed task's error would be printed with the row value it is about; it is raised anyway.
     session.sparkContext.setLogLevel("OFF")
     for name in _REPEATING_LOGGERS:
         PySparkLogger.getLogger(name).disabled = True
     return session
+
+
+def _launch(conf: Mapping[str, str]) -> None:
+    """Start the JVM of this process, unless there is one, with all settings but secrets.
+
+    PySpark puts what it starts the JVM with on the command line, which every user of the machine
+    can read. The session gives the JVM the secrets once it runs.
+    """
+    public = [(key, value) for key, value in conf.items() if not _SECRET.search(key)]
+    launched = SparkConf(loadDefaults=False).setAll(public)
+    SparkContext._ensure_initialized(conf=launched)  # noqa: SLF001 - Nothing public does it.
 
 
 @contextmanager
@@ -129,7 +147,7 @@ def forget_tables(session: SparkSession) -> None:
 
 def _configure(spark: SparkSettings, jars_folder: Path | None) -> dict[str, str]:
     """Give every Spark setting: ours, then what the user wrote."""
-    conf = dict(_CONF)
+    conf = _CONF | {"spark.app.name": "walgate", "spark.master": spark.master}
     conf["spark.driver.memory"] = spark.driver_memory
     if spark.master.startswith("local"):
         conf["spark.sql.shuffle.partitions"] = _LOCAL_SHUFFLE_PARTITIONS
