@@ -168,7 +168,8 @@ class Relation:
     `storage` stands for the files that held its rows when it had no columns but these: where it is
     another, values may have changed without a change of rows. None where that is not known; it
     makes no other version.
-    `rewritten` names the last time that they may have: 0 for never since the table was first seen.
+    `rewritten` names the last time that they may have, or that the table got its name: 0 for never
+    since the table was first seen.
     `left_out` are the attnums of columns that a rule kept from the log, now or in an announcement
     before. Where the catalog no longer showed such a column, all attnums that it may have had are
     listed; 0 stands for any attnum.
@@ -243,10 +244,13 @@ class Relation:
         `ALTER COLUMN … TYPE … USING` with the type that a column has is not told in the stream, but
         it writes both the table's files and the column's row of the catalog. Whatever else has done
         both, such as VACUUM FULL after ADD COLUMN … DEFAULT, is taken for it.
+
+        The log has changes under the name that the table had then. So a table that is renamed, and
+        renamed back, lacks those that it had under its other name.
         """
         if previous is None:
             return self
-        rewritten = previous.rewritten
+        rewritten = previous.rewritten if previous.table == self.table else previous.version
         is_written = None in {self.storage, previous.storage} or self.storage != previous.storage
         before = {column.name: column.catalog_xid for column in previous.columns}
         changed = [

@@ -187,8 +187,9 @@ def follow(shape: Shape, relation: Relation, choose: Choose = choose_own) -> Sha
         )
     if relation.rewritten != shape.rewritten:
         changes.append(
-            "the table was rewritten and a column altered: its rows may have other values, by ALTER"
-            " COLUMN … TYPE … USING, of which the stream tells nothing"
+            "the table was rewritten and a column altered, or it was renamed and renamed back: its"
+            " rows may have other values, by ALTER COLUMN … TYPE … USING, which the stream does not"
+            " report, or by changes under its other name"
         )
     for change in filter(None, changes):
         return _refuse(change, relation.table)

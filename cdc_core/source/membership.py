@@ -2,7 +2,8 @@
 
 Out of a publication and in again, or with another row filter, column list or set of operations: the
 stream is silent about what was left out in between. A membership has an oid of its own, and the
-publication's row another xmin after every ALTER of its options; both are made anew with it. What a
+publication's row another xmin after every ALTER of its options; both are made anew with it. A table
+that moves to another schema and back gets another row of pg_depend for its schema. What a
 transaction was sent by is not known where the membership is younger than it: it is marked as older
 then.
 """
@@ -29,23 +30,25 @@ _MEMBERSHIP = """
 with above as (
     select %(oid)s::bigint::oid as oid
     union select relid from pg_partition_ancestors(%(oid)s::bigint::oid::regclass))
-select p.pubname::text, p.oid::bigint, p.xmin::text, m.oid::bigint,
-       age(p.xmin) < age(%(xid)s::text::xid) and age(p.xmin) >= 0
-       or coalesce(age(m.xmin) < age(%(xid)s::text::xid) and age(m.xmin) >= 0, false)
+select p.pubname::text, p.oid::bigint, p.xmin::text, m.oid || coalesce('@' || m.moved::text, ''),
+       exists (select from unnest(array[p.xmin, m.xmin, m.moved]) x
+               where age(x) < age(%(xid)s::text::xid) and age(x) >= 0)
 from pg_publication p
 left join lateral ({members}) m on true
 where p.pubname = any(%(publications)s) and (p.puballtables or m.oid is not null)
 order by 1, 4
 """
 _TABLES = """
-select r.oid, r.xmin from pg_publication_rel r
+select r.oid, r.xmin, null::xid as moved from pg_publication_rel r
 where r.prpubid = p.oid and r.prrelid in (select oid from above)
 """
 _SCHEMAS = """
 union all
-select n.oid, n.xmin from pg_publication_namespace n
+select n.oid, n.xmin, d.xmin
+from pg_publication_namespace n
+join pg_depend d on d.refclassid = 'pg_namespace'::regclass and d.refobjid = n.pnnspid
 where n.pnpubid = p.oid
-  and n.pnnspid in (select relnamespace from pg_class where oid in (select oid from above))
+  and d.classid = 'pg_class'::regclass and d.objid in (select oid from above)
 """
 
 _BY_TABLE = _MEMBERSHIP.format(members=_TABLES)
