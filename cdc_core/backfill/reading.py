@@ -56,9 +56,9 @@ class Wanted:
 class Resolved:
     """A part of a table, checked, about how many rows it has, and bytes on disk each of them.
 
-    `by` are the columns by which it is cut, with their types; `unswept` is why rows that the source
-    has no more cannot be removed; None where they can. `costly` says how much WAL the first reading
-    may write; None where the slot bears it.
+    `by` are the columns by which it is cut, with types and collations; `unswept` is why rows that
+    the source has no more cannot be removed; None where they can. `costly` says how much WAL the
+    first reading may write; None where the slot bears it.
     """
 
     scope: Scope
@@ -79,7 +79,10 @@ class Left:
 
 
 class AnotherKey(Exception):
-    """The table's key is another than the ranges were cut by: bounds of it say nothing now."""
+    """The ranges were cut by another key, or in another order of it: their bounds are invalid.
+
+    The order is that of the key's types and of its collations, each in its version.
+    """
 
 
 class Rewritten(Exception):

@@ -212,7 +212,7 @@ class Backfill:
         except EpochOver:
             return None
         except AnotherKey:
-            self._note_in_vain("its key is another than before")
+            self._note_in_vain("its key, or the order of its key, is another than before")
             return None
         except Rewritten:
             self._note_in_vain("it was rewritten after a part of it was read")

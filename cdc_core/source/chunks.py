@@ -7,7 +7,7 @@ the weakest there is, and keeps no reader and no writer waiting.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
@@ -23,6 +23,7 @@ from cdc_core.protocol.messages import AnnouncedColumn, Announcement
 from cdc_core.settings import SourceSettings
 from cdc_core.source import marks
 from cdc_core.source.catalog import complete_relation
+from cdc_core.source.collations import describe_collations
 from cdc_core.source.connection import source_errors
 from cdc_core.source.copying import copy_out, widen_buffer
 from cdc_core.source.first_reading import find_costly_readings
@@ -55,7 +56,7 @@ _INTERRUPT_S = 5.0
 # An index for TOAST alone takes a page; of a table without statistics the planner guesses by size.
 _EMPTY_BYTES = 3 * 8192
 _COLUMNS = """
-select a.attname::text, a.atttypid::bigint, a.atttypmod
+select a.attname::text, a.atttypid::bigint, a.atttypmod, a.attcollation::bigint
 from pg_attribute a where a.attrelid = %s and a.attnum > 0 and not a.attisdropped
 order by a.attnum
 """
@@ -76,6 +77,8 @@ class OpenRead:
     _published: PublishedTable
     _scope: Scope
     _answer_s: float
+    # Of the columns of the key that have one.
+    _collations: Mapping[str, str]
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -91,9 +94,12 @@ class OpenRead:
 
     @property
     def by(self) -> tuple[str, ...]:
-        """The same columns with their types: what bounds of ranges are values of."""
+        """The same columns with types and collations, which give bounds of ranges their order."""
         types = {column.name: column.type_name for column in self.relation.columns}
-        return tuple(f"{name} {types[name]}" for name in self.order)
+        return tuple(
+            " ".join((name, types[name], *filter(None, [self._collations.get(name)])))
+            for name in self.order
+        )
 
     def read_rows(
         self,
@@ -243,7 +249,14 @@ class ChunkReader:
                 retry=Retry.AFTER_FIX,
             )
         return OpenRead(
-            relation, snapshot, history, self._connection, published, self._scope, self._answer_s
+            relation,
+            snapshot,
+            history,
+            self._connection,
+            published,
+            self._scope,
+            self._answer_s,
+            self._read_collations(relation, {name: number for name, *_, number in columns}),
         )
 
     def resolve_scope(self, opened: OpenRead) -> Scope:
@@ -286,6 +299,13 @@ class ChunkReader:
         with suppress(psycopg.Error):
             self._connection.cancel_safe(timeout=_INTERRUPT_S)
 
+    def _read_collations(self, relation: Relation, numbers: Mapping[str, int]) -> dict[str, str]:
+        """Describe the collation of each column of the key that has one."""
+        names = [relation.columns[index].name for index in relation.key]
+        own = {name: numbers[name] for name in names if numbers[name]}
+        described = describe_collations(self._connection, set(own.values()))
+        return {name: described[number] for name, number in own.items()}
+
     def _read_membership(self, oid: int, xid: str) -> str:
         publications = self._source.publication
         return read_membership(self._connection, publications, oid, xid=int(xid), previous=None)
@@ -324,7 +344,7 @@ def join_rows(columns: Sequence[pa.StringArray]) -> pa.ListArray:
 
 
 def _announce(
-    published: PublishedTable, oid: int, columns: Sequence[tuple[str, int, int]]
+    published: PublishedTable, oid: int, columns: Sequence[tuple[str, int, int, int]]
 ) -> Announcement:
     """What the stream would say of a table now."""
     is_full = published.identity is ReplicaIdentity.FULL
@@ -335,7 +355,7 @@ def _announce(
         published.identity,
         tuple(
             AnnouncedColumn(name, type_oid, modifier, is_full or name in identity)
-            for name, type_oid, modifier in columns
+            for name, type_oid, modifier, _ in columns
             if name in published.sent_columns
         ),
     )

@@ -78,7 +78,7 @@ class Begun:
 class StagedChunk:
     """A chunk that the log has taken, between two keys; None where there is no bound.
 
-    `by` are the columns of the bounds, with their types.
+    `by` are the columns of the bounds, with their types and collations.
     """
 
     number: int

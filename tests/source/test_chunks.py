@@ -10,6 +10,7 @@ import pytest
 
 from cdc_core.errors import SourceError
 from cdc_core.settings import SourceSettings
+from cdc_core.source import collations
 from cdc_core.source.chunks import ChunkReader, OpenRead
 from cdc_core.spooled import Key
 from cdc_core.vocabulary import TableName
@@ -218,3 +219,56 @@ def test_rows_of_many_pieces_come_whole_and_end_where_they_are_too_many(
             assert is_whole == (count == 3000)
             assert most is None or count == 1 or rows.num_chunks > 1
     reader.close()
+
+
+SHADOWED = """
+    create schema shadow;
+    create function shadow.pg_collation_actual_version(oid) returns text
+    language sql as $$ select '{version}' $$;
+    create function shadow.pg_database_collation_actual_version(oid) returns text
+    language sql as $$ select '{version}' $$;
+    alter database "{name}" set search_path = shadow, pg_catalog, public
+"""
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pytest.param('k text collate "C"', id="collation"),
+        pytest.param("k text", id="database"),
+        pytest.param("k name_of", id="domain"),
+        pytest.param("k text[]", id="array"),
+    ],
+)
+def test_ranges_are_cut_by_the_version_of_the_collation_too(
+    database: Database, read: Read, column: str
+) -> None:
+    """An upgrade of ICU or of glibc gives the same texts another order."""
+    database.execute(f"create domain name_of as text; create table t ({column} primary key)")
+    before = read("t").by
+    assert read("t").by == before
+    database.execute(SHADOWED.format(name=database.name, version="later.1"))
+    (after,) = read("t").by
+    assert (after,) != before
+    assert "later.1" in after
+
+
+def test_only_a_key_with_a_collation_is_cut_by_one(database: Database, read: Read) -> None:
+    database.execute(
+        "create table t (a int, b uuid, c timestamptz, v text, primary key (b, c, a));"
+        ' create table u (a int, k text collate "C", primary key (a, k))'
+    )
+    assert read("t").by == ("b uuid", "c timestamp with time zone", "a integer")
+    first, second = read("u").by
+    assert first == "a integer"
+    assert second.startswith('k text collate "C"')
+
+
+def test_the_order_of_a_database_is_read_before_its_server_reports_a_version(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    default = 100
+    monkeypatch.setattr(collations, "_REPORTED_SINCE", 99)
+    with psycopg.connect(database.dsn) as connection:
+        described = collations.describe_collations(connection, {default})
+    assert described[default].startswith('collate "default" (100, C')
