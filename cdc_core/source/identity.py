@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import psycopg
 
 from cdc_core.source.connection import source_errors
+from cdc_core.source.lock_holders import naming_locked_tables
 from cdc_core.vocabulary import Lsn, TableName
 
 _IDENTITY = """
@@ -41,8 +42,11 @@ def read_identity(connection: psycopg.Connection) -> Identity:
 def list_published_tables(
     connection: psycopg.Connection, publications: tuple[str, ...]
 ) -> list[TableName]:
-    """List what the publications hold now, in order of name. Raises: SourceError."""
-    with source_errors("list the published tables"):
+    """List what the publications hold now, in order of name. Raises: SourceError.
+
+    From version 16 on the server locks each of the tables for it: an error names the locked ones.
+    """
+    with naming_locked_tables(connection), source_errors("list the published tables"):
         rows = connection.execute(
             "select distinct schemaname::text, tablename::text from pg_publication_tables"
             " where pubname = any(%s) order by 1, 2",

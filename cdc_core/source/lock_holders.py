@@ -1,0 +1,54 @@
+"""Who keeps a look at the tables waiting: the tables that are locked, and by which sessions.
+
+The server's own error names no table. A request that waits counts too: whoever comes after it waits
+behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+
+from cdc_core.errors import SourceError
+from cdc_core.source.connection import source_errors
+from cdc_core.vocabulary import TableName
+
+# A message names so many at most.
+_NAMED = 5
+# Source: PostgreSQL documentation, section 53.12 (pg_locks).
+_LOCKED = """
+select n.nspname::text, c.relname::text, l.pid
+from pg_locks l
+join pg_class c on c.oid = l.relation
+join pg_namespace n on n.oid = c.relnamespace
+where l.locktype = 'relation' and l.mode = 'AccessExclusiveLock' and l.pid <> pg_backend_pid()
+  and l.database = (select oid from pg_database where datname = current_database())
+  and c.relkind in ('r', 'p') and n.nspname !~ '^pg_'
+order by 1, 2, 3
+"""
+
+
+@contextmanager
+def naming_locked_tables(connection: psycopg.Connection) -> Iterator[None]:
+    """Add the locked tables to an error that says no more than that a lock was waited for.
+
+    The connection is in autocommit. Raises: SourceError.
+    """
+    try:
+        yield
+    except SourceError as error:
+        if not isinstance(error.__cause__, psycopg.errors.LockNotAvailable) or connection.closed:
+            raise
+        with source_errors("look who holds a lock"):
+            found = connection.execute(_LOCKED).fetchall()
+        if not found:
+            raise
+        named = [f"{TableName(schema, name)} by PID {pid}" for schema, name, pid in found[:_NAMED]]
+        more = f" and {len(found) - _NAMED} others" if len(found) > _NAMED else ""
+        raise SourceError(
+            f"{error.message}; locked now: {', '.join(named)}{more}",
+            fix=error.fix,
+            retry=error.retry,
+        ) from error.__cause__
