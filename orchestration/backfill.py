@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,10 +15,10 @@ from cdc_core.backfill.results import Progress
 from cdc_core.backfill.sharing import Sharing
 from cdc_core.backfill.worker import Backfill
 from cdc_core.capture.concealing import make_conceal
-from cdc_core.errors import WalgateError
+from cdc_core.errors import Retry, SourceError, WalgateError
 from cdc_core.settings import Settings
 from cdc_core.source.chunks import estimate_size
-from cdc_core.source.connection import open_connection
+from cdc_core.source.connection import open_look
 from cdc_core.source.load import LoadWatch
 from cdc_core.spooled import WHOLE, Key, Scope
 from cdc_core.staging.backfills import BackfillState
@@ -49,7 +50,7 @@ def run_backfills(
     all tables together. A table that fails keeps no other from being read.
     Raises: WalgateError, that of the first table that failed.
     """
-    chosen = _order_tables(settings, list(tables))
+    chosen = _order_tables(settings, list(tables), stop=stop)
     done: dict[TableName, Progress] = {}
     failures: list[WalgateError] = []
     telling = threading.Lock()
@@ -104,13 +105,28 @@ def make_wanted(
     return Wanted(settings.source, find_history, table, chunk_rows, conceal, scope)
 
 
-def _order_tables(settings: Settings, tables: list[TableName]) -> list[TableName]:
-    """Put tables into the order of the settings. Raises: SourceError."""
+def _order_tables(
+    settings: Settings, tables: list[TableName], *, stop: threading.Event
+) -> list[TableName]:
+    """Put tables into the order of the settings. Raises: SourceError.
+
+    A table that somebody holds locked shows no size now: it comes last.
+    """
     if settings.backfill.order == "given" or len(tables) == 1:
         return tables
-    with closing(open_connection(settings.source, application_name="walgate look")) as connection:
-        sizes = {table: estimate_size(connection, table)[1] for table in tables}
-    return sorted(tables, key=lambda table: sizes[table])
+    sizes: dict[TableName, int] = {}
+    with closing(open_look(settings.source, application_name="walgate look")) as connection:
+        for table in tables:
+            if stop.is_set():
+                break
+            try:
+                sizes[table] = estimate_size(connection, table)[1]
+            except SourceError as error:
+                if error.retry is Retry.AFTER_FIX:
+                    raise
+                fields = {"table": str(table), "reason": error.message}
+                _logger.warning("size of a table is unknown", extra={"fields": fields})
+    return sorted(tables, key=lambda table: sizes.get(table, math.inf))
 
 
 def reread_keys(

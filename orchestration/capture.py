@@ -16,7 +16,7 @@ from cdc_core.capture.run import run_capture
 from cdc_core.coordination.live import Figures
 from cdc_core.errors import MergeError, Retry, StagingError
 from cdc_core.settings import Settings
-from cdc_core.source.connection import open_briefly
+from cdc_core.source.connection import open_look
 from cdc_core.source.identity import list_published_tables
 from cdc_core.staging.subscriptions import SubscriptionChange
 from cdc_core.staging.tables import staging_errors
@@ -59,5 +59,5 @@ def _list_unsent(settings: Settings, change: SubscriptionChange) -> list[TableNa
     before, now = change.before, change.now
     added = tuple(name for name in now.publication if name not in before.publication)
     is_wider = before.origin != now.origin and now.origin == "any"
-    with closing(open_briefly(settings.source, application_name="walgate catalog")) as source:
+    with closing(open_look(settings.source, application_name="walgate catalog")) as source:
         return list_published_tables(source, now.publication if is_wider else added)

@@ -157,6 +157,16 @@ def _keepalive(silence_s: float) -> dict[str, str]:
     }
 
 
+def open_look(source: SourceSettings, *, application_name: str) -> psycopg.Connection:
+    """Connect for a look that a run or a person waits for: each answer and each lock has a limit.
+
+    Raises: SourceStopping, SourceError.
+    """
+    return open_connection(
+        source, application_name=application_name, answer_s=source.silence_timeout, lock_s=LOCK_S
+    )
+
+
 def open_briefly(source: SourceSettings, *, application_name: str) -> psycopg.Connection:
     """Connect for a look; a server that is away does not keep who looks waiting.
 
@@ -164,9 +174,7 @@ def open_briefly(source: SourceSettings, *, application_name: str) -> psycopg.Co
     """
     patience = min(source.connect_timeout, _BRIEF_S)
     brief = source.model_copy(update={"connect_timeout": patience})
-    return open_connection(
-        brief, application_name=application_name, answer_s=source.silence_timeout, lock_s=LOCK_S
-    )
+    return open_look(brief, application_name=application_name)
 
 
 @contextmanager

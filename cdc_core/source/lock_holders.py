@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
 from cdc_core.errors import SourceError
 from cdc_core.source.connection import source_errors
@@ -34,12 +35,14 @@ order by 1, 2, 3
 def naming_locked_tables(connection: psycopg.Connection) -> Iterator[None]:
     """Add the locked tables to an error that says no more than that a lock was waited for.
 
-    The connection is in autocommit. Raises: SourceError.
+    In a transaction, which such an error ends, nothing can be asked, and nothing is added.
+    Raises: SourceError.
     """
     try:
         yield
     except SourceError as error:
-        if not isinstance(error.__cause__, psycopg.errors.LockNotAvailable) or connection.closed:
+        is_about_a_lock = isinstance(error.__cause__, psycopg.errors.LockNotAvailable)
+        if not is_about_a_lock or connection.info.transaction_status != TransactionStatus.IDLE:
             raise
         with source_errors("look who holds a lock"):
             found = connection.execute(_LOCKED).fetchall()

@@ -12,6 +12,8 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from cdc_core.source.connection import source_errors
+from cdc_core.source.lock_holders import naming_locked_tables
 from cdc_core.vocabulary import ReplicaIdentity, TableName
 
 # Versions in which publications began to carry column lists and row filters, and generated columns.
@@ -224,7 +226,10 @@ def read_published_tables(
     major: int,
     only: TableName | None = None,
 ) -> list[PublishedTable]:
-    """Read every table of the publications, or one alone, in order of name."""
+    """Read every table of the publications, or one alone, in order of name. Raises: SourceError.
+
+    From version 16 on the server locks all of them for it: an error names the locked ones.
+    """
     has_lists = major >= _LISTS_SINCE
     names = sql.Literal(list(publications))
     chosen: sql.Composable = sql.SQL("")
@@ -241,7 +246,8 @@ def read_published_tables(
         ),
         identity_of_leaf=sql.SQL(_IDENTITY_OF_LEAF),
     )
-    rows = connection.execute(query).fetchall()
+    with naming_locked_tables(connection), source_errors("read the published tables"):
+        rows = connection.execute(query).fetchall()
     return [_read_table(row, sends_generated=major >= _GENERATED_SINCE) for row in rows]
 
 

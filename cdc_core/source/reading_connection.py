@@ -67,9 +67,8 @@ def find_published(
     connection: psycopg.Connection, source: SourceSettings, table: TableName
 ) -> PublishedTable:
     """Read one table of the publications. Raises: SourceError, where it is not published too."""
-    with source_errors("read the published tables"):
-        major = connection.info.server_version // 10000
-        found = read_published_tables(connection, source.publication, major=major, only=table)
+    major = connection.info.server_version // 10000
+    found = read_published_tables(connection, source.publication, major=major, only=table)
     if not found:
         raise SourceError(
             f"{table} is not in publication {', '.join(source.publication)}",

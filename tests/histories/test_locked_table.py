@@ -6,24 +6,35 @@ From version 16 on the server locks each published table when it lists them.
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import psycopg
 import pytest
 
+from cdc_core.staging.backfills import BackfillLedger, BackfillState
 from tests.child_process import ChildProcess
 from tests.deadline import wait_for
 from tests.fix_pipeline import DEADLINE_S, Pipeline
+from tests.postgres_server import Database
+from tests.walgate_command import walgate_command, walgate_environment
 
 NARROW = {"WALGATE_SOURCE__PUBLICATION": '["narrow"]'}
 # Longer than a look waits for a lock.
 SAID_WITHIN_S = 40.0
+RETRY_LATER = 3
+TABLES = ("public.common", "public.other")
+WAITING = "select from pg_stat_activity where wait_event_type = 'Lock' and datname = %s"
 
 
 @pytest.fixture
 def shop(pipeline: Pipeline) -> Pipeline:
     """Two tables, one of them in both publications."""
+    return fill(pipeline)
+
+
+def fill(pipeline: Pipeline) -> Pipeline:
+    """Make the tables, the second publication, and a slot that is younger than both."""
     pipeline.database.execute(
         "create table common (id int primary key); create table other (id int primary key);"
         " insert into common values (1); insert into other values (1);"
@@ -31,6 +42,17 @@ def shop(pipeline: Pipeline) -> Pipeline:
     )
     pipeline.make_slot_again()
     return pipeline
+
+
+def start(shop: Pipeline, command: str, *arguments: str) -> ChildProcess:
+    """Start a command; it ends with the test at the latest."""
+    child = ChildProcess(
+        walgate_command(command, *arguments, "--config", shop.folder / "walgate.toml"),
+        log=shop.folder / f"{command}.log",
+        environment=walgate_environment(),
+    )
+    shop.children.append(child)
+    return child
 
 
 @contextmanager
@@ -50,6 +72,12 @@ def wait_for_words(child: ChildProcess, *words: str) -> None:
     wait_for(has_written, SAID_WITHIN_S, f"a line with {words}")
 
 
+def wait_until_waiting(shop: Pipeline) -> None:
+    """Wait until a session of the database waits for a lock."""
+    name = [shop.database.name]
+    wait_for(lambda: shop.database.query(WAITING, name), DEADLINE_S, "a session to wait")
+
+
 def test_capture_that_looks_for_what_was_not_sent_says_why_it_begins_again(shop: Pipeline) -> None:
     shop.catch_up(**NARROW)
     with hold_other(shop):
@@ -66,9 +94,56 @@ def test_capture_that_waits_for_a_locked_table_can_be_stopped(shop: Pipeline) ->
     with hold_other(shop):
         capture = shop.start_streaming()
         shop.database.execute("insert into common values (2)")
-        waiting = "select from pg_stat_activity where wait_event_type = 'Lock' and datname = %s"
-        name = [shop.database.name]
-        wait_for(lambda: shop.database.query(waiting, name), DEADLINE_S, "capture to wait")
+        wait_until_waiting(shop)
         capture.send(signal.SIGTERM)
         wait_for(lambda: not capture.is_running, SAID_WITHIN_S, "capture to end")
     shop.catch_up()
+
+
+def test_a_backfill_of_several_tables_says_what_it_waits_for_and_goes_on(
+    database: Database, make_pipeline: Callable[..., Pipeline]
+) -> None:
+    shop = fill(make_pipeline(database))
+    with hold_other(shop):
+        backfill = start(shop, "backfill", *TABLES)
+        wait_for_words(backfill, "size of a table is unknown", "public.other", "lock")
+        wait_for_words(backfill, "backfill waits", "lock")
+    assert backfill.wait(DEADLINE_S) == 0, backfill.output()
+    reports = BackfillLedger(shop.root).read_newest()
+    assert {name: reports[name].state for name in TABLES} == dict.fromkeys(
+        TABLES, BackfillState.DONE
+    )
+
+
+def test_a_backfill_that_waits_for_the_size_of_a_table_can_be_stopped(shop: Pipeline) -> None:
+    with hold_other(shop):
+        backfill = start(shop, "backfill", *TABLES)
+        wait_until_waiting(shop)
+        backfill.send(signal.SIGTERM)
+        wait_for(lambda: not backfill.is_running, SAID_WITHIN_S, "the backfill to end")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("recover",),
+        ("check",),
+        ("backfill", "--all"),
+        pytest.param(("verify",), marks=pytest.mark.soak),
+    ],
+    ids=" ".join,
+)
+def test_a_command_names_the_table_that_it_could_not_look_at(
+    shop: Pipeline, command: tuple[str, ...]
+) -> None:
+    shop.catch_up()
+    require_named(shop, *command)
+
+
+def require_named(shop: Pipeline, *command: str) -> None:
+    """Run a command while the table is locked: it must end, and name the table."""
+    with hold_other(shop):
+        child = start(shop, *command)
+        wait_for(lambda: not child.is_running, SAID_WITHIN_S, "the command to end")
+    assert child.wait() == RETRY_LATER, child.output()
+    assert "public.other by PID" in child.output()
