@@ -17,7 +17,7 @@ from cdc_core.coordination.live import Figures
 from cdc_core.errors import SourceError, StagingError
 from cdc_core.settings import Settings
 from cdc_core.source.backfillable import Hindrance, find_hindrances
-from cdc_core.source.connection import LOCK_S, open_connection
+from cdc_core.source.connection import open_look
 from cdc_core.source.identity import Identity, read_identity
 from cdc_core.source.preflight import find_problems
 from cdc_core.source.problems import Problem, Severity
@@ -126,14 +126,7 @@ def read_status(settings: Settings) -> dict[str, Any]:
 
 def _read_source(settings: Settings, figures: Figures | None) -> _Source:
     source = settings.source
-    with closing(
-        open_connection(
-            source,
-            application_name="walgate status",
-            answer_s=source.silence_timeout,
-            lock_s=LOCK_S,
-        )
-    ) as connection:
+    with closing(open_look(source, application_name="walgate status")) as connection:
         slot = read_slot(connection, source.slot)
         growth = None if figures is None else figures.retained_growth
         if growth is None and slot is not None:

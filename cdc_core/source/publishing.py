@@ -17,6 +17,7 @@ from cdc_core.errors import Retry, SourceError
 from cdc_core.settings import SourceSettings
 from cdc_core.source.connection import source_errors
 from cdc_core.source.creation import list_keyed_tables
+from cdc_core.source.lock_holders import naming_locked_tables
 from cdc_core.table_patterns import TablePattern
 from cdc_core.vocabulary import TableName
 
@@ -72,7 +73,10 @@ def plan_publishing(
     is older than a publication to be made.
     """
     name = source.publication[0]
-    with source_errors("look at the tables and the publication"):
+    with (
+        naming_locked_tables(connection),
+        source_errors("look at the tables and the publication"),
+    ):
         tables = [TableName(*row) for row in connection.execute(_TABLES)]
         row = connection.execute(_STATE, {"publication": name, "slot": source.slot}).fetchone()
         published = {TableName(*row) for row in connection.execute(_PUBLISHED, (name,))}

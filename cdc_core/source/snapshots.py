@@ -24,7 +24,7 @@ from psycopg import sql
 
 from cdc_core.errors import Retry, SourceError
 from cdc_core.settings import SourceSettings
-from cdc_core.source.connection import source_errors
+from cdc_core.source.connection import LOCK_S, source_errors
 from cdc_core.source.primary import FindHistory, History, open_primary, read_history
 from cdc_core.source.published_tables import PublishedTable, read_published_tables
 from cdc_core.vocabulary import Lsn, TableName
@@ -87,7 +87,7 @@ def open_snapshot(
     Raises: WrongServer, SourceError.
     """
     opened = partial(open_primary, source, find_history, application_name=_NAME)
-    with closing(opened()) as reader, closing(opened()) as watcher:
+    with closing(opened()) as reader, closing(opened(lock_s=LOCK_S)) as watcher:
         history = read_history(reader)
         reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         reader.read_only = True
@@ -108,8 +108,7 @@ def _find_published(
     connection: psycopg.Connection, source: SourceSettings
 ) -> dict[TableName, PublishedTable]:
     major = connection.info.server_version // 10000
-    with source_errors("read the published tables"):
-        found = read_published_tables(connection, source.publication, major=major)
+    found = read_published_tables(connection, source.publication, major=major)
     return {published.table: published for published in found}
 
 

@@ -170,7 +170,7 @@ def _require_either(named: list[str] | None, *, is_all: bool, before: str = "") 
 
 def _choose_tables(settings: Settings, named: list[str] | None, *, is_all: bool) -> list[TableName]:
     from cdc_core.source.backfillable import find_hindrances
-    from cdc_core.source.connection import LOCK_S, open_connection
+    from cdc_core.source.connection import open_look
     from orchestration.backfill_queue import QueueReader
 
     if named:
@@ -179,9 +179,7 @@ def _choose_tables(settings: Settings, named: list[str] | None, *, is_all: bool)
     if not is_all:
         return [waiting.table for waiting in QueueReader(settings).read()]
     source = settings.source
-    with closing(
-        open_connection(source, application_name="walgate backfill", lock_s=LOCK_S)
-    ) as connection:
+    with closing(open_look(source, application_name="walgate backfill")) as connection:
         hindrances = find_hindrances(connection, source.publication)
     for table, hindrance in hindrances.items():
         if hindrance is not None:

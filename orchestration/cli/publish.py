@@ -26,11 +26,14 @@ def publish(
 ) -> None:
     """Add tables to the publication, which waits for writers under way; shows the SQL."""
     from cdc_core.source import publishing
-    from cdc_core.source.connection import open_connection
+    from cdc_core.source.connection import LOCK_S, open_connection
 
     patterns = _parse_patterns(tables)
     source = context.obj.load_settings().source
-    with closing(open_connection(source, application_name="walgate publish")) as connection:
+    # What it changes may take long; only a lock is not waited for.
+    with closing(
+        open_connection(source, application_name="walgate publish", lock_s=LOCK_S)
+    ) as connection:
         plan = publishing.plan_publishing(connection, source, patterns)
         for table in plan.keyless:
             typer.echo(f"left out, without a key: {table}", err=True)

@@ -74,15 +74,13 @@ def check(
     Exits 1 on an error.
     """
     from cdc_core.capture.readiness import find_refusals
-    from cdc_core.source.connection import LOCK_S, open_connection
+    from cdc_core.source.connection import open_look
     from cdc_core.source.preflight import find_problems
     from cdc_core.source.problems import sort_problems
 
     settings = context.obj.load_settings()
     source = settings.source
-    with closing(
-        open_connection(source, application_name="walgate check", lock_s=LOCK_S)
-    ) as connection:
+    with closing(open_look(source, application_name="walgate check")) as connection:
         problems = find_problems(connection, source, settings.tables)
     problems = sort_problems([*find_refusals(settings, problems), *problems])
     if as_json:
@@ -97,11 +95,11 @@ def check(
 
 def _create(source: SourceSettings, tables: list[TableName]) -> None:
     """Make publication and slot, or print what the role may not do."""
-    from cdc_core.source.connection import open_connection
+    from cdc_core.source.connection import open_connection, open_look
     from cdc_core.source.creation import create_replication, list_keyed_tables
     from cdc_core.source.preflight import find_problems
 
-    with closing(open_connection(source, application_name="walgate init")) as connection:
+    with closing(open_look(source, application_name="walgate init")) as connection:
         blockers = [
             problem
             for problem in find_problems(connection, source)
@@ -115,6 +113,8 @@ def _create(source: SourceSettings, tables: list[TableName]) -> None:
                 fix="mend these, then run `walgate check`",
                 retry=Retry.AFTER_FIX,
             )
+    # A slot is made once the transactions that are open now have ended: there is no limit to that.
+    with closing(open_connection(source, application_name="walgate init")) as connection:
         creation = create_replication(connection, source, tables or list_keyed_tables(connection))
     for name in creation.made:
         typer.echo(f"made {name}")

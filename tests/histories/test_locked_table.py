@@ -128,6 +128,7 @@ def test_a_backfill_that_waits_for_the_size_of_a_table_can_be_stopped(shop: Pipe
     [
         ("recover",),
         ("check",),
+        ("publish", "public.common"),
         ("backfill", "--all"),
         pytest.param(("verify",), marks=pytest.mark.soak),
     ],
@@ -138,6 +139,11 @@ def test_a_command_names_the_table_that_it_could_not_look_at(
 ) -> None:
     shop.catch_up()
     require_named(shop, *command)
+
+
+def test_init_names_the_table_that_it_could_not_look_at(shop: Pipeline) -> None:
+    (shop.folder / "walgate.toml").unlink()
+    require_named(shop, "init", "--create", "--dsn", shop.database.dsn)
 
 
 def require_named(shop: Pipeline, *command: str) -> None:
