@@ -22,8 +22,8 @@ from deltalake.exceptions import TableNotFoundError
 from cdc_core.errors import LakeError, Retry
 from cdc_core.settings import Settings, TableSettings
 from cdc_core.table_patterns import choose_rule
-from cdc_core.vocabulary import Lsn, Relation, TableName, encode_name
-from spark_jobs.locks import hold_lock
+from cdc_core.vocabulary import Lsn, Relation, TableName
+from spark_jobs.locks import hold_lock, name_file
 
 Losses = dict[str, int]
 
@@ -146,7 +146,7 @@ class Lake:
 
     def lock_table(self, name: str, *, jvm: int | None) -> AbstractContextManager[None]:
         """Keep other processes from committing to a table. Raises: MergeError if one does."""
-        return hold_lock(self.root / "locks" / encode_name(name), name, jvm=jvm)
+        return hold_lock(self.root / "locks" / name_file(name), name, jvm=jvm)
 
 
 def open_table(path: Path) -> DeltaTable | None:

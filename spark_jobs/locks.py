@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import os
 import time
 from collections.abc import Iterator
@@ -18,12 +19,28 @@ from pathlib import Path
 
 from cdc_core.errors import MergeError, Retry
 from cdc_core.process_start import read_boot, read_start
+from cdc_core.vocabulary import encode_name
 
 _POLL_S = 0.05
 # A JVM whose process was killed ends within a second or two; a busy machine takes longer.
 _DEADLINE_S = 60.0
 # What a file system without locks answers.
 _NO_LOCKS = frozenset({errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL})
+# Bytes that Linux takes as the name of one file.
+_LONGEST_FILE_NAME = 255
+
+
+def name_file(name: str) -> str:
+    """Name the file of a lock: the encoded name, cut and completed by a hash where it is too long.
+
+    Schema and table have up to 63 bytes each. Quoting may double them, and encoding triples them.
+    """
+    encoded = encode_name(name)
+    if len(encoded) <= _LONGEST_FILE_NAME:
+        return encoded
+    # No encoded name has two of this sign in a row, so no short name is taken for a long one.
+    end = f"~~{hashlib.sha256(encoded.encode('ascii')).hexdigest()}"
+    return encoded[: _LONGEST_FILE_NAME - len(end)] + end
 
 
 @contextmanager

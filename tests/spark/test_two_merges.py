@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc_core.errors import MergeError
+from cdc_core.vocabulary import TableName
 from spark_jobs import little_merge, locks, lone_reads, merge, plain_files, typed_reads
 from spark_jobs.lake import Lake
 from spark_jobs.rounds import merge_until
@@ -136,6 +137,28 @@ def test_two_merges_that_no_lock_keeps_apart_leave_each_row_once(
     assert said == ([] if way.refusal is None else [way.refusal])
     race.small.merge()
     assert race.small.rows(T) == way.left
+
+
+def test_a_table_whose_names_are_long_in_utf_8_is_merged(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Quoted and encoded, both names together are longer than a file's name may be."""
+    schema, name = "販売管理システム本番環境", "受注明細履歴テーブル二〇二六年分"
+    small = SmallLake(spark, tmp_path)
+    long = make_relation(f"{schema}.{name}", "k int4, v text")
+    small.merge([insert(long, "1", "a")])
+    assert small.rows(long) == [(1, "a")]
+
+
+def test_each_of_two_tables_with_long_names_has_a_lock_of_its_own(tmp_path: Path) -> None:
+    """PostgreSQL takes names of 63 bytes, of any character."""
+    lake = Lake(tmp_path / "lake", tmp_path / "state")
+    names = [str(TableName('"' * 63, '"' * 62 + end)) for end in "ab"]
+    with lake.lock_table(names[0], jvm=None), lake.lock_table(names[1], jvm=None):
+        held = [*(lake.root / "locks").iterdir()]
+    assert len(held) == 2
+    with lake.lock_table(names[0], jvm=None):
+        assert [*(lake.root / "locks").iterdir()] == held
 
 
 def test_an_attempt_takes_in_nothing_that_another_writes(
