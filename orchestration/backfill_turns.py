@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from orchestration.backfill_queue import Waiting
 from orchestration.known_tables import partition_key
-from orchestration.relaunch import Seen, choose_pause
+from orchestration.relaunch import Seen, choose_pause, find_time_left, has_ended_within
 
 # As Dagster names the op of the asset; no job may bear that name.
 OP_NAME = "backfill"
@@ -74,12 +74,12 @@ def choose_turn(waiting: Sequence[Waiting], runs: Sequence[Seen], *, now: float)
         if key in busy:
             continue
         own = [run for run in runs if key in find_partitions_of(run)]
-        tries = [run for run in own if run.ended_at and now - run.ended_at < RECENT_S]
+        tries = [run for run in own if has_ended_within(run, RECENT_S, now=now)]
         pause = choose_pause(len(tries), own[0].retry) if tries else 0.0
-        due = (own[0].ended_at or now) + pause if tries else now
-        if now < due:
+        left = find_time_left(own[0].ended_at, pause, now=now) if tries else 0.0
+        if left > 0:
             reasons.append(
-                f"{key} waits {due - now:.0f} s: run {own[0].short_id}, try {len(tries)},"
+                f"{key} waits {left:.0f} s: run {own[0].short_id}, try {len(tries)},"
                 f" ended {own[0].status.value}"
             )
             continue

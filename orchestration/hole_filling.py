@@ -29,6 +29,8 @@ from orchestration.relaunch import (
     choose_pause,
     decide_on_active,
     default_status,
+    find_time_left,
+    has_ended_within,
     read_clock,
     read_runs,
 )
@@ -141,10 +143,11 @@ def decide(what: str, signed: str, tries: Sequence[Try], *, now: float) -> Decis
     last = tries[0]
     if last.run.status is dg.DagsterRunStatus.SUCCESS and last.sign == signed:
         return Skip(f"{what}: run {last.run.short_id} has read them again, a merge brings them")
-    recent = [one for one in tries if now - (one.run.ended_at or now) < _RECENT_S]
-    due = (last.run.ended_at or now) + choose_pause(len(recent), last.run.retry)
-    if recent and now < due:
-        return Skip(f"{what}: next try in {due - now:.0f} s, after run {last.run.short_id}")
+    recent = [one for one in tries if has_ended_within(one.run, _RECENT_S, now=now)]
+    pause = choose_pause(len(recent), last.run.retry)
+    left = find_time_left(last.run.ended_at, pause, now=now)
+    if recent and left > 0:
+        return Skip(f"{what}: next try in {left:.0f} s, after run {last.run.short_id}")
     return Launch(f"{signed} after:{last.run.run_id}")
 
 

@@ -31,6 +31,9 @@ PARTITION_TAG = "dagster/partition"
 _RECENT = 10
 # A worker signs its run as soon as its op begins; importing takes up to a minute on a busy machine.
 _UNSIGNED_S = 180.0
+# By so much the clocks of two hosts may differ. What is dated farther ahead was dated by a clock
+# that was wrong for a time; a wait that is counted from there would end when that time comes.
+_AHEAD_S = 300.0
 _FIRST_PAUSE_S = 5.0
 _LONGEST_PAUSE_S = 300.0
 
@@ -173,14 +176,12 @@ def decide_on_launch(runs: Sequence[Seen], *, now: float) -> Skip | Launch:
     failures = _count_failures(runs)
     if failures:
         last = runs[0]
-        pause = choose_pause(failures, last.retry)
-        due = (last.ended_at or now) + pause
-        if now < due:
+        left = find_time_left(last.ended_at, choose_pause(failures, last.retry), now=now)
+        if left > 0:
             person = last.retry == Retry.AFTER_FIX.name
             then = "needs a person, see its page" if person else "failed"
             return Skip(
-                f"run {last.short_id} {then}: failure {failures} in a row,"
-                f" next try in {due - now:.0f} s"
+                f"run {last.short_id} {then}: failure {failures} in a row, next try in {left:.0f} s"
             )
     # One follower for each run: a daemon that dies between launch and record launches no second.
     return Launch(f"after:{runs[0].run_id}" if runs else "first")
@@ -223,8 +224,29 @@ def is_abandoned(run: Seen, now: float) -> bool:
     """Whether nobody works on an active run any more."""
     if run.worker is not None:
         return is_worker_gone(run.worker)
-    is_started = run.status is dg.DagsterRunStatus.STARTED and run.started_at is not None
-    return is_started and now - (run.started_at or now) > _UNSIGNED_S
+    if run.status is not dg.DagsterRunStatus.STARTED or run.started_at is None:
+        return False
+    return now - run.started_at > _UNSIGNED_S or is_dated_ahead(run.started_at, now=now)
+
+
+def is_dated_ahead(moment: float, *, now: float) -> bool:
+    """Whether a moment lies so far ahead that the clock which dated it was wrong."""
+    return moment - now > _AHEAD_S
+
+
+def find_time_left(since: float | None, seconds: float, *, now: float) -> float:
+    """How much is left of a time that began at a moment; 0 or less where it is over.
+
+    It is over, too, where the moment is not known or was dated by a clock that was wrong.
+    """
+    if since is None or is_dated_ahead(since, now=now):
+        return 0.0
+    return since + seconds - now
+
+
+def has_ended_within(run: Seen, seconds: float, *, now: float) -> bool:
+    """Whether a run has ended in the last so many seconds, as far as its date can be believed."""
+    return find_time_left(run.ended_at, seconds, now=now) > 0
 
 
 def _count_failures(runs: Sequence[Seen]) -> int:

@@ -23,6 +23,7 @@ from orchestration.relaunch import (
     decide_on_active,
     decide_on_launch,
     default_status,
+    find_time_left,
     read_clock,
     read_runs,
 )
@@ -53,7 +54,7 @@ def build_keep_replicating(settings: Settings) -> dg.SensorDefinition:
         result = apply_decision(context, decision, lambda key: dg.RunRequest(run_key=key))
         # The cursor only spares events: it says when the checks were last evaluated.
         now = read_clock()
-        if now - float(context.cursor or 0) < _CHECK_S:
+        if find_time_left(float(context.cursor or 0), _CHECK_S, now=now) > 0:
             return result
         checks = evaluate_staging(settings, look)
         return result._replace(asset_events=[*checks], cursor=f"{now:.0f}")

@@ -26,6 +26,8 @@ from orchestration.relaunch import (
     Skip,
     decide_on_active,
     decide_on_launch,
+    find_time_left,
+    is_dated_ahead,
     read_clock,
     read_runs,
     record_abandoned,
@@ -140,10 +142,10 @@ def build_verify_schedule(settings: Settings) -> dg.ScheduleDefinition:
             return dg.SkipReason(record_abandoned(context.instance, active))
         if active is not None:
             return dg.SkipReason(active.reason)
-        last = find_last(settings)
+        last = find_last(settings, now=now)
         if last is None:
             return dg.SkipReason("nothing was staged yet")
-        left = last.timestamp() + settings.verify.every - now
+        left = find_time_left(last.timestamp(), settings.verify.every, now=now)
         if left > 0:
             return dg.SkipReason(f"due in {left:.0f} s")
         decision = decide_on_launch(runs, now=now)
@@ -154,11 +156,15 @@ def build_verify_schedule(settings: Settings) -> dg.ScheduleDefinition:
     return verify_in_rotation
 
 
-def find_last(settings: Settings) -> datetime | None:
-    """When the last verification was, else when the log began; None before that."""
+def find_last(settings: Settings, *, now: float) -> datetime | None:
+    """When the last verification was, else when the log began; None before that.
+
+    What a clock that was wrong has dated far ahead does not count.
+    """
     standings = VerificationLedger(settings.lake.root).read_standings()
-    if standings:
-        return max(standing.at for standing in standings.values())
+    moments = [standing.at for standing in standings.values()]
+    if past := [at for at in moments if not is_dated_ahead(at.timestamp(), now=now)]:
+        return max(past)
     epochs = open_table(Lake.of(settings).root / "staging" / "epochs")
     if epochs is None:
         return None

@@ -115,3 +115,12 @@ def test_runs_that_ended_well_and_changed_nothing_are_spaced_out_too() -> None:
     assert launched(choose("a", runs)) == []
     yesterday = [make_run(number, "a", status=Status.SUCCESS, ago=86_400) for number in (2, 1)]
     assert keys(choose("a", yesterday)) == ["public/a after:00000002-run"]
+
+
+def test_runs_dated_far_ahead_keep_no_table_waiting() -> None:
+    ahead = -365 * 86_400.0
+    runs = [make_run(n, "a", status=Status.FAILURE, ago=ahead) for n in (3, 2, 1)]
+    assert keys(choose("a", runs)) == ["public/a after:00000003-run"]
+    # Nor do they count as tries when the next one has failed.
+    runs = [make_run(4, "a", status=Status.FAILURE), *runs]
+    assert keys(choose("a", runs)) == ["public/a after:00000004-run"]

@@ -162,6 +162,9 @@ def ran(number: int, *, ago: float, sign: str = "a", status: Status = Status.SUC
             [ran(30, ago=60, sign="b"), *(ran(n, ago=4000, sign=str(n)) for n in range(20))],
             "a after:00000030-run",
         ),
+        # A clock that was ahead has dated them.
+        ([ran(2, ago=-9e6, sign="c"), ran(1, ago=-9e6, sign="b")], "a after:00000002-run"),
+        ([ran(2, ago=1, sign="c"), ran(1, ago=-9e6, sign="b")], "a after:00000002-run"),
     ],
 )
 def test_the_same_rows_are_read_once_and_others_after_a_pause(

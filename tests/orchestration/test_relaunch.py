@@ -140,6 +140,30 @@ def test_what_needs_a_person_is_not_tried_again_soon() -> None:
     assert isinstance(decide_on_launch(runs, now=NOW + 301), Launch)
 
 
+def test_a_failure_dated_far_ahead_keeps_nothing_waiting() -> None:
+    """A clock that was ahead and came back has dated a run: its pause would end in a year."""
+    ahead = NOW + 365 * 86_400
+    wrong = [make_run(1, Status.FAILURE, ended_at=ahead)]
+    assert isinstance(decide_on_launch(wrong, now=NOW), Launch)
+    # What it launches is dated well again, and its failures have their pauses.
+    runs = [make_run(2, Status.FAILURE, ended_at=NOW), *wrong]
+    assert isinstance(decide_on_launch(runs, now=NOW + 4), Skip)
+    assert isinstance(decide_on_launch(runs, now=NOW + 6), Launch)
+
+
+def test_a_failure_dated_a_little_ahead_by_another_host_has_its_pause() -> None:
+    runs = [make_run(n, Status.FAILURE, ended_at=NOW + 60) for n in (3, 2, 1)]
+    assert isinstance(decide_on_launch(runs, now=NOW), Skip)
+    assert isinstance(decide_on_launch(runs, now=NOW + 71), Launch)
+
+
+def test_a_run_that_never_signed_and_started_far_ahead_is_given_up() -> None:
+    run = make_run(1, Status.STARTED, started_at=NOW + 365 * 86_400)
+    assert isinstance(decide_on_active([run], doing="", now=NOW), Reap)
+    run = make_run(1, Status.STARTED, started_at=NOW + 60)
+    assert isinstance(decide_on_active([run], doing="", now=NOW), Skip)
+
+
 @pytest.fixture
 def instance() -> Iterator[dg.DagsterInstance]:
     """Lend an instance of its own."""

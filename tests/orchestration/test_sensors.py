@@ -38,8 +38,8 @@ class Deployment:
         self.instance = instance
         self.definitions = build_definitions(settings)
 
-    def tick(self, sensor: str) -> dg.SensorResult:
-        context = dg.build_sensor_context(instance=self.instance)
+    def tick(self, sensor: str, cursor: str | None = None) -> dg.SensorResult:
+        context = dg.build_sensor_context(instance=self.instance, cursor=cursor)
         result = self.definitions.resolve_sensor_def(sensor)(context)
         assert isinstance(result, dg.SensorResult)
         return result
@@ -101,6 +101,14 @@ def gone() -> str:
 
 def test_a_free_slot_gets_a_run(deployment: Deployment) -> None:
     assert deployment.request("keep_replicating").run_key == "first"
+
+
+def test_checks_that_a_clock_dated_far_ahead_are_evaluated_again(deployment: Deployment) -> None:
+    first = deployment.tick("keep_replicating")
+    assert first.asset_events
+    assert not deployment.tick("keep_replicating", first.cursor).asset_events
+    ahead = f"{float(first.cursor or 0) + 365 * 86_400:.0f}"
+    assert deployment.tick("keep_replicating", ahead).asset_events
 
 
 def test_a_slot_that_another_capture_holds_gets_none(

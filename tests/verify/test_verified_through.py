@@ -130,10 +130,15 @@ def test_a_verification_is_due_as_long_after_the_last_as_the_settings_say(
         assert (early.skip_message or "").startswith("due in 1")
         due = tick(instance, timedelta(minutes=31))
         assert [request.run_key for request in due.run_requests or ()] == ["first"]
-        began = find_last(settings)
+        began = find_last(settings, now=time.time())
         found = Verified(TABLES[0], 1, Lsn(16), "skipped", reason="halted")
         VerificationLedger(settings.lake.root).record([found])
-        last = find_last(settings)
+        last = find_last(settings, now=time.time())
+        early = tick(instance, timedelta(minutes=1))
+        assert (early.skip_message or "").startswith("due in 1")
+        # The clock was a year ahead when that was recorded, and when the log began.
+        due = tick(instance, timedelta(days=-365))
+        assert [request.run_key for request in due.run_requests or ()] == ["first"]
     assert began is not None
     assert last is not None
     assert last > began
