@@ -28,6 +28,7 @@ from orchestration.relaunch import (
     read_clock,
     read_runs,
 )
+from orchestration.signs_of_life import Listener
 
 JOB_NAME = "backfill_tables"
 # Shown in the list of runs.
@@ -39,6 +40,7 @@ _INTERVAL_S = 10
 def build_backfill_queued_tables(settings: Settings) -> dg.SensorDefinition:
     """The sensor that launches runs of asset `backfill` for the tables that wait for one."""
     reader = QueueReader(settings)  # Lives as long as the code server; nothing rests on it.
+    listener = Listener()
 
     @dg.sensor(
         name="backfill_queued_tables",
@@ -67,6 +69,7 @@ def build_backfill_queued_tables(settings: Settings) -> dg.SensorDefinition:
             JOB_NAME,
             clicked=lambda key: key == AssetKeys.of(settings).backfill,
             since=now - RECENT_S,
+            listener=listener,
         )
         runs = [run for run in seen if find_partitions_of(run)]
         for run in runs:

@@ -30,7 +30,7 @@ import orchestration
 from cdc_core.errors import Retry, WalgateError
 from cdc_core.settings import Settings
 from orchestration.asset_keys import AssetKeys
-from orchestration.draining import drain_runs, record_ended
+from orchestration.draining import drain_runs, record_ended, record_left
 from orchestration.keeper import Keeper, Program
 from orchestration.known_tables import add_partitions, find_tables
 from orchestration.log_lines import FORM_VARIABLE, LogForm
@@ -77,7 +77,8 @@ def run_dagster(
 ) -> Iterator[DagsterStack]:
     """Run Dagster until the block ends; ready at its start, nothing left at its end.
 
-    Holds `[state_folder]/up.lock` meanwhile and ends what an earlier holder left. `stop`, set while
+    Holds `[state_folder]/up.lock` meanwhile, ends what an earlier holder left and records its runs
+    as failed. `stop`, set while
     it starts, lets the block begin at once, ready or not; `hurry` cuts the drain short. The caller
     handles SIGINT, or the processes would inherit that it is ignored.
     Raises: StackInUse; WalgateError where a folder or the port is not to be had, or where the code
@@ -93,6 +94,8 @@ def run_dagster(
         instance = dg.DagsterInstance.from_config(str(settings.dagster.home))
         own = Own(name_pipeline(settings), location=settings.dagster.pipeline)
         try:
+            # Before anything is launched: whoever is active now was left by an earlier stack.
+            record_left(instance, own)
             programs = _plan_programs(settings, config, log, private, module)
             with _running(settings, programs, stop) as (keeper, page):
                 if not stop.is_set():

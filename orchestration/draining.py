@@ -8,7 +8,7 @@ import time
 
 import dagster as dg
 
-from orchestration.hosting import WORKER_TAG, is_worker_gone
+from orchestration.hosting import WORKER_TAG, is_of_this_host, is_worker_gone
 from orchestration.own_runs import CLICKED_JOB, Own
 from orchestration.relaunch import ACTIVE
 
@@ -36,6 +36,20 @@ def record_ended(instance: dg.DagsterInstance, own: Own) -> None:
     """Record as canceled every run of a pipeline that is in progress; no process of them lives."""
     for run in _list_active(instance, own):
         instance.report_run_canceled(run, message="The stack of its process was stopped.")
+
+
+def record_left(instance: dg.DagsterInstance, own: Own) -> None:
+    """Record as failed what a stack that was killed left in progress: nobody works on it.
+
+    The caller holds the stack, and has ended every process of it. What waits in the queue is left
+    there for the next stack. A process of this host that works beside the stack goes on.
+    """
+    for run in _list_active(instance, own):
+        worker = run.tags.get(WORKER_TAG)
+        lives = worker is not None and is_of_this_host(worker) and not is_worker_gone(worker)
+        if run.status is not dg.DagsterRunStatus.QUEUED and not lives:
+            _logger.info("run left over", extra={"fields": {"run": run.run_id}})
+            instance.report_run_failed(run, "The stack of its process was killed.")
 
 
 def _list_active(instance: dg.DagsterInstance, own: Own) -> list[dg.DagsterRun]:

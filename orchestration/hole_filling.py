@@ -34,6 +34,7 @@ from orchestration.relaunch import (
     read_clock,
     read_runs,
 )
+from orchestration.signs_of_life import Listener
 from spark_jobs.holes import Hole, sign
 
 JOB_NAME = "fill_holes"
@@ -92,6 +93,7 @@ def build_fill_holes_job(settings: Settings) -> dg.JobDefinition:
 def build_fill_holes_sensor(settings: Settings) -> dg.SensorDefinition:
     """The sensor that launches it when there is something to read again."""
     reader = HoleReader(settings)  # Lives as long as the code server; nothing rests on it.
+    listener = Listener()
 
     @dg.sensor(
         name=JOB_NAME,
@@ -110,7 +112,11 @@ def build_fill_holes_sensor(settings: Settings) -> dg.SensorDefinition:
         tries = [
             Try(run, _read_sign(context.instance, run))
             for run in read_runs(
-                context.instance, Own.of(settings, context), JOB_NAME, since=now - _RECENT_S
+                context.instance,
+                Own.of(settings, context),
+                JOB_NAME,
+                since=now - _RECENT_S,
+                listener=listener,
             )
         ]
         active = decide_on_active([one.run for one in tries], doing="fills holes", now=now)

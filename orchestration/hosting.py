@@ -13,6 +13,8 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from contextlib import suppress
+from datetime import UTC, datetime
 
 import dagster as dg
 
@@ -23,6 +25,8 @@ from orchestration.log_lines import logging_to_standard_error
 
 # Dagster shows no tag of this prefix: it would fill the list of runs.
 WORKER_TAG = ".dagster/walgate_worker"
+# Its last sign of life: what it says is for a person, that it changes is for signs_of_life.py.
+ALIVE_TAG = ".dagster/walgate_alive"
 RETRY_TAG = "walgate/retry"
 MAX_RUNTIME_TAG = "dagster/max_runtime"
 # Longer than a commit or a round takes, shorter than the instance waits for a cancelled run.
@@ -31,6 +35,8 @@ _POLL_S = 0.25
 # How often a run looks at its own record: a cancelled one whose code server was killed is never
 # interrupted, for only that server knew the process.
 _LOOK_S = 3.0
+# How often it writes a sign of life there; each is a write to the instance.
+_SIGN_S = 60.0
 
 _logger = logging.getLogger("walgate.run")
 
@@ -46,7 +52,7 @@ def host_loop(
     `most_s` is how long the loop means to run; a worker that outlives it by far is ended by the
     instance. Raises: Failure, of which nothing but our own text is told.
     """
-    tags = {WORKER_TAG: format_worker(os.getpid())}
+    tags = {WORKER_TAG: format_worker(os.getpid()), ALIVE_TAG: _format_now()}
     if most_s is not None:
         tags[MAX_RUNTIME_TAG] = str(round(most_s + 3 * DRAIN_S))
     context.instance.add_run_tags(context.run_id, tags)
@@ -75,13 +81,17 @@ def format_worker(process: int) -> str:
 
 def is_worker_gone(worker: str) -> bool:
     """Whether the process that signed a run has ended; one of another host is taken to live."""
-    host, process, *_ = worker.split(" ")
-    return host == socket.gethostname() and format_worker(int(process)) != worker
+    return is_of_this_host(worker) and format_worker(int(worker.split(" ")[1])) != worker
+
+
+def is_of_this_host(worker: str) -> bool:
+    """Whether the process that signed a run can be looked for here."""
+    return worker.split(" ", maxsplit=1)[0] == socket.gethostname()
 
 
 def _await(context: dg.OpExecutionContext, running: Future[None]) -> None:
     """Wait for the loop's end. Raises: DagsterExecutionInterruptedError if it is called off."""
-    looked_at = time.monotonic()
+    looked_at = signed_at = time.monotonic()
     # Not Thread.join: once interrupted, it takes the thread for ended (python/cpython#90882).
     while not wait([running], timeout=_POLL_S).done:
         if time.monotonic() - looked_at < _LOOK_S:
@@ -89,6 +99,19 @@ def _await(context: dg.OpExecutionContext, running: Future[None]) -> None:
         if _is_called_off(context):
             raise dg.DagsterExecutionInterruptedError
         looked_at = time.monotonic()
+        if looked_at - signed_at >= _SIGN_S:
+            _sign_again(context)
+            signed_at = looked_at
+
+
+def _sign_again(context: dg.OpExecutionContext) -> None:
+    """Leave a sign of life on the run's record; where that fails, the next one will do."""
+    with suppress(Exception):
+        context.instance.add_run_tags(context.run_id, {ALIVE_TAG: _format_now()})
+
+
+def _format_now() -> str:
+    return datetime.now(UTC).isoformat()
 
 
 def _is_called_off(context: dg.OpExecutionContext) -> bool:

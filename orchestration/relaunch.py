@@ -2,7 +2,8 @@
 
 A run's status proves nothing by itself: after `kill -9` of the worker and its server together it is
 STARTED for ever, and a terminated one may still be writing. So the process that signed the run is
-asked, and, for capture, the slot. Whatever is decided here, slot and locks admit one writer.
+asked, and, for capture, the slot. A process of another host cannot be asked: its run is given up
+after a long time without a sign of life. Whatever is decided here, slot and locks admit one writer.
 """
 
 from __future__ import annotations
@@ -16,8 +17,15 @@ from typing import Any
 import dagster as dg
 
 from cdc_core.errors import Retry
-from orchestration.hosting import RETRY_TAG, WORKER_TAG, is_worker_gone
+from orchestration.hosting import (
+    ALIVE_TAG,
+    RETRY_TAG,
+    WORKER_TAG,
+    is_of_this_host,
+    is_worker_gone,
+)
 from orchestration.own_runs import CLICKED_JOB, Own
+from orchestration.signs_of_life import Listener
 
 # SUSPENDED is written by nothing yet.
 ACTIVE = (
@@ -40,7 +48,10 @@ _LONGEST_PAUSE_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One run as its record tells it. Units: Unix seconds."""
+    """One run as its record tells it. Units: Unix seconds.
+
+    `is_silent` is a run that has shown no sign of life for long, as far as that is listened for.
+    """
 
     run_id: str
     status: dg.DagsterRunStatus
@@ -50,6 +61,7 @@ class Seen:
     ended_at: float | None
     partition: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
+    is_silent: bool = False
 
     @property
     def is_active(self) -> bool:
@@ -94,12 +106,14 @@ def read_runs(
     *,
     clicked: Callable[[dg.AssetKey], bool] | None = None,
     since: float | None = None,
+    listener: Listener | None = None,
 ) -> list[Seen]:
     """The newest runs of a job of this pipeline, newest first, every active one among them.
 
     Runs in which a person materializes assets that `clicked` chooses are among them too. With
     `since`, in Unix seconds, also all that were made after it. The instance may hold runs of other
-    pipelines and of other people's code: none of those is ever given.
+    pipelines and of other people's code: none of those is ever given. Each read is a look of the
+    `listener`, which therefore belongs to one job.
     """
     records = _read_records(instance, job, own.tags, since)
     records += [
@@ -108,6 +122,12 @@ def read_runs(
         if _is_clicked(record.dagster_run, clicked) and own.is_of_location(record.dagster_run)
     ]
     newest = sorted(records, key=lambda record: record.storage_id, reverse=True)
+    signs = {
+        record.dagster_run.run_id: sign
+        for record in newest
+        if (sign := record.dagster_run.tags.get(ALIVE_TAG)) and record.dagster_run.status in ACTIVE
+    }
+    silent = set() if listener is None else listener.find_silent(signs)
     seen: dict[str, Seen] = {}
     for record in newest:
         run = record.dagster_run
@@ -122,6 +142,7 @@ def read_runs(
                 record.end_time,
                 run.tags.get(PARTITION_TAG),
                 run.run_config,
+                run.run_id in silent,
             ),
         )
     return list(seen.values())
@@ -223,7 +244,7 @@ def read_clock() -> float:
 def is_abandoned(run: Seen, now: float) -> bool:
     """Whether nobody works on an active run any more."""
     if run.worker is not None:
-        return is_worker_gone(run.worker)
+        return is_worker_gone(run.worker) or (run.is_silent and not is_of_this_host(run.worker))
     if run.status is not dg.DagsterRunStatus.STARTED or run.started_at is None:
         return False
     return now - run.started_at > _UNSIGNED_S or is_dated_ahead(run.started_at, now=now)

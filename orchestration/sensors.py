@@ -27,6 +27,7 @@ from orchestration.relaunch import (
     read_clock,
     read_runs,
 )
+from orchestration.signs_of_life import Listener
 from spark_jobs.backlog import Backlog, read_backlog
 from spark_jobs.lake import Lake
 
@@ -37,6 +38,7 @@ _CHECK_S = 60.0
 def build_keep_replicating(settings: Settings) -> dg.SensorDefinition:
     """The sensor that keeps exactly one replicate run alive."""
     growth = Growth()  # Lives as long as the code server; only the time left rests on it.
+    listener = Listener()
 
     @dg.sensor(
         name="keep_replicating",
@@ -50,7 +52,7 @@ def build_keep_replicating(settings: Settings) -> dg.SensorDefinition:
     )
     def keep_replicating(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         look = look_at_source(settings, growth)
-        decision = _decide_to_replicate(settings, context, look)
+        decision = _decide_to_replicate(settings, context, look, listener)
         result = apply_decision(context, decision, lambda key: dg.RunRequest(run_key=key))
         # The cursor only spares events: it says when the checks were last evaluated.
         now = read_clock()
@@ -64,6 +66,7 @@ def build_keep_replicating(settings: Settings) -> dg.SensorDefinition:
 
 def build_merge_staged_changes(settings: Settings) -> dg.SensorDefinition:
     """The sensor that starts a merge run when changes of tables are staged above the cut."""
+    listener = Listener()
 
     @dg.sensor(
         name="merge_staged_changes",
@@ -80,7 +83,7 @@ def build_merge_staged_changes(settings: Settings) -> dg.SensorDefinition:
         run_config = {"ops": {tables.OP_NAME: {"config": config}}}
         return apply_decision(
             context,
-            _decide_to_merge(settings, context),
+            _decide_to_merge(settings, context, listener),
             lambda key: dg.RunRequest(run_key=key, run_config=run_config),
         )
 
@@ -88,10 +91,14 @@ def build_merge_staged_changes(settings: Settings) -> dg.SensorDefinition:
 
 
 def _decide_to_replicate(
-    settings: Settings, context: dg.SensorEvaluationContext, look: Look | SourceError
+    settings: Settings,
+    context: dg.SensorEvaluationContext,
+    look: Look | SourceError,
+    listener: Listener,
 ) -> Decision:
     now = read_clock()
-    runs = read_runs(context.instance, Own.of(settings, context), replicate.JOB_NAME)
+    own = Own.of(settings, context)
+    runs = read_runs(context.instance, own, replicate.JOB_NAME, listener=listener)
     if isinstance(look, SourceError):
         # Under way, a run finds its way back to the source by itself.
         return decide_on_active(runs, doing="waits for the source", now=now) or Skip(str(look))
@@ -113,13 +120,16 @@ def _decide_to_replicate(
     return decide_on_launch(runs, now=now)
 
 
-def _decide_to_merge(settings: Settings, context: dg.SensorEvaluationContext) -> Decision:
+def _decide_to_merge(
+    settings: Settings, context: dg.SensorEvaluationContext, listener: Listener
+) -> Decision:
     now = read_clock()
     runs = read_runs(
         context.instance,
         Own.of(settings, context),
         tables.JOB_NAME,
         clicked=AssetKeys.of(settings).is_merged,
+        listener=listener,
     )
     backlog = read_backlog(Lake.of(settings))
     active = decide_on_active(runs, doing=f"merges; {_describe_backlog(backlog)}", now=now)

@@ -32,6 +32,7 @@ from orchestration.relaunch import (
     read_runs,
     record_abandoned,
 )
+from orchestration.signs_of_life import Listener
 from orchestration.verify_answer import describe_range
 from spark_jobs.lake import Lake, open_table
 
@@ -120,6 +121,7 @@ def build_verification(
 
 def build_verify_schedule(settings: Settings) -> dg.ScheduleDefinition:
     """When the job runs: as long after the last verification as the settings say."""
+    listener = Listener()  # Lives as long as the code server.
     on, off = dg.DefaultScheduleStatus.RUNNING, dg.DefaultScheduleStatus.STOPPED
 
     @dg.schedule(
@@ -136,7 +138,7 @@ def build_verify_schedule(settings: Settings) -> dg.ScheduleDefinition:
         context: dg.ScheduleEvaluationContext,
     ) -> dg.RunRequest | dg.SkipReason:
         now = read_clock()
-        runs = read_runs(context.instance, Own.of(settings), JOB_NAME)
+        runs = read_runs(context.instance, Own.of(settings), JOB_NAME, listener=listener)
         active = decide_on_active(runs, doing="verifies", now=now)
         if isinstance(active, Reap):
             return dg.SkipReason(record_abandoned(context.instance, active))

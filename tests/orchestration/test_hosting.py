@@ -7,7 +7,16 @@ import dagster as dg
 import pytest
 
 from cdc_core.errors import Retry, StagingError
-from orchestration.hosting import MAX_RUNTIME_TAG, RETRY_TAG, WORKER_TAG, host_loop, is_worker_gone
+from orchestration import hosting
+from orchestration.hosting import (
+    ALIVE_TAG,
+    MAX_RUNTIME_TAG,
+    RETRY_TAG,
+    WORKER_TAG,
+    host_loop,
+    is_worker_gone,
+)
+from tests.deadline import wait_for
 
 DEADLINE_S = 60.0
 
@@ -89,6 +98,44 @@ def test_a_run_that_is_cancelled_in_its_record_alone_drains(instance: dg.Dagster
     assert drained.is_set()
     (run,) = instance.get_runs()
     assert run.status is dg.DagsterRunStatus.CANCELED
+
+
+@pytest.fixture
+def is_signing_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a run write a sign of life at each of its looks."""
+    monkeypatch.setattr(hosting, "_SIGN_S", 0.0)
+    monkeypatch.setattr(hosting, "_LOOK_S", 0.0)
+
+
+@pytest.mark.usefixtures("is_signing_often")
+def test_a_run_shows_signs_of_life_while_it_waits_for_its_loop(
+    instance: dg.DagsterInstance,
+) -> None:
+    def work(_: threading.Event) -> None:
+        first = read_tags(instance)[ALIVE_TAG]
+        wait_for(
+            lambda: read_tags(instance)[ALIVE_TAG] != first, DEADLINE_S, "another sign of life"
+        )
+
+    assert run_hosted(instance, work).success
+
+
+@pytest.mark.usefixtures("is_signing_often")
+def test_a_sign_of_life_that_cannot_be_written_ends_no_run(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = threading.Event()
+
+    def refuse(*_: object) -> None:
+        tried.set()
+        raise OSError
+
+    def work(_: threading.Event) -> None:
+        monkeypatch.setattr(instance, "add_run_tags", refuse)
+        assert tried.wait(DEADLINE_S), "no sign was written"
+        monkeypatch.undo()
+
+    assert run_hosted(instance, work).success
 
 
 def test_a_failure_tells_our_own_words_and_when_to_try_again(instance: dg.DagsterInstance) -> None:
