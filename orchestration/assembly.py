@@ -59,7 +59,7 @@ def build_definitions(settings: Settings) -> dg.Definitions:
             *verify,
         ],
         asset_checks=[build_staging_checks(settings), *verifying],
-        schedules=[verified_through.build_verify_schedule(settings)] if verifying else [],
+        schedules=[verified_through.build_verify_schedule(settings, known)] if verifying else [],
         sensors=[
             build_keep_replicating(settings),
             build_merge_staged_changes(settings),

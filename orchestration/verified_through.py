@@ -119,8 +119,8 @@ def build_verification(
     return verify_tables
 
 
-def build_verify_schedule(settings: Settings) -> dg.ScheduleDefinition:
-    """When the job runs: as long after the last verification as the settings say."""
+def build_verify_schedule(settings: Settings, tables: Sequence[TableName]) -> dg.ScheduleDefinition:
+    """When the job runs: as long after each table's last verification as the settings say."""
     listener = Listener()  # Lives as long as the code server.
     on, off = dg.DefaultScheduleStatus.RUNNING, dg.DefaultScheduleStatus.STOPPED
 
@@ -130,8 +130,8 @@ def build_verify_schedule(settings: Settings) -> dg.ScheduleDefinition:
         job_name=JOB_NAME,
         default_status=on if settings.dagster.autostart else off,
         description=(
-            "Looks every minute whether the last verification is older than [verify] every; one"
-            " that takes longer is waited for."
+            "Looks every minute whether a table's last verification is older than [verify] every,"
+            " and then verifies all tables; one that takes longer is waited for."
         ),
     )
     def verify_in_rotation(
@@ -144,7 +144,7 @@ def build_verify_schedule(settings: Settings) -> dg.ScheduleDefinition:
             return dg.SkipReason(record_abandoned(context.instance, active))
         if active is not None:
             return dg.SkipReason(active.reason)
-        last = find_last(settings, now=now)
+        last = find_last(settings, tables, now=now)
         if last is None:
             return dg.SkipReason("nothing was staged yet")
         left = find_time_left(last.timestamp(), settings.verify.every, now=now)
@@ -158,20 +158,21 @@ def build_verify_schedule(settings: Settings) -> dg.ScheduleDefinition:
     return verify_in_rotation
 
 
-def find_last(settings: Settings, *, now: float) -> datetime | None:
-    """When the last verification was, else when the log began; None before that.
+def find_last(settings: Settings, tables: Sequence[TableName], *, now: float) -> datetime | None:
+    """When the table was verified whose last verification is the oldest; None without a log.
 
-    What a clock that was wrong has dated far ahead does not count.
+    A table that was never verified counts from when the log began, and so does one whose last
+    verification a wrong clock has dated far ahead.
     """
-    standings = VerificationLedger(settings.lake.root).read_standings()
-    moments = [standing.at for standing in standings.values()]
-    if past := [at for at in moments if not is_dated_ahead(at.timestamp(), now=now)]:
-        return max(past)
     epochs = open_table(Lake.of(settings).root / "staging" / "epochs")
     if epochs is None:
         return None
     started = epochs.to_pyarrow_table(columns=["started_at"]).column(0).to_pylist()
-    return min(started, default=datetime.now(UTC))
+    began = min(started, default=datetime.now(UTC))
+    standings = VerificationLedger(settings.lake.root).read_standings()
+    moments = [standings[str(t)].at if str(t) in standings else began for t in tables]
+    past = [began if is_dated_ahead(at.timestamp(), now=now) else at for at in moments]
+    return min(past, default=began)
 
 
 def describe_found(found: Verified, standing: Standing | None) -> dict[str, Any]:

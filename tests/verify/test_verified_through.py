@@ -114,7 +114,7 @@ def test_a_verification_is_due_as_long_after_the_last_as_the_settings_say(
     with (pipeline.folder / "walgate.toml").open("a") as opened:
         opened.write('[verify]\nevery = "30min"\n')
     settings = load_settings(pipeline.folder / "walgate.toml", {})
-    schedule = build_verify_schedule(settings)
+    schedule = build_verify_schedule(settings, TABLES)
 
     def tick(instance: dg.DagsterInstance, after: timedelta) -> dg.ScheduleExecutionData:
         now = time.time() + after.total_seconds()
@@ -130,10 +130,14 @@ def test_a_verification_is_due_as_long_after_the_last_as_the_settings_say(
         assert (early.skip_message or "").startswith("due in 1")
         due = tick(instance, timedelta(minutes=31))
         assert [request.run_key for request in due.run_requests or ()] == ["first"]
-        began = find_last(settings, now=time.time())
-        found = Verified(TABLES[0], 1, Lsn(16), "skipped", reason="halted")
-        VerificationLedger(settings.lake.root).record([found])
-        last = find_last(settings, now=time.time())
+        began = find_last(settings, TABLES, now=time.time())
+        ledger = VerificationLedger(settings.lake.root)
+        found = [Verified(one, 1, Lsn(16), "skipped", reason="halted") for one in TABLES]
+        ledger.record(found[:1])
+        # A person verified one table: that puts off the verification of no other.
+        assert find_last(settings, TABLES, now=time.time()) == began
+        ledger.record(found[1:])
+        last = find_last(settings, TABLES, now=time.time())
         early = tick(instance, timedelta(minutes=1))
         assert (early.skip_message or "").startswith("due in 1")
         # The clock was a year ahead when that was recorded, and when the log began.
