@@ -1,8 +1,8 @@
 """Types that the settings may give a column of the lake instead of its own, and which of them hold.
 
 A type holds a PostgreSQL type if each of its texts is given back by the value, or stays whole in
-`_raw` where it does not fit; one that would hold none of the texts is refused too. Pure values; how
-a text is read stands in `spark_jobs/types.py`.
+`_raw` if it does not fit. A type that would hold none of the texts is refused, too. Pure values;
+`spark_jobs/types.py` has how a text is read.
 """
 
 from __future__ import annotations

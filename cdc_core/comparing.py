@@ -124,7 +124,7 @@ class Difference:
 
     @property
     def rows(self) -> int:
-        """Of the side that has more."""
+        """The rows of the side that has more."""
         return max(self.source.rows, self.lake.rows)
 
     @property

@@ -1,7 +1,7 @@
-"""What a PostgreSQL connection string says, read by libpq's own parser without connecting.
+"""Reads a PostgreSQL connection string with libpq's own parser, without a connection.
 
-Names every mistake that can be seen before a server is asked. Repeats no part of the string but a
-misspelt option: any other part may be a password, so libpq's own messages are not shown either.
+It reports every mistake that shows without a server. It repeats only a misspelt option: any other
+part of the string may be a password. For the same reason it hides libpq's own messages.
 
 Source: PostgreSQL, libpq, "Connection Strings" and "Parameter Key Words".
 """
@@ -17,7 +17,7 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
-# What libpq says of an option that it does not know, in either form of the string.
+# libpq's message about an unknown option, in either form of the string.
 _UNKNOWN = re.compile(r'invalid (?:connection option|URI query parameter:) "([^"]*)"')
 _EXPECTED = "expected key=value pairs or postgresql://…"
 _INTEGER = re.compile(r"\s*[+-]?[0-9]{1,9}\s*\Z")
@@ -41,7 +41,7 @@ _CHOICES = {
     "sslnegotiation": ("postgres", "direct"),
 }
 _MOST_PROBLEMS = 10
-# Takes the place of an unknown option, so that what follows it is read too.
+# Replaces an unknown option, so that the parser reads the rest of the string, too.
 _STAND_IN = "fallback_application_name"
 
 # libpq's environment variables for what is judged here.
@@ -107,7 +107,7 @@ def _is_local(host: str) -> bool:
 
 
 def _require_text(text: str) -> str:
-    """What libpq takes: UTF-8, whole. Raises: ValueError."""
+    """Check that libpq can take a text: it is UTF-8 without a NUL. Raises: ValueError."""
     text.encode("utf-8")
     if "\0" in text:
         raise ValueError("NUL")
@@ -115,16 +115,16 @@ def _require_text(text: str) -> str:
 
 
 def _explain_unknown(name: str) -> str:
-    """Say that libpq does not know an option; it is repeated where it is plainly a misspelt one."""
+    """Say that libpq does not know an option; repeat its name only if it resembles a known one."""
     known = [option.keyword.decode() for option in pq.Conninfo.get_defaults()]
     near = difflib.get_close_matches(name, known, n=1)
     if near:
         return f"unknown option {name}, did you mean {near[0]}?"
-    return "an option in it is not one of libpq's"
+    return "it has an option that libpq does not know"
 
 
 def _find_value_problems(parameters: Mapping[str, str]) -> list[str]:
-    """What libpq would refuse when it connects, before it asks any server."""
+    """Find the values that libpq would refuse before it asks a server."""
     problems = []
     ports = parameters.get("port", "").split(",")
     if not all(not port.strip() or _is_port(port) for port in ports):

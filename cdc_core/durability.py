@@ -1,11 +1,11 @@
-"""Files forced to the disk, and what the disk refused once written anew.
+"""Forces files to the disk, and writes files that the disk refused to new files.
 
-Linux reports a failed write to one fsync. The next fsync of that file succeeds, though the disk
-never got the bytes. So a file that was refused once is durable only when its bytes are in another
-file, whose own fsync succeeded and which took its name. A process cannot know what an earlier one
-was told: it writes anew what that one committed last.
+Linux reports a failed write to one fsync only. The next fsync of that file succeeds, although the
+disk never got the bytes. So after a refusal only a copy is durable: a new file with the same bytes,
+whose own fsync succeeded and which then took the old file's name. A process cannot know which fsync
+failed in an earlier process, so it rewrites the newest commit of the earlier one.
 
-Neither Delta's commits on a local disk nor those of delta-rs reach the disk by themselves.
+Neither Spark's Delta nor delta-rs calls fsync after a commit on a local disk.
 
 Source: fsync(2); the Delta protocol, sections Delta Log Entries, Add File, and Deletion Vector
 Descriptor Schema.
@@ -31,9 +31,9 @@ _LONGEST_COPY_S = 3600.0
 
 
 def make_durable(table: Path, *, above: int, through: int) -> None:
-    """Force to the disk what the commits of a Delta table between two versions have brought.
+    """Force the files of a Delta table's commits between two versions to the disk.
 
-    What the disk refuses once is written anew. Raises: OSError where it refuses that, too.
+    If the disk refuses a file, write all to new files. Raises: OSError if it refuses those, too.
     """
     try:
         _handle_commits(table, range(above + 1, through + 1), sync_file)
@@ -42,7 +42,7 @@ def make_durable(table: Path, *, above: int, through: int) -> None:
 
 
 def rewrite_commits(table: Path, *, above: int, through: int) -> None:
-    """Write to new files, durably, what the commits between two versions have brought.
+    """Write the files of the commits between two versions to new files, durably.
 
     Raises: OSError.
     """
@@ -57,16 +57,16 @@ def locate_commit(table: Path, version: int) -> Path:
 
 
 def list_commit(table: Path, version: int) -> list[Path]:
-    """The files of a commit in the table's own log: it, and the checkpoint that came with it."""
+    """The files of a commit in the table's log: the commit, and its checkpoint if it has one."""
     log = table / "_delta_log"
     commit, checkpoint = locate_commit(table, version), log / f"{version:020}.checkpoint.parquet"
     return [commit, checkpoint, log / "_last_checkpoint"] if checkpoint.exists() else [commit]
 
 
 def rewrite_file(file: Path) -> None:
-    """Write a file's bytes to a new one, durably, which takes its name.
+    """Write a file's bytes durably to a new file, which then takes the old file's name.
 
-    The name is durable once the folder is, too. Raises: OSError, with nothing left behind.
+    The name is durable after an fsync of the folder. Raises: OSError; then no copy is left.
     """
     copied = file.with_name(f".{file.name}.{uuid.uuid4()}.new")
     try:
@@ -103,14 +103,14 @@ def _handle_commits(table: Path, versions: range, handle: Callable[[Path], None]
     log = table / "_delta_log"
     for file in sorted({*_list_files(table, log, versions)}):
         if not file.exists():
-            continue  # A VACUUM took it; where it should not have, a reader says so.
+            continue  # A VACUUM removed it; if a reader still needs it, the reader fails.
         handle(file)
-        # Spark reads no file whose sums were torn off.
+        # Spark refuses a file whose checksum file is torn.
         sums = file.with_name(f".{file.name}.crc")
         if sums.exists():
             handle(sums)
-    # No second try of a folder is believed wrongly: where the journal of a file system fails, the
-    # file system takes no more writes at all.
+    # A second fsync of a folder can be trusted: if the journal of a file system fails, the file
+    # system takes no more writes at all.
     for folder in (table, log):
         sync_file(folder)
     if versions and versions[0] == 0:
@@ -136,7 +136,7 @@ def _list_files(table: Path, log: Path, versions: range) -> Iterator[Path]:
 
 
 def _list_deletions(table: Path, vector: dict[str, Any] | None) -> Iterator[Path]:
-    """The file of a deletion vector, whose name ends in a UUID in Z85; one in the log has none."""
+    """The file of a deletion vector, named by a UUID in Z85; a vector in the log has no file."""
     if vector is not None and vector["storageType"] == "u":
         place = vector["pathOrInlineDv"]
         folder, name = place[:-_UUID_CHARACTERS], place[-_UUID_CHARACTERS:]

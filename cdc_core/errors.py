@@ -83,11 +83,11 @@ class WrongServer(SourceError):
 
 
 class StreamRefused(SourceError):
-    """The server ended the stream, and ends it again until something else is changed."""
+    """The server ended the stream, and will end it again until a person changes something."""
 
 
 class SubscriptionChanged(SourceError):
-    """The server sends other changes again than were staged, since other ones are asked for."""
+    """The server sends other changes again than were staged, because the settings changed."""
 
 
 class ProtocolError(WalgateError):

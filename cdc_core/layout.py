@@ -43,7 +43,7 @@ RELATIONS_SCHEMA = pa.schema(
     [
         pa.field("relation_version", pa.int64(), nullable=False),
         pa.field("epoch", pa.int32(), nullable=False),
-        # Where it was announced, in this order within one transaction.
+        # The commit LSN of its announcement, and the order within one transaction.
         pa.field("first_lsn", pa.int64(), nullable=False),
         pa.field("ordinal", pa.int64(), nullable=False),
         pa.field("oid", pa.int64(), nullable=False),

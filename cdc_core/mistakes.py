@@ -31,7 +31,7 @@ _EXAMPLES: dict[Key, str] = {
     ("capture", "batch_bytes"): '"64MB"',
     ("capture", "spool_bytes"): '"128MB"',
 }
-# Planned settings. Accepted today, they would promise a removal that nothing carries out.
+# Planned settings. They are refused, because this version removes nothing from the lake.
 _WITHOUT_EFFECT: set[Key] = {("lake", "retention"), ("lake", "grace")}
 _PASSWORD_FIX = (
     "set WALGATE_SOURCE__PASSWORD, "  # noqa: S105 - it tells where a password goes.

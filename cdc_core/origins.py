@@ -1,4 +1,4 @@
-"""Where in a configuration each key stands, so that a mistake is told with its line."""
+"""The line of each key in a configuration, so that a mistake is reported with its line."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from cdc_core.table_patterns import TablePattern
 _NAME_BYTES = 63
 # What delta-rs takes for part of a URL: these are no characters of one, or stand for another.
 _NOT_OPENABLE = re.compile(r"[\[\]|^\\\x00-\x1f\x7f]|%[0-9A-Fa-f]{2}")
-# A password with a slash that is not percent-encoded ends up in the path, too.
+# If a password has a slash that is not percent-encoded, its rest becomes part of the path.
 _DATABASE_PATH = re.compile(r"(/[0-9]{0,4})?\Z")
 
 
@@ -111,7 +111,7 @@ def _check_redis_url(value: str) -> str:
         parts = urlsplit(value)
         port = parts.port
     except ValueError:
-        # Not chained: what is taken for a port may be the password.
+        # Not chained: the text that was parsed as a port may be the password.
         port, parts = 0, None
     if parts is None or port == 0:
         raise ValueError(

@@ -42,7 +42,7 @@ from cdc_core.setting_values import (
 
 CONFIG_NAME = "walgate.toml"
 _PREFIX = "WALGATE_"
-# The name of a pipeline that shares its Dagster with no other.
+# The default name of a pipeline. Each further pipeline in a Dagster needs another one.
 DEFAULT_PIPELINE = "walgate"
 # Two runs that follow one another leave a gap of seconds; a slow start is no outage either.
 _STAGING_FRESHNESS_S = 300.0
@@ -134,9 +134,9 @@ class VerifySettings(_Section):
 
 
 class DagsterSettings(_Section):
-    """`[dagster]`: where its history is kept, the page's port, what runs by itself.
+    """`[dagster]`: the folder of its history, the page's port, and whether sensors start.
 
-    `pipeline` is the name by which runs, pools and assets are known in a Dagster that holds more.
+    `pipeline` names the pipeline's runs, pools and assets in a Dagster that has other code, too.
     """
 
     pipeline: str = Field(default=DEFAULT_PIPELINE, pattern=r"^[a-z][a-z0-9_]{0,29}$")
@@ -150,9 +150,9 @@ class DagsterSettings(_Section):
 
 
 class TableSettings(_Section):
-    """`[tables."schema.name"]`: what of a table is kept from the lake, and how it is stored there.
+    """`[tables."schema.name"]`: the columns to exclude or hash, and how the lake stores the table.
 
-    A type is its Delta type's name, spelt canonically.
+    A type is the canonical name of a Delta type.
     """
 
     exclude: Names = ()

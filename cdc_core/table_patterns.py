@@ -1,6 +1,6 @@
 """Patterns that name tables: `public.orders`, `public.*`, `*.audit_*`, `"odd.schema"."a*b"`.
 
-Outside double quotes `*` stands for any run of characters; inside them every character for itself.
+Outside double quotes `*` matches any run of characters; inside them each character is literal.
 Names are as the catalog spells them: nothing is folded to lower case.
 """
 

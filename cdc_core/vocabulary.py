@@ -129,14 +129,14 @@ class TableName:
 class Column:
     """A column as the wire announced it, completed from the catalog.
 
-    What the catalog no longer shows is None: `attnum` of a column renamed or dropped since.
+    `attnum` is None if the column was renamed or dropped since: the catalog no longer shows it.
     `key_ordinal` is the column's place in the primary key, from 1; None outside it.
     `missing_value` is the text that rows older than the column have (ADD COLUMN … DEFAULT);
     `has_default` with no missing value means that older rows cannot be known from the stream.
     `base_oid` and `base_modifier` are the type below a domain; None where the type is no domain.
-    `catalog_xid` wrote the column's row of the catalog last; None where that is not known. It makes
-    no other version.
-    `hashed_by` marks the key that the column's values are hashed with; None where they are as sent.
+    `catalog_xid` is the transaction that wrote the column's catalog row last; None if it is not
+    known. It does not change the relation version.
+    `hashed_by` is the mark of the key that hashes the values; None if the values are as sent.
     """
 
     name: str
@@ -224,7 +224,7 @@ class Relation:
 
     @classmethod
     def from_description(cls, described: Mapping[str, Any]) -> Relation:
-        """The relation that was described so; what else stands beside it is passed over."""
+        """The relation of a description; other keys of the description are ignored."""
         return cls(
             oid=described["oid"],
             table=TableName(described["schema"], described["name"]),

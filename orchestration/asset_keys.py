@@ -17,7 +17,7 @@ _ODD = re.compile(r"[^A-Za-z0-9_]")
 
 @dataclass(frozen=True, slots=True)
 class AssetKeys:
-    """The keys of one pipeline; they begin with its name if it was given one."""
+    """The asset keys of one pipeline. They begin with its name if the settings name it."""
 
     prefix: tuple[str, ...] = ()
 
@@ -64,7 +64,7 @@ def list_parts(table: TableName) -> tuple[str, str]:
 
 
 def _spell(name: str) -> str:
-    """A name as Dagster takes it; one with other characters keeps apart by its hash."""
+    """A name as Dagster allows it. A name with other characters gets a hash, so it stays unique."""
     if _PLAIN.fullmatch(name):
         return name
     return f"{_ODD.sub('_', name)}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"

@@ -26,7 +26,7 @@ from cdc_core.staging.relations import RelationStore
 from cdc_core.vocabulary import Relation, TableName
 from orchestration.own_capture import capturing
 
-# Most of a small table's time goes by in waiting for capture, so that others are read meanwhile.
+# A small table mostly waits for capture, so other tables are read at the same time.
 _TABLES_AT_ONCE = 4
 
 _logger = logging.getLogger("walgate.backfill")
@@ -134,8 +134,8 @@ def reread_keys(
 ) -> bool:
     """Bring into the log what some keys of a table have now: their rows, or that they have none.
 
-    A key is the texts of its columns, in key order. Give whether it was done before it was told to
-    stop. Raises: WalgateError.
+    A key is the texts of its columns, in key order. Give whether it was done before it was asked
+    to stop. Raises: WalgateError.
     """
     with capturing(settings, stop):
         wanted = make_wanted(settings, table, chunk_rows=settings.backfill.chunk_rows)

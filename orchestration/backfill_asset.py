@@ -42,7 +42,7 @@ def build_backfill_asset(settings: Settings) -> dg.AssetsDefinition:
         config_schema=_describe_fields(settings),
     )
     def backfill(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
-        # Of several partitions each is told of by itself, and only those that were read whole.
+        # Each partition gets its own event, and only if it was read whole.
         yield from ()
         config = context.op_execution_context.op_config
         chosen = find_partitions(settings, _list_partitions(context, config["tables"]))

@@ -19,7 +19,7 @@ Event = dg.AssetMaterialization | dg.AssetObservation
 
 
 class BackfillReports:
-    """What was told of each table of one run, and when."""
+    """What was reported of each table of one run, and when."""
 
     def __init__(
         self,

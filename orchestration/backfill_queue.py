@@ -71,7 +71,7 @@ class QueueReader:
             self._ask(announced)
         if not self._find_needs():
             return []
-        # In this order: what is done meanwhile was in hand before, or is not needed after.
+        # Read the unfinished ones first: one that ends between the reads is then not in `needs`.
         unfinished = _find_unfinished(self._settings)
         needs = self._find_needs()
         if not needs.keys() <= self._sizes.keys():

@@ -1,6 +1,6 @@
 """The sensor that has queued tables read whole: smallest first, a few runs at a time.
 
-A decision only: which tables wait is read anew at each tick (backfill_queue.py), and whether a run
+A decision only: each tick reads again which tables wait (backfill_queue.py), and whether a run
 lives is asked as for every other run (relaunch.py). So a killed run is followed, and the next one
 goes on with what the log does not have yet.
 """

@@ -1,8 +1,8 @@
-"""Capture, and the whole reads that a change of its settings makes necessary.
+"""Runs capture, and queues whole reads after a change of publications or origin.
 
 A user may set other publications or another origin, and later set them back. The server never sends
-the changes that the settings left out. So capture queues a whole read of each table that it was not
-sent before. It does so before its first commit under the new settings.
+the changes that the settings left out. So capture queues a whole read of each table whose changes
+may be missing. It does so before its first commit under the new settings.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def capture(
 
 
 def queue_unsent(settings: Settings, change: SubscriptionChange, epoch: int, staged: Lsn) -> None:
-    """Ask for a whole backfill of each table of which changes up to `staged` were not sent.
+    """Queue a whole backfill of each table whose changes up to `staged` may be missing.
 
     Raises: SourceError, StagingError.
     """
@@ -46,15 +46,16 @@ def queue_unsent(settings: Settings, change: SubscriptionChange, epoch: int, sta
         try:
             queue_tables(Lake.of(settings), tables, reason=reason, since=Bound(epoch, staged))
         except MergeError as error:
-            # As with the log: what the disk refuses now, it may take later.
+            # The same as for the log: the disk may take later what it refuses now.
             raise StagingError(error.message, fix=error.fix, retry=Retry.LATER) from error
 
 
 def _list_unsent(settings: Settings, change: SubscriptionChange) -> list[TableName]:
-    """The tables of which changes may be missing, or changes of some origins.
+    """The tables whose changes, or whose changes of some origins, may be missing.
 
-    These are all tables of a publication that was not named before. The catalog shows what a
-    publication holds now. It does not show what it held when the changes were sent.
+    If the origin became `any`, these are all tables. If not, these are the tables of publications
+    that the settings did not name before. The catalog shows what a publication holds now. It does
+    not show what the publication held when the changes were sent.
     """
     before, now = change.before, change.now
     added = tuple(name for name in now.publication if name not in before.publication)

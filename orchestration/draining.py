@@ -21,8 +21,8 @@ def drain_runs(
 ) -> None:
     """Ask every run of a pipeline that is in progress to stop, and wait for its end.
 
-    The wait ends at `hurry` or after so many seconds. Runs of others in the instance go on.
-    The code server that launched them still runs, no daemon does.
+    The wait ends at `hurry` or after `most_s` seconds. Runs of others in the instance go on.
+    The caller must have stopped the daemon; the code server that launched the runs must still run.
     """
     for run in _list_active(instance, own):
         _logger.info("run draining", extra={"fields": {"run": run.run_id, "job": run.job_name}})
@@ -33,7 +33,7 @@ def drain_runs(
 
 
 def record_ended(instance: dg.DagsterInstance, own: Own) -> None:
-    """Record as canceled every run of a pipeline that is in progress; no process of them lives."""
+    """Record every unfinished run of a pipeline as canceled; their processes are gone."""
     for run in _list_active(instance, own):
         instance.report_run_canceled(run, message="The stack of its process was stopped.")
 
@@ -53,7 +53,7 @@ def record_left(instance: dg.DagsterInstance, own: Own) -> None:
 
 
 def _list_active(instance: dg.DagsterInstance, own: Own) -> list[dg.DagsterRun]:
-    """The runs of its jobs, and those in which a person materializes its assets."""
+    """The unfinished runs of the pipeline's jobs, and of assets that a person materializes."""
     active = list(ACTIVE)
     clicked = instance.get_runs(dg.RunsFilter(job_name=CLICKED_JOB, statuses=active))
     return [

@@ -1,4 +1,4 @@
-"""How old a change is when it can be read: told from the lake alone, without a JVM.
+"""How old a change is when it can be read, from the lake alone and without a JVM.
 
 `live` reads what is staged, so a transaction is there once the Delta commit that holds it is; a
 table has it once a cut reaches its end LSN, and with it every other table. Both delays begin at the

@@ -1,8 +1,8 @@
 """Job `fill_holes` and its sensor: rows with holes are read again by themselves, key by key.
 
-A run is asked for once for the very rows that have holes, each known by the change that left it:
-what a run has read again is not asked for a second time before a merge has brought it, and a row
-that keeps its hole, for it changed once more meanwhile, is another row by then.
+The sensor asks for a run once for the same rows with holes. The position of the change that left
+the hole identifies a row. So it does not ask again for rows that a run has read and no merge has
+brought yet. A row that changed again has a new position, so it is read again.
 """
 
 import threading

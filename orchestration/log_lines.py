@@ -20,7 +20,7 @@ from typing import Literal
 from orchestration.failures import trace_failure
 
 LogForm = Literal["logfmt", "json"]
-# By it the processes that `walgate up` starts learn the form.
+# `walgate up` sets it, so that the processes which it starts use the same form.
 FORM_VARIABLE = "WALGATE_LOG"
 
 _OURS = ("cdc_core", "spark_jobs", "orchestration", "walgate")
@@ -37,7 +37,7 @@ class LogLines(logging.Formatter):
         self._is_debug = is_debug
 
     def format(self, record: logging.LogRecord) -> str:
-        """Give the line, and the traceback where it is wanted; JSON stays one line."""
+        """Give the line, with a traceback if the format has one; JSON stays one line."""
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         time = time.replace("+00:00", "Z")
         level = record.levelname.lower()
@@ -63,10 +63,10 @@ class LogLines(logging.Formatter):
 
 @contextmanager
 def logging_to_standard_error() -> Iterator[None]:
-    """Send our own log lines to standard error, beside whatever logging the host has set up.
+    """Send our log lines to standard error, in addition to the logging that the host has set up.
 
-    Dagster keeps it and shows it on the page of the run, where a traceback is wanted. The form is
-    that of `$WALGATE_LOG`, which `walgate up` sets from its own option.
+    Dagster keeps standard error and shows it on the page of the run. There lines have
+    tracebacks. The form is that of `$WALGATE_LOG`, which `walgate up` sets from its own option.
     """
     ours = logging.getLogger("walgate")
     handler = logging.StreamHandler(sys.stderr)

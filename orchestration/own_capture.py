@@ -26,10 +26,10 @@ _logger = logging.getLogger("walgate.capture")
 
 @contextmanager
 def capturing(settings: Settings, stop: threading.Event) -> Iterator[None]:
-    """Have capture run while a block does: whoever holds the slot, or one of our own.
+    """Make sure that a capture runs while a block does: the one that holds the slot, or our own.
 
-    Raises: WalgateError, which ended our own, if nobody else's was there or no waiting cures it;
-    `stop` is set then.
+    If an error ends our own capture, and there was no other one or no wait can cure it, `stop` is
+    set, and the error is raised at the end of the block. Raises: WalgateError.
     """
     finished = threading.Event()
     failures: list[WalgateError] = []
@@ -49,12 +49,12 @@ def capturing(settings: Settings, stop: threading.Event) -> Iterator[None]:
             except SlotInUse:
                 is_alone = False  # Another came first, and serves as well.
             except WalgateError as error:
-                # No capture of anyone goes on from a lost slot, for example.
+                # Such as a lost slot, from which no capture can go on.
                 if is_alone or error.retry is Retry.AFTER_FIX:
                     failures.append(error)
                     stop.set()
                     return
-                # The other may come back.
+                # The capture that held the slot before may come back.
                 may_be_ending = False
                 fields = {"reason": error.message}
                 _logger.warning("no capture runs", extra={"fields": fields})

@@ -1,4 +1,4 @@
-"""Which runs of a Dagster are a pipeline's: others in the same instance are never touched."""
+"""Finds the runs of one pipeline in a Dagster. Walgate never touches other runs in it."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from cdc_core.settings import Settings
 
 PIPELINE_TAG = "walgate/pipeline"
 SLOT_TAG = "walgate/slot"
-# Under this name Dagster runs assets that a person materializes, of every code location.
+# Dagster's name for runs of assets that a person materializes, in every code location.
 CLICKED_JOB = "__ASSET_JOB"
-# No second relauncher beside the sensors.
+# Only the sensors launch a run again, not Dagster itself.
 _NO_RETRIES = {"dagster/max_retries": "0"}
 
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """Tells the runs of one pipeline from all others.
+    """Distinguishes the runs of one pipeline from all others.
 
-    Its jobs carry its tags. A run by which a person materializes assets carries none, and is known
-    by its assets and by its code location; `location` is None if that is not known.
+    Runs of its jobs have its tags. A run in which a person materializes assets has no tags: its
+    assets and its code location identify it. `location` is None if it is not known.
     """
 
     tags: Mapping[str, str]
@@ -35,7 +35,7 @@ class Own:
         return cls(name_pipeline(settings), None if origin is None else origin.location_name)
 
     def is_of_location(self, run: dg.DagsterRun) -> bool:
-        """Whether a run was launched from this code location, as far as both are known."""
+        """Whether a run is of this code location; True if either location is not known."""
         origin = run.remote_job_origin
         if origin is None or self.location is None:
             return True
@@ -43,7 +43,7 @@ class Own:
 
 
 def name_pipeline(settings: Settings) -> dict[str, str]:
-    """The tags by which runs of a pipeline's jobs are known."""
+    """The tags that identify the runs of a pipeline's jobs."""
     return {PIPELINE_TAG: settings.dagster.pipeline, SLOT_TAG: settings.source.slot}
 
 

@@ -13,7 +13,7 @@ from cdc_core import errors
 
 HOST = "127.0.0.1"
 _TIMEOUT_S = 10.0
-# The whole of our code is imported anew, on a machine that may be busy.
+# A new process imports all our code, on a machine that may be busy.
 _RELOAD_TIMEOUT_S = 300.0
 # The code server is starting, or is being started again.
 _UNREACHABLE = "DagsterUserCodeUnreachableError"

@@ -56,7 +56,7 @@ def hold_stack(stack: Path) -> Iterator[None]:
             raise _describe_holder(stack) from None
         os.ftruncate(lock.fileno(), 0)
         os.pwrite(lock.fileno(), str(os.getpid()).encode("ascii"), 0)
-        # Whoever started them would hold the lock.
+        # The process that started them would hold the lock.
         if ended := end_processes(stack, grace_s=_LEFTOVERS_GRACE_S):
             _logger.warning("leftovers ended", extra={"fields": {"processes": ended}})
         yield
@@ -114,7 +114,7 @@ def end_processes(stack: Path, *, grace_s: float) -> int:
         ended.add(process.pid)
         _signal(process, is_last=False)
     psutil.wait_procs(found, timeout=grace_s)
-    # One that is killed may have started another meanwhile.
+    # A killed one may have started another one before.
     for _ in range(_KILL_ROUNDS):
         found = find_processes(stack)
         for process in found:
@@ -143,7 +143,7 @@ def _describe_holder(stack: Path) -> StackInUse:
 def _is_marked(process: psutil.Process, root: Path) -> bool:
     try:
         mark = process.environ().get(STACK_VARIABLE)
-    # Of another user, ended meanwhile, or a kernel's.
+    # It is another user's, it has ended, or it is a kernel thread.
     except (psutil.Error, OSError):
         return False
     return mark is not None and Path(mark).is_relative_to(root)

@@ -1,4 +1,4 @@
-"""Recovery: what stands between the log and the source, what will be done about it, doing it.
+"""Recovery: finds what separates log and source, says what it will do, and does it.
 
 No table is dropped and no reader stopped. What is in the lake keeps its positions, of an older
 epoch; whatever is staged in the new one outranks it, and a whole backfill of each table brings what
@@ -31,9 +31,9 @@ _REASON = "the log was begun anew: what changed in the source before that may be
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What was found, and what is to be done; `breaks` is empty where nothing is.
+    """What was found, and what is to be done; `breaks` is empty if there is nothing to do.
 
-    `costly` tells of WAL that the first reading of tables may write; None where the slot bears it.
+    `costly` says how much WAL first readings may write; None if the slot has room for it.
     """
 
     breaks: tuple[str, ...]
@@ -52,7 +52,7 @@ class Recovery:
 def plan_recovery(settings: Settings) -> Recovery:
     """Look at log, slot and server. Changes nothing.
 
-    Raises: SubscriptionChanged, where the settings alone keep capture from going on; SourceError,
+    Raises: SubscriptionChanged, if only changed settings keep capture from going on; SourceError,
     StagingError.
     """
     source, lake = settings.source, Lake.of(settings)
@@ -124,7 +124,7 @@ def recover(settings: Settings, recovery: Recovery) -> Iterator[str]:
 
 
 def _require_ready(settings: Settings, recovery: Recovery) -> None:
-    """Nothing stands in the way of a single step. Raises: SlotInUse, SourceError."""
+    """Check that nothing prevents any step. Raises: SlotInUse, SourceError."""
     source, slot = settings.source, recovery.diagnosis.slot
     if slot is not None and slot.active_pid is not None:
         raise SlotInUse(

@@ -149,7 +149,7 @@ def read_runs(
 
 
 def _is_clicked(run: dg.DagsterRun, clicked: Callable[[dg.AssetKey], bool] | None) -> bool:
-    """Whether a run materializes an asset that is chosen; one without a selection makes all."""
+    """Whether a run materializes a chosen asset; a run without a selection materializes all."""
     if clicked is None:
         return False
     return run.asset_selection is None or any(map(clicked, run.asset_selection))
@@ -158,7 +158,7 @@ def _is_clicked(run: dg.DagsterRun, clicked: Callable[[dg.AssetKey], bool] | Non
 def _read_records(
     instance: dg.DagsterInstance, job: str, tags: Mapping[str, str], since: float | None
 ) -> list[dg.RunRecord]:
-    """The active, the newest and the recent records of a job, some of them more than once."""
+    """The active, the newest and the recent records of a job; a record may be in it twice."""
     active = dg.RunsFilter(job_name=job, tags=tags, statuses=list(ACTIVE))
     newest = dg.RunsFilter(job_name=job, tags=tags)
     records = [

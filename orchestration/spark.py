@@ -61,7 +61,7 @@ def open_spark(settings: Settings) -> SparkSession:
 
 @contextmanager
 def _divert_output(file: Path) -> Iterator[None]:
-    """Let the JVM that is started meanwhile inherit a file, not our standard output and error."""
+    """Let a JVM that starts in the block inherit a file, not our standard output and error."""
     file.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
     kept = os.dup(1), os.dup(2)

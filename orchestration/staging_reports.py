@@ -16,10 +16,10 @@ from spark_jobs.lake import Lake, open_table
 
 
 class StagingReports:
-    """The last figures of a run, and what of them was told already."""
+    """The last figures of a run, and which of them were reported already."""
 
     def __init__(self, context: dg.OpExecutionContext, lake: Lake, key: dg.AssetKey) -> None:
-        """Nothing is told yet."""
+        """Nothing is reported yet."""
         self._key = key
         self._context = context
         self._lake = lake

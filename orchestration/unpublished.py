@@ -23,7 +23,7 @@ class Whereabouts:
     named: Mapping[int, TableName]
 
     def explain(self, name: str, published: Collection[str]) -> TableState:
-        """How a table stands that is not among the published."""
+        """The state of a table that is not published."""
         table = TableName.parse(name)
         oid = self.announced.get(table)
         if oid is None:

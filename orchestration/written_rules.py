@@ -1,7 +1,8 @@
-"""Whether rows of the lake were written under the rule that the settings have now.
+"""For verification: were a table's rows written under the exclude and hash rule of now? Pure.
 
-The log learns of a changed rule with the next change of the table, which halts it. Until then the
-table goes on under its old rule, which a comparison by the new one would not see. Pure.
+A changed rule reaches the log only with the table's next change; a merge then halts the table
+(`spark_jobs/shapes.py`). Until then the rows follow the old rule, and a comparison by the new rule
+would not notice that.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ def find_changed_rules(
     published: PublishedTable,
     left_out: Iterable[int],
 ) -> Iterator[str]:
-    """Say of each column of a table what has changed since its rows were written.
+    """Give a reason for each column whose rule has changed since the table's rows were written.
 
-    `mark` is that of the settings' hash key; `left_out` are the numbers of the columns that rules
-    have kept from the log.
+    `mark` is the mark of the settings' hash key. `left_out` has the attnums of the columns that
+    rules have kept from the log.
     """
     for column in shape.columns:
         if column.name in rule.exclude:

@@ -1,6 +1,6 @@
-"""The folder of one attempt to write a table: beside its files, and seen by no reader.
+"""The folder of one attempt to write a table: beside the table's files, hidden from readers.
 
-Each attempt has a folder of its own, so that none takes in what another has written.
+Each attempt has its own folder, so no attempt commits files of another one.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# Delta and Spark pass over names that begin with this sign.
+# Delta and Spark ignore names that begin with an underscore.
 _PREFIX = "_attempt-"
 
 
 @contextmanager
 def attempting(table: Path) -> Iterator[Path]:
-    """Lend an empty folder inside a table's; what is left in it goes when the block ends."""
+    """Make an empty folder inside a table's; remove it and its content after the block."""
     folder = table / f"{_PREFIX}{uuid.uuid4()}"
     folder.mkdir()
     try:
@@ -27,6 +27,6 @@ def attempting(table: Path) -> Iterator[Path]:
 
 
 def clear_attempts(table: Path) -> None:
-    """Remove what processes that died left; the caller holds the table locked."""
+    """Remove the folders of dead processes. The caller must hold the table's lock."""
     for folder in table.glob(f"{_PREFIX}*"):
         shutil.rmtree(folder, ignore_errors=True)

@@ -100,7 +100,7 @@ class Backfilled:
     def tell_state(
         self, table: str, state: TableState | None = None, cut: Bound | None = None
     ) -> TableState:
-        """How a table stands, given what merges last said of it."""
+        """The state of a table, given what merges last recorded of it."""
         need = self.find_need(table, state, cut)
         if need is None:
             return state or TableState(table, STREAMING)

@@ -18,7 +18,7 @@ from cdc_core.comparing import CanonicalForm
 
 Write = Callable[[Expression], Expression]
 
-# Where one of these stands in an element, an array's text has it in quotes.
+# If an element has one of these, an array's text has the element in quotes.
 _QUOTED = r"[ \t\n\r\x0b\f{}\",\\]"
 _BITS = {
     "float": ("java.lang.Float", "floatToIntBits"),

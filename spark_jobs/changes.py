@@ -57,7 +57,7 @@ def _read_files(
 
 
 def find_first(log: DataFrame, table: str, versions: Iterable[int], after: Position) -> Position:
-    """The first position of a table above another at which one of some relation versions stands."""
+    """The first position of a table, above another, with one of some relation versions."""
     row = (
         log.where(F.col("table") == table)
         .where(F.col("relation_version").isin(*versions) & is_after(after))
@@ -68,7 +68,7 @@ def find_first(log: DataFrame, table: str, versions: Iterable[int], after: Posit
 
 
 def is_after(position: Position) -> Expression:
-    """Whether an entry stands above a position."""
+    """Whether an entry is above a position."""
     return F.struct(*(F.col(name) for name in POSITION)) > write_position(position)
 
 

@@ -1,8 +1,8 @@
-"""How many bytes the columns of a Parquet file take in memory: a bound from its footer alone.
+"""An upper bound, from the footer alone, for the memory that columns of a Parquet file take.
 
-A row group's own size is that of its encoded values. A column with a dictionary has each distinct
-value once, and runs of one value take a few bytes, so that decoded rows may be a thousand times as
-large. Source: Parquet documentation, "Encodings".
+The footer has the size of the encoded values. A column with a dictionary stores each distinct value
+once, and a run of one value takes a few bytes. So decoded rows may be a thousand times as large.
+Source: Parquet documentation, "Encodings".
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-# No value of a type of fixed width is wider in Arrow: a decimal.
+# Bytes of a decimal, the widest value of fixed width in Arrow.
 _WIDEST = 16
-# Where a text begins, or which of a dictionary's values it is.
+# Bytes of an offset into texts, or of an index into a dictionary.
 _OFFSET = 4
 
 
 def bound_size(
     group: pq.RowGroupMetaData, columns: Collection[str], *, coded: Collection[str] = ()
 ) -> int:
-    """The most bytes that some columns of a row group take in memory.
+    """An upper bound for the bytes that some columns of a row group take in memory.
 
-    Columns are named without what is inside them. Those that are `coded` are read as dictionaries.
+    `columns` has the names of top-level columns. Arrow reads the `coded` ones as dictionaries.
     """
     return sum(
         _bound_column(column, is_coded=_name(column) in coded)
@@ -46,7 +46,7 @@ def list_coded(metadata: pq.FileMetaData) -> list[str]:
 
 
 def count_decoded(rows: pa.Table, names: Collection[str]) -> int:
-    """The bytes that columns take, read as dictionaries, once each row has its value in full."""
+    """The bytes that columns, read as dictionaries, take after each row has its own value."""
     return sum(
         pc.sum(pc.binary_length(chunk.dictionary).take(chunk.indices), min_count=0).as_py()
         + _OFFSET * len(chunk)

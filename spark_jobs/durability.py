@@ -1,7 +1,6 @@
-"""Commits of a table made as durable as the cut that names them.
+"""Forces the commits of a table to the disk before a cut names them.
 
-After a power failure a cut could name a version that is gone otherwise. So what each commit brought
-is on the disk before the cut is written.
+Otherwise a cut could name a version that a power failure has removed.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from cdc_core.errors import MergeError, Retry
 
 
 def require_durable(table: Path, *, above: int, through: int, left: int | None = None) -> None:
-    """Force to the disk what the commits of a Delta table between two versions have brought.
+    """Force the files of a Delta table's commits between two versions to the disk.
 
-    Those through `left` are of a merge that ended before its cut. The disk may have refused them
-    then, and Linux tells that once: they are written anew. Raises: MergeError.
+    Commits through `left` are of a merge that ended before its cut. The disk may have refused them
+    then, and Linux reports that once only. So they are written to new files. Raises: MergeError.
     """
     middle = above if left is None else max(above, left)
     try:
@@ -26,6 +25,6 @@ def require_durable(table: Path, *, above: int, through: int, left: int | None =
     except OSError as exc:
         raise MergeError(
             f"the storage did not take the files of {table}: {exc.strerror or type(exc).__name__}",
-            fix="mend the storage, then merge again: what it refused is written anew",
+            fix="repair the storage, then merge again: the merge writes the refused files again",
             retry=Retry.AFTER_FIX,
         ) from exc

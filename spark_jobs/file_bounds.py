@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 # As many columns as Delta bounds of itself; and those whose NULLs are counted wherever they stand.
 _MOST_COLUMNS = 32
 _ALWAYS_COUNTED = ("_raw", "_holes")
-# A leaf of each in Parquet, which is NULL where the column is.
+# For each column a leaf in Parquet that is NULL in the rows where the column is NULL.
 _LEAVES = {"_raw.key_value.key": "_raw", "_holes.list.element": "_holes"}
 _MOST_CHARACTERS = 32
 # No character comes after it.
@@ -65,7 +65,7 @@ class Bounds:
 
 
 def read_statistics(footer: pq.FileMetaData) -> str:
-    """Give the statistics of a file that is written, by its footer, as JSON."""
+    """Give the statistics of a finished file as JSON, from its footer."""
     schema = footer.schema.to_arrow_schema()
     bounded = schema.names[:_MOST_COLUMNS]
     known: dict[str, _Ends | None] = {}
@@ -93,9 +93,9 @@ def _count_nulls(chunks: list[pq.Statistics | None]) -> int | None:
 
 
 def _join_chunks(chunks: list[pq.Statistics | None]) -> _Ends | None:
-    """The ends of a leaf in all row groups; None where they are not known, or are no Python values.
+    """The least and greatest value of a leaf in all row groups.
 
-    A row group of NULLs alone has none.
+    None if they are not known, or if Python cannot hold them. A row group with only NULLs has none.
     """
     ends: _Ends = (None, None)
     for one in chunks:
@@ -114,7 +114,7 @@ def _join_chunks(chunks: list[pq.Statistics | None]) -> _Ends | None:
 
 
 def _has_exact_ends(kind: pa.DataType) -> bool:
-    """Whether Parquet's own least and greatest value are those of Delta: NaN has no place there."""
+    """Whether Parquet's least and greatest value fit Delta: for floats they do not (NaN)."""
     return _has_order(kind) and not pa.types.is_floating(kind)
 
 

@@ -1,10 +1,10 @@
-"""What a MERGE by key takes for granted of its table, and what is done where it is not so.
+"""Checks the two assumptions of a MERGE by key, and repairs the table if one is wrong.
 
-A merge takes two things for granted: each change that it brings is above the table's bound, and the
-table has one row for each key. If both hold, each row that arrives is inserted or updates one row,
-so that inserted + updated = arrived. Fewer rows mean that the table kept rows with newer positions;
-more mean that a key has several rows. Another writer, or a bound that is wrong, has done either.
-The merge then writes the whole table again with one row for each key, and queues a backfill of it.
+The assumptions: each change that the MERGE brings is above the table's bound, and the table has one
+row for each key. If both hold, each row that arrives is inserted or updates one row, so inserted +
+updated = arrived. Fewer rows mean that the table kept rows with newer positions. More rows mean
+that a key has several rows. The cause is another writer or a wrong bound. The merge then writes the
+whole table again with one row for each key, and queues a backfill of it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from spark_jobs.table_commits import write_rows
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """How many rows of a table were written in which way, and what values it has lost."""
+    """How many rows a merge inserted, updated and deleted, and which values the table has lost."""
 
     inserted: int
     updated: int
@@ -39,15 +39,16 @@ class Written:
 
 
 def is_newer(own: str, arriving: str) -> Expression:
-    """Whether a row of the table, under an alias, has a newer position than what arrives for it.
+    """Whether a row of the table has a newer position than the row that arrives for its key.
 
-    In a struct NULL is the least: a row without a position is older than all.
+    `own` and `arriving` are aliases. NULL sorts lowest in a struct, so a row without a position is
+    older than every other row.
     """
     return _locate(own) > _locate(arriving)
 
 
 def find_damage(*, arrived: int, inserted: int, updated: int) -> str | None:
-    """Say what the counts of a MERGE show to be wrong with its table; None where nothing is."""
+    """Say what is wrong with a table by the counts of a MERGE; None if nothing is."""
     touched = inserted + updated
     if touched == arrived:
         return None
@@ -63,10 +64,11 @@ def rewrite_table(  # noqa: PLR0917 - What is written, where, and what its commi
     stretch: Stretch,
     outcome: Outcome,
 ) -> Written:
-    """Overwrite what a MERGE left: the table before it, one row for each key, with its changes.
+    """Overwrite the result of a MERGE, starting from the table before it.
 
-    A change that is older than the row of its key is left out. `versions` are those before and
-    after the MERGE; the commit extends the latter.
+    The new table has one row for each key, with the changes of the MERGE. A change that is older
+    than its key's row is left out. `versions` are those before and after the MERGE; the new commit
+    extends the second one.
     Raises: DeltaError if another commit came between; OSError.
     """
     assert stretch.shape is not None
@@ -88,7 +90,7 @@ def _locate(rows: str) -> Expression:
 
 
 def _keep_newest(rows: DataFrame, shape: Shape) -> DataFrame:
-    """One row of each key, that of the newest position."""
+    """Keep one row of each key: the one with the newest position."""
     whole = F.struct(*(F.col(f"`{name}`") for name in rows.columns))
     position = F.struct(*(F.col(f"_{name}") for name in POSITION))
     keys = [F.col(f"`{name}`").alias(f"_of{i}") for i, name in enumerate(match_names(shape))]

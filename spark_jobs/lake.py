@@ -88,7 +88,7 @@ class Lake:
         return {} if found is None else found[1].types
 
     def wants_deletion_vectors(self, table: TableName) -> bool:
-        """Whether the settings ask for deletion vectors in a table: not every reader knows them."""
+        """Whether the settings turn on deletion vectors, which not every reader supports."""
         found = choose_rule(
             self.rules, table, having=lambda rule: rule.deletion_vectors is not None
         )
@@ -158,10 +158,10 @@ def open_table(path: Path) -> DeltaTable | None:
 
 
 def count_rows(folder: Path, table: DeltaTable) -> int:
-    """Rows of the Delta table of a folder at its version; no row is read.
+    """Count the rows of a Delta table at the handle's version, without reading rows.
 
-    Each file knows its entries, by its statistics or by its footer; the deletion vectors say which
-    of them are deleted.
+    The count of each file comes from its statistics or its footer. Rows in deletion vectors are
+    subtracted.
     """
     files = pa.table(table.get_add_actions()).select(["path", "num_records"]).to_pylist()
     entries = 0
@@ -177,9 +177,9 @@ def count_rows(folder: Path, table: DeltaTable) -> int:
 
 
 def may_hold(table: DeltaTable, column: str, *, besides: DeltaTable | None) -> bool:
-    """Whether files that a version has besides those of another may hold a value of a column.
+    """Whether files of `table` that are not in `besides` may have a value in a column.
 
-    As their statistics say, if they have any; no row is read.
+    The answer comes from their statistics, without reading rows. Without statistics it is True.
     """
     known = [] if besides is None else pa.table(besides.get_add_actions())["path"].to_pylist()
     files = pa.table(table.get_add_actions(flatten=True)).to_pylist()

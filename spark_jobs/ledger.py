@@ -58,7 +58,7 @@ STATES_SCHEMA = pa.schema(
 )
 
 
-# Where several processes append at once, the commit of one of them succeeds.
+# If several processes append at once, one commit succeeds, and the others try again.
 _TRIES = 200
 STREAMING, HALTED, _QUEUED = "streaming", "halted", "queued"
 
@@ -67,9 +67,9 @@ STREAMING, HALTED, _QUEUED = "streaming", "halted", "queued"
 class Cut:
     """A bound at which all tables can be read together.
 
-    `versions` are Delta versions, `merged` each table's own bound, `held` the bound in that
-    version's commit, all by quoted table name. A table not in `merged` is merged through the cut
-    itself: it had no change.
+    All maps are by quoted table name: `versions` has Delta versions, `merged` the bound that each
+    table is merged through, `held` the bound in that version's commit. A table that is not in
+    `merged` is merged through the cut itself.
     """
 
     bound: Bound
@@ -209,9 +209,9 @@ def write_states(lake: Lake, states: Iterable[TableState]) -> None:
 
 
 def rewrite_newest_commit(ledger: Path) -> None:
-    """Rewrite the newest commit of the cuts or of the states to new files, durably.
+    """Write the newest commit of the cuts or of the states to new files, durably.
 
-    The disk may have refused it to a process that has ended, and reports that only once.
+    The disk may have refused the commit of a process that has ended. Linux reports that only once.
     Raises: MergeError.
     """
     found = open_table(ledger)
@@ -247,7 +247,7 @@ def _read_rows(lake: Lake) -> list[dict[str, Any]]:
 
 
 def _append(folder: Path, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> None:
-    """Append rows in one durable commit, with its number: rows count in the order of commits."""
+    """Append rows in one durable commit; the commit's number gives the order of rows."""
     for _ in range(_TRIES):
         if _try_append(folder, rows, schema):
             return

@@ -16,7 +16,7 @@ from spark_jobs.log_entries import ROW_COLUMNS, is_inside, may_hold_table, namin
 from spark_jobs.log_files import LogRange
 
 _COLUMNS = [*ROW_COLUMNS, "unchanged", "old_values"]
-# They have few values, and are read as dictionaries.
+# These columns have few distinct values, so Arrow reads them as dictionaries.
 _CODED = ["table", "op"]
 # What is held at once, as it is in memory.
 _MOST_BYTES = 64 << 20

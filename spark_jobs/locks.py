@@ -1,9 +1,9 @@
-"""Locks of a lake: one process at a time commits to a table, wherever its configuration lies.
+"""Locks of a lake: one process at a time commits to a table, also with two configurations.
 
-A lock is a file in the lake, held by `flock`. It names the JVM that commits: the kernel takes the
-lock from a killed process at once, but the process's JVM may still be committing, so the next
-holder waits until that JVM is gone. Where a lock does not reach (a file system whose `flock` other
-hosts do not see), a commit names the version that it extends, and the second one is refused.
+A lock is a file in `locks/` of the lake, held by `flock`. It names the JVM that commits. The kernel
+frees the lock of a killed process at once, but the process's JVM may still commit. So the next
+holder waits until that JVM is gone. On a file system whose `flock` other hosts do not see, a lock
+protects nothing: there the second commit is refused, since a commit names the version it extends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cdc_core.vocabulary import encode_name
 _POLL_S = 0.05
 # A JVM whose process was killed ends within a second or two; a busy machine takes longer.
 _DEADLINE_S = 60.0
-# What a file system without locks answers.
+# Errors of a file system that has no locks.
 _NO_LOCKS = frozenset({errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL})
 # Bytes that Linux takes as the name of one file.
 _LONGEST_FILE_NAME = 255
@@ -45,7 +45,7 @@ def name_file(name: str) -> str:
 
 @contextmanager
 def hold_lock(file: Path, name: str, *, jvm: int | None) -> Iterator[None]:
-    """Hold the lock of a name; `jvm` is the process that commits under it.
+    """Hold the lock of a name while a block runs; `jvm` is the process that commits.
 
     Raises: MergeError if another process keeps the lock, or the file system has no locks.
     """
@@ -85,9 +85,9 @@ def _try_lock(descriptor: int, file: Path) -> bool:
 
 
 def _is_released(descriptor: int, jvm: int | None) -> bool:
-    """Whether the JVM that the last holder named is gone, or ours, or of another machine.
+    """Whether the JVM that the last holder named is gone, is ours, or is on another machine.
 
-    A JVM of another machine cannot be looked for: its commit is refused by its version.
+    A JVM on another machine cannot be checked. If it still commits, the version refuses one commit.
     """
     left = os.pread(descriptor, 256, 0).decode("ascii").split()
     if len(left) < 3:  # noqa: PLR2004 - Place, process, and its start, if it had one.
@@ -99,6 +99,6 @@ def _is_released(descriptor: int, jvm: int | None) -> bool:
 
 
 def _name_place(descriptor: int) -> str:
-    """This boot of this machine, and this very file: a copied lake brings no lock with it."""
+    """Identify this machine's boot and this file: a lock in a copied lake must not count."""
     status = os.fstat(descriptor)
     return f"{read_boot()}:{status.st_dev}:{status.st_ino}"

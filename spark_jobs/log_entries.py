@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from cdc_core.errors import LakeError, Retry
 from spark_jobs.lake import Bound
 
-# Where an entry stands, and the row that it brings.
+# The position of an entry, and the row that it brings.
 ROW_COLUMNS = [
     "epoch",
     "commit_lsn",
@@ -41,7 +41,7 @@ def naming(file: Path) -> Iterator[None]:
 
 
 def is_inside(entries: pa.Table, low: Bound | None, high: Bound) -> pa.ChunkedArray:
-    """Whether each entry stands in `(low, high]`, by its end LSN."""
+    """Whether each entry is in `(low, high]`, by its end LSN."""
     end = [entries["epoch"], entries["end_lsn"]]
     inside = pc.invert(is_above(end, [high.epoch, int(high.lsn)]))
     if low is not None:

@@ -1,7 +1,7 @@
-"""The files of the log, told from what Delta knows of them; none is opened.
+"""The files of the log, by what Delta knows of them; no file is opened.
 
-A batch is one file or several, and files reach one after the other from end LSN to end LSN. How
-many entries of a file are marks stands in its null count of `table`.
+A batch is one file or several, and each file continues at the end LSN of the file before it. The
+null count of `table` is a file's number of marks.
 """
 
 from __future__ import annotations

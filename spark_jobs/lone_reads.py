@@ -1,9 +1,9 @@
 """Reads that nothing else in their stretch touches: rows as they are, without a fold.
 
 A key that one read names, and no other change, has that read's row. Such reads are typed straight
-from the log, file by file where they are plain: their texts are neither shuffled nor kept
-meanwhile, which is most of what bringing in a table costs. That a key is named once is counted, not
-taken from what a backfill promises: a key that is named again (a chunk staged twice, backfills that
+from the log, file by file where they are plain: their texts are neither shuffled nor kept, which
+is most of what bringing in a table costs. Walgate counts how often a key is named, and does not
+trust a backfill's plan for that: a key that is named again (a chunk staged twice, backfills that
 overlap, an entry that is in the log twice, a change of the stream, a row that moved) goes through
 the fold with all that names it.
 """

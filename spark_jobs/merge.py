@@ -249,15 +249,15 @@ def _require_table(path: Path) -> LogReader:
 
 
 def _is_small(table: LogReader, arrived: int) -> bool:
-    """Whether writing the table anew is cheaper than a MERGE of so many rows."""
+    """Whether rewriting the table is cheaper than a MERGE of so many rows."""
     size: int = sum(pa.table(table.get_add_actions())["size_bytes"].to_pylist())
     return size < SMALL_TABLE_BYTES * max(1, arrived / _FEW_ROWS)
 
 
 def _read_metrics(own: OwnCommit) -> tuple[int, int, int]:
-    """Rows inserted, updated, deleted, as the commit of a MERGE says.
+    """Read the rows inserted, updated and deleted from the commit of a MERGE.
 
-    Raises: DeltaError if it says nothing.
+    Raises: DeltaError if the commit has no counts.
     """
     names = [f"numTargetRows{what}" for what in _COUNTS]
     if not own.metrics.keys() >= {*names}:
@@ -283,9 +283,9 @@ def _create(session: SparkSession, lake: Lake, table: TableName, shape: Shape) -
 
 
 def _allow_types(session: SparkSession, path: Path, table: LogReader, shape: Shape) -> LogReader:
-    """Let a table have a column of a type that it was not made with, in a commit before it.
+    """Turn on the feature for `timestamp` columns if a table needs it, in its own commit before.
 
-    Raises: DeltaError if another process committed meanwhile.
+    Raises: DeltaError if another process committed in between.
     Source: Delta protocol, section Timestamp without timezone (TimestampNtz).
     """
     allowed = table.protocol().writer_features or []
@@ -312,7 +312,7 @@ def _merge_guarded(  # noqa: PLR0917 - What is written, where, and what its comm
     outcome: Outcome,
     lossy: Losses,
 ) -> tuple[int, Written]:
-    """MERGE, or write the table anew where the counts do not hold; give the version, and counts."""
+    """MERGE; if the counts are wrong, rewrite the table. Give the version and the counts."""
     path = lake.locate(stretch.table)
     with carry_bound(session, epoch, stretch, lossy):
         _merge(DeltaTable.forPath(session, str(path)), outcome, stretch)
@@ -322,7 +322,7 @@ def _merge_guarded(  # noqa: PLR0917 - What is written, where, and what its comm
     damage = find_damage(arrived=outcome.arrived, inserted=inserted, updated=updated)
     if damage is None:
         return own.version, written
-    # Asked for first: a death in between must not hide it.
+    # Queue the backfill before the rewrite: a crash between the two must not lose it.
     queue_tables(lake, [stretch.table], reason=damage, since=stretch.upper)
     after = LogReader(path)
     written = rewrite_table(session, path, (before, after), epoch, stretch, outcome)
@@ -370,7 +370,7 @@ def _replace(  # noqa: PLR0917 - What is written, where, and what its commit say
     stretch: Stretch,
     lossy: Losses,
 ) -> tuple[int, int]:
-    """Write the table anew; give the rows of the base that were updated and deleted."""
+    """Rewrite the table; give how many rows of the base were updated and deleted."""
     assert stretch.shape is not None
     touched = Observation()
     rows = apply_rows(

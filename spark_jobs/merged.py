@@ -12,7 +12,7 @@ class Merged:
     """A table's Delta version after a merge, its rows there, and how many rows the merge touched.
 
     `lossy` says by column how many values of the table `_raw` alone holds, for its type could not.
-    Rows are told apart by key: one that came again, or moved its position alone, is updated. A
+    A key identifies a row: one that came again, or moved its position alone, is updated. A
     TRUNCATE deletes all that were there.
     """
 

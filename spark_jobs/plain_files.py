@@ -35,7 +35,7 @@ TABLE_PROPERTY = "walgate.table"
 
 _READER_FEATURES = frozenset({"deletionVectors", "timestampNtz"})
 _WRITER_FEATURES = _READER_FEATURES | {"appendOnly", "invariants"}
-# The newest version of the protocol that has no list of features, and none that we do not know.
+# The newest version of the protocol without a list of features; we know all that it has.
 _PLAIN_VERSION = 2
 _PROPERTIES = frozenset({"delta.enableDeletionVectors", TABLE_PROPERTY})
 # All of it is read where Delta would pass over files.
@@ -72,12 +72,12 @@ def read_files(session: SparkSession, path: Path, table: DeltaTable, names: list
 
 
 def is_plain(table: DeltaTable) -> bool:
-    """Whether files of a table hold its rows, and a commit needs to keep nothing else in step."""
+    """Whether the files of a table are its rows, and a commit has nothing else to update."""
     return is_ours(table) and _holds_rows(table)
 
 
 def is_ours(table: DeltaTable) -> bool:
-    """Whether files can be committed to a table: Delta keeps nothing of it but files and rows."""
+    """Whether delta-rs may commit files to a table: no feature or property needs more than that."""
     protocol = table.protocol()
     features = protocol.writer_features
     is_known = (
@@ -99,7 +99,7 @@ def has_schema(table: DeltaTable, fields: list[T.StructField]) -> bool:
 
 
 def write_files(rows: DataFrame, path: Path) -> list[AddAction]:
-    """Write files into a table's folder, which no commit names yet."""
+    """Write rows to files in a table's folder; no commit names them yet."""
     with attempting(path) as folder:
         written = folder / "rows"
         rows.write.parquet(str(written))
@@ -107,7 +107,7 @@ def write_files(rows: DataFrame, path: Path) -> list[AddAction]:
 
 
 def write_file(rows: pa.Table, path: Path) -> list[AddAction]:
-    """Write a file into a table's folder, or none of no rows, as `write_files` does."""
+    """Write rows to one file in a table's folder, as `write_files` does; no file if no row."""
     with attempting(path) as folder:
         pq.write_table(rows, folder / f"part-{uuid.uuid4()}.parquet")
         return _bring_in(folder, path)
@@ -146,10 +146,10 @@ def commit_files(
     lossy: Losses | None,
     fields: list[T.StructField] | None = None,
 ) -> None:
-    """Commit files to a table of ours, or none, with how far it has come and what it has lost.
+    """Commit files to a table of ours, with the bound that it has reached and its lost values.
 
-    The commit extends the version of `table` and no other. It has come no further than it was where
-    nothing is `reached`. An overwritten table gets the columns of `fields`, if they differ.
+    `added` may be empty. The commit extends exactly the version of `table`. If `reached` is None,
+    the table's bound stays. An overwritten table gets the columns of `fields`, if they differ.
     Raises: DeltaError if another commit came between; OSError.
     """
     schema = table.schema()

@@ -1,10 +1,10 @@
-"""A halted table begun anew by a whole backfill; of its rows until then nothing remains.
+"""Ends a table's halt: a whole backfill replaces all rows of the table.
 
-At the end of a whole backfill each row of the source was read by a chunk since the backfill began,
-or was changed since: both stand in the log above its start. So the fold of the log from that start
-on, over no target at all, is the table, whatever was before. What is above the start must itself be
-followed up to the sweep, or a chunk may have been read before its table was altered: then a
-backfill that begins later is needed.
+After a whole backfill, each row of the source either was read by a chunk since the backfill began,
+or has changed since. The log has both above the backfill's start. So the fold of the log from there
+on, without the old rows, is the table. The table must be able to follow all changes between the
+start and the sweep. If it cannot, a chunk may be older than an ALTER of the table, and only a
+backfill that begins later ends the halt.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a round starts from: the newest cut, the log, and how both agree with the tables."""
+"""What a round starts from: the newest cut, the log, and the tables that are older than the cut."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class RoundStart:
 
     @property
     def behind(self) -> set[str]:
-        """The tables that are not merged through the newest cut, or older than it says."""
+        """The tables that are not merged through the newest cut, or that are older than it says."""
         return find_behind(self.cut) | self.older.keys()
 
     def find_place(self, table: str) -> Place | None:
-        """Where a table is by the newest cut, which it shares if it had no change."""
+        """The place of a table in the newest cut; None if there is no cut."""
         return None if self.cut is None else self.cut.find_place(table)
 
     def was_halted(self, table: str) -> bool:
@@ -49,15 +49,16 @@ class RoundStart:
         return self.cut is not None and table in self.cut.halted
 
     def is_news(self, table: str, place: Place, *, is_halted: bool) -> bool:
-        """Whether a table is elsewhere than by the newest cut."""
+        """Whether the place or the halt of a table differs from the newest cut."""
         known = self.find_place(table)
         is_moved = known is None or place.bound != known.bound or table in self.older
         return is_moved or is_halted != self.was_halted(table)
 
     def find_low(self, name: TableName, there: Found | None) -> Bound | None:
-        """The bound above which a table takes its changes.
+        """Find the bound above which the round folds a table's changes.
 
-        A table that is older than the newest cut says is recorded; what the log has lost is queued.
+        If the table is older than the newest cut says, this logs a warning. If the log has lost
+        changes of the table, it queues a whole backfill.
         """
         table, lake = str(name), self.lake
         place = self.find_place(table)

@@ -139,7 +139,7 @@ def find_jvm(session: SparkSession) -> int | None:
 
 
 def forget_tables(session: SparkSession) -> None:
-    """Have Spark forget what it knows of the logs of tables: a folder holds another than it did."""
+    """Empty Spark's cache of Delta logs: a folder has another table's history than before."""
     jvm = session._jvm  # noqa: SLF001 - Nothing public reaches it.
     assert jvm is not None
     jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()

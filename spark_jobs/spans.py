@@ -1,7 +1,7 @@
 """What a range of the log holds, without its rows: found by Spark, or by Arrow in whole files.
 
-Spark takes ten times as long for the same entries, and compiles it anew for each range; it is the
-way where the files do not hold the entries as they are, and where it keeps what it reads.
+Spark takes ten times as long for the same entries, and compiles again for each range. It is used if
+the files do not hold the entries as they are, or if Spark keeps what it reads.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from spark_jobs.log_entries import is_inside, naming
 _UNIX_START = datetime(1970, 1, 1, tzinfo=UTC)
 _OF = ("table", "relation_version", "op")
 _COLUMNS = [*_OF, *POSITION, "end_lsn", "committed_at", "unchanged", "old_values"]
-# They have few values, and are read as dictionaries.
+# These columns have few distinct values, so Arrow reads them as dictionaries.
 _CODED = ["table", "op"]
 # Row groups of one file are read together up to this size.
 _MOST_BYTES = 64 << 20

@@ -53,7 +53,7 @@ def find_sweeps(entries: DataFrame) -> tuple[Sweep, ...]:
 def may_hold_older(table: DeltaTable, sweeps: Sequence[Sweep]) -> bool:
     """Whether a table may have a row that is older than a sweep, by its files' statistics.
 
-    A row without a position, which only another writer can have put there, is older than all.
+    A row without a position is older than every sweep. Only another program can have written it.
     """
     if not sweeps:
         return False
@@ -82,9 +82,9 @@ def find_reaching(table: DataFrame, shape: Shape, sweeps: Sequence[Sweep]) -> tu
 
 
 def is_swept(rows: str, shape: Shape, sweeps: Sequence[Sweep]) -> Expression:
-    """Whether a row of the table, under an alias, is gone by one of some sweeps.
+    """Whether one of the sweeps removes a row of the table; `rows` is the table's alias.
 
-    In a struct NULL is the least, so a row without a position is older than every sweep.
+    NULL sorts lowest in a struct, so a row without a position is older than every sweep.
     """
     found = F.lit(False)
     for sweep in sweeps:

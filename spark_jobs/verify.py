@@ -32,7 +32,7 @@ from spark_jobs.shapes import Shape
 from spark_jobs.types_built_in import OIDS
 
 _INTEGERS = frozenset(OIDS[name] for name in ("int2", "int4", "int8"))
-# No value of a type that keeps texts in `_raw` is written so.
+# Values of the types that keep texts in `_raw` never begin with this.
 _DISAGREES = "_raw disagrees: "
 _ORDINAL, _DIGEST, _HAS_HOLES = "ordinal", "digest", "has_holes"
 
@@ -106,15 +106,15 @@ def list_keys(
 
 
 def write_texts(shape: Shape) -> dict[str, Expression]:
-    """Each column's value in its canonical form, by the source's name.
+    """Each column's value in its canonical form, by the source's name of the column.
 
-    A text in `_raw` is that form only if reading it gives the very value of the typed column.
+    A text in `_raw` counts as this form only if it parses to the value in the typed column.
     """
     texts: dict[str, Expression] = {}
     for column, name, mapping in zip(shape.columns, shape.names, map_columns(shape), strict=True):
         raw, value = F.try_element_at("_raw", F.lit(name)), F.col(f"`{name}`")
         if mapping.is_total:
-            # Its value says everything, so no text belongs beside it.
+            # The typed value is complete, so a text in `_raw` is a difference.
             agrees = F.lit(False)
         else:
             read = mapping.parse(raw).cast(mapping.spark_type)

@@ -1,6 +1,6 @@
 """The memory that a worker asked capture for, and what the log says became of it.
 
-Pure. A worker asks under a new id each time: an id names one memory, remembered from one position.
+Pure. A worker asks under a new id each time. So an id names one memory that begins at one position.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from cdc_core.vocabulary import Position
 
 @dataclass(slots=True)
 class AskedMemory:
-    """Where capture began to remember, None until it has, and whether it no longer does.
+    """The position where capture began to remember, and whether the memory is of use.
 
-    `is_settled` says that the worker sees every change from before that position. `is_forgotten` is
-    final: what changed since is not known, so the worker asks for another memory.
+    `remembered_from` is None until the log has that position. `is_settled`: the worker sees every
+    change from before it. `is_forgotten` is final: nobody knows what changed since, so the worker
+    asks for another memory.
     """
 
     id: str
@@ -26,12 +27,12 @@ class AskedMemory:
 
     @property
     def is_usable(self) -> bool:
-        """Whether a chunk that is read now can be judged by it."""
+        """Whether capture can judge a chunk that is read now by this memory."""
         return self.is_settled and not self.is_forgotten
 
     @property
     def is_answered(self) -> bool:
-        """Whether capture has taken up the question."""
+        """Whether capture has answered: it began to remember, or it refused."""
         return self.is_forgotten or self.remembered_from is not None
 
     def note(self, said: Said, position: Position) -> None:

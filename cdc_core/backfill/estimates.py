@@ -14,10 +14,10 @@ _SAMPLE_ROWS = 2000
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """About how many rows, their bytes as texts, chunks, and seconds; rows by statistics.
+    """An estimate of rows (by statistics), their bytes as texts, chunks, and seconds.
 
-    `unswept` is why rows that the source has no more would not be removed; `costly` says
-    how much WAL the first reading may write; None where the slot bears it.
+    `unswept` is the reason why the backfill would not remove rows that the source no longer has.
+    `costly` says how much WAL the first reading may write; None if the slot has room for it.
     """
 
     rows: int

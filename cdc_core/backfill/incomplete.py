@@ -1,9 +1,9 @@
-"""Which rows the log lacks a value of after a backfill has read its chunks. Pure.
+"""Finds rows that lack a value in the log after a backfill has read its chunks. Pure.
 
-An update that leaves a TOASTed value as it was does not send it. The log has that value only if
+An update does not send a TOASTed value that it leaves unchanged. The log has that value only if
 an earlier entry brought the whole row. Since the backfill began, such an entry is missing for two
 kinds of rows: those that a chunk dropped because such an update came first, and those that moved
-to another key before a chunk had read them. Both are read again, by key, until none is left.
+to another key before a chunk had read them. The backfill reads both again, until none is left.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def find_incomplete(
     read_before: Collection[Key] | None,
     since: Position | None,
 ) -> frozenset[Key]:
-    """The keys whose row the log may lack a value of; never fewer than it does.
+    """The keys of all rows that may lack a value in the log; some of them may lack none.
 
-    `updated` are keys that the last round's chunks dropped and that have an update which did not
-    send every value; `moves` are in order. `read_before` are the keys for which the last round was
-    made, None if that was the backfill itself: then every row that moved counts as not read yet.
-    After later rounds, only a move from one of these keys after `since` counts, the position of
-    the last chunk of the round before.
+    `updated`: keys that the last round's chunks dropped, with an update that did not send every
+    value. `moves`: in order. `read_before`: the keys that the last round read; None if the last
+    round was the backfill itself, and then every move counts. After other rounds a move counts only
+    if it came after `since`, from a key in `read_before` or from a key that counts already. `since`
+    is the position of the last chunk of the round before.
     """
     incomplete = set(updated) if read_before is None else set(updated).intersection(read_before)
     for move in moves:

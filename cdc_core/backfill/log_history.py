@@ -1,4 +1,4 @@
-"""The history of the source that the log holds: what every connection that reads must prove."""
+"""The history of the source that the log holds. Every connection that reads is compared with it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from cdc_core.staging.epochs import read_newest_epoch
 
 
 def find_log_history(root: Path) -> FindHistory:
-    """A function that reads the history of the newest epoch of a lake, at each call.
+    """Make a function that reads the history of a lake's newest epoch at each call.
 
-    Capture may follow a promotion at any moment, and then records the new timeline in the epoch.
+    Capture may follow a promotion at any moment. It then records the new timeline in the epoch.
     """
 
     def find_history() -> History | None:

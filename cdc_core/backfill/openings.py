@@ -23,7 +23,7 @@ class Openings:
         self._open: dict[int, Snapshot] = {}
 
     def take(self, number: int, look: Callable[[], tuple[Snapshot, _Look]]) -> _Look:
-        """Take a snapshot, which nobody else does or asks for meanwhile."""
+        """Take a snapshot; nobody else takes one or asks for the oldest one at the same time."""
         with self._lock:
             snapshot, seen = look()
             self._open[number] = snapshot

@@ -115,7 +115,7 @@ class Plan:
         if void is None:
             return
         if void.asked is None and self._rest is None and void.high == self._end:
-            # It may have grown: it is cut anew.
+            # It may have grown, so it is cut again.
             self._rest = (void.low, self._end)
         else:
             self._again.append(replace(void, attempt=attempt + 1))

@@ -1,8 +1,8 @@
 """Reading the ranges of a backfill: each under a lock, into the spool, then its watermark.
 
-The watermark is written by the transaction that holds the lock, so that no ALTER and no TRUNCATE
-can come between the rows and it, and none is written once the lock is lost. Several threads read at
-a time, each on a connection of its own.
+The transaction that holds the lock also writes the watermark. So no ALTER and no TRUNCATE can come
+between the rows and the watermark, and a reader that lost its lock writes no watermark. Several
+threads read at a time, each on its own connection.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from cdc_core.spooled import WHOLE, Chunk, Scope
 from cdc_core.staging.chunks import ChunkFolder
 from cdc_core.vocabulary import Relation, TableName
 
-# A chunk stands in memory as a whole, here and in capture; one row may be larger.
+# A whole chunk is in memory, here and in capture. One row may be larger.
 MOST_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be read: a part of a table by its key, so many rows at once, columns concealed.
+    """What a backfill reads: a part of a table, in chunks of `chunk_rows`, with concealed columns.
 
-    Each connection must reach the primary with the history that `find_history` gives.
+    Each connection must reach the primary that has the history from `find_history`.
     """
 
     source: SourceSettings
@@ -86,10 +86,10 @@ class AnotherKey(Exception):
 
 
 class Rewritten(Exception):
-    """The table was rewritten after a part of it was read: the values read may be other ones now.
+    """The table was rewritten after a part of it was read, so the values read may have changed.
 
     `ALTER COLUMN … TYPE … USING` changes rows without a change in the stream. VACUUM FULL, CLUSTER
-    and TRUNCATE alone are not taken for it.
+    and TRUNCATE alone do not raise this.
     """
 
 
@@ -169,7 +169,7 @@ class Reading:
             self._idle.append(reader)
 
     def require_values_kept(self, relation: Relation) -> None:
-        """What was read has the values that the table, seen now, has. Raises: Rewritten."""
+        """Check that no rewrite changed the values read so far. Raises: Rewritten."""
         with self._lock:
             compared = relation.after(self._seen)
             if self._seen is not None and compared.rewritten != self._seen.rewritten:
@@ -233,7 +233,7 @@ class Reading:
             return self._plan.cut(opened.find_boundary(low, high, self._choose_rows()))
 
     def _choose_rows(self) -> int:
-        """As many as are read soon, and as the agreed rate allows for meanwhile."""
+        """As many rows as can be read soon, and as the rate limit allows in that time."""
         rate = self._sharing.rows_per_second
         return self._size.rows if rate is None else min(self._size.rows, max(1, int(rate * AIM_S)))
 
@@ -288,7 +288,7 @@ class Reading:
 
 
 def open_reader(wanted: Wanted) -> ChunkReader:
-    """A connection that reads what is wanted. Raises: SourceError."""
+    """Open a connection that reads what is wanted. Raises: SourceError."""
     return ChunkReader(wanted.source, wanted.table, wanted.scope, find_history=wanted.find_history)
 
 
@@ -306,7 +306,7 @@ def resolve(wanted: Wanted) -> Resolved:
             unswept = unswept or _find_hashed(wanted, opened) or reader.find_unordered(opened)
             rows, row_bytes = reader.estimate(opened)
             hidden = _find_hidden(opened, wanted.conceal(opened.relation))
-            # To find the rows of a condition the server may read all of them.
+            # To find the rows of a condition, the server may read the whole table.
             is_range = not scope.is_whole and scope.where is None
             costly = reader.explain_cost(rows=rows if is_range else None)
             return Resolved(scope, rows, row_bytes, unswept, opened.by, not hidden, costly)
@@ -316,7 +316,7 @@ def resolve(wanted: Wanted) -> Resolved:
 
 @contextmanager
 def hold_relation(wanted: Wanted) -> Iterator[tuple[Relation, Callable[[Step], None]]]:
-    """Keep the table as it is while a block runs; gives the relation, and a function for steps.
+    """Lock the table while a block runs; give its relation, and a function that writes a step.
 
     A step that the function writes enters the WAL when the block ends.
     Raises: SourceError, ConfigurationError.
@@ -346,7 +346,7 @@ def _find_hashed(wanted: Wanted, opened: OpenRead) -> str | None:
 
 
 def _find_hidden(opened: OpenRead, concealment: Concealment | None) -> list[str]:
-    """The columns of the key that the lake does not have as they are."""
+    """The key columns that the lake excludes or hashes."""
     return [
         opened.relation.columns[index].name
         for index in opened.relation.key

@@ -1,6 +1,6 @@
 """What capture does at the steps of backfills: remembers keys, lets in what is current of a chunk.
 
-Called in the order of the stream: what was decoded before a watermark is told before it.
+The caller keeps the order of the stream: it reports rows before a watermark before that watermark.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from cdc_core.layout import DECODED_SCHEMA
 from cdc_core.spooled import Chunk
 from cdc_core.vocabulary import Operation, Relation
 
-# Above it the largest memory is given up, and its backfill begins to remember anew.
+# Above it the largest memory is given up, and its backfill asks for a new one.
 MEMORY_BYTES = 64 << 20
 # A worker is heard of every minute.
 SILENCE_US = 10 * 60 * 1_000_000
-# Far more than run at once; whoever begins more is no worker of ours.
+# Far more than run at once: only a foreign role would begin more.
 _MOST_MEMORIES = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """What of a chunk enters the log: rows that were read, then keys that have no row any more.
+    """The entries of a chunk for the log: rows that were read, then keys that no longer have a row.
 
-    `stale` is how many of its rows were changed since, and are none of them; `dropped` are the keys
-    of these and of the keys without a row that were changed since.
+    `stale` counts the chunk's rows that changed since; they are not among `rows`. `dropped` are the
+    keys of the stale rows, and the asked keys without a row that changed since.
     """
 
     rows: pa.Table
@@ -68,9 +68,9 @@ class Remembering:
         return sum(kept.memory.size for kept in self._kept.values())
 
     def begin(self, step: Begin, *, at_us: int) -> bool:
-        """Remember what changes in a table from here on, under a new memory.
+        """Begin a new memory of the keys that change in a table from here on.
 
-        Returns False, and changes nothing, if the memory exists or there are too many.
+        Returns False, and changes nothing, if the memory exists or if there are too many memories.
         """
         self.expire(at_us)
         if step.memory in self._kept or len(self._kept) >= _MOST_MEMORIES:
@@ -81,8 +81,8 @@ class Remembering:
     def renew(self, step: Alive, *, at_us: int) -> bool:
         """Keep a memory whose worker lives.
 
-        Returns False if it can judge no chunk: it is not here, or it was given up. A memory made
-        now would be empty, and would admit rows that changed before.
+        Returns False if this session does not have the memory, or gave it up: it judges no chunk.
+        A memory that is made now would be empty, and would admit rows that changed before.
         """
         kept = self._kept.get(step.memory)
         if kept is None or kept.memory.is_void:
@@ -97,7 +97,7 @@ class Remembering:
     def expire(self, at_us: int) -> None:
         """Forget the memories whose worker has been silent for long at this time of the stream."""
         for kept in self._kept.values():
-            # The server's clock was set back.
+            # The server's clock may have been set back: count the silence from now on.
             kept.heard_at_us = min(kept.heard_at_us, at_us)
         silent = [m for m, kept in self._kept.items() if at_us - kept.heard_at_us > SILENCE_US]
         for memory in silent:
@@ -141,7 +141,7 @@ class Remembering:
 
 
 def list_keys(rows: pa.ChunkedArray, key: tuple[int, ...]) -> list[list[str]]:
-    """The texts of the key of each row, given the indexes of the key's columns."""
+    """The key of each row as texts; `key` has the indexes of the key's columns."""
     columns = [pc.list_element(rows, index).to_pylist() for index in key]
     return [list(texts) for texts in zip(*columns, strict=True)]
 
@@ -168,9 +168,9 @@ def _take_key(values: pa.ListArray | pa.ChunkedArray, key: tuple[int, ...]) -> T
 def _split_current(
     rows: pa.ChunkedArray, key: tuple[int, ...], memory: Memory, snapshot: Snapshot
 ) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
-    """The rows that are not stale, and those that are.
+    """Split rows into current ones and stale ones.
 
-    If nothing is remembered, the keys are not read.
+    An empty memory has no stale rows: then this function does not read the keys.
     """
     if memory.is_empty:
         return rows, rows.slice(0, 0)

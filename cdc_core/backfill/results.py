@@ -46,9 +46,9 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """Keys whose rows changed while their chunk was read, so that the chunk came without them.
+    """The keys that chunks dropped, because their rows changed while the chunk was read.
 
-    `through` is the position of the last chunk; None if there is none.
+    `through` is the position of the last chunk in the log; None if there is none.
     """
 
     keys: frozenset[Key]
@@ -79,7 +79,7 @@ def read_staged_chunk(
 
 
 def find_dropped(marks: Iterable[Staged], backfill: str) -> Dropped:
-    """The keys that the chunks of a backfill were staged without, as the marks in the log say."""
+    """Read from the marks in the log which keys the chunks of a backfill dropped."""
     keys: set[Key] = set()
     through: Position | None = None
     for mark in marks:

@@ -48,11 +48,11 @@ _logger = logging.getLogger("walgate.backfill")
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Who is told what comes of a session.
+    """The callbacks of a session.
 
-    `require_wanted` raises where it is wanted no more; `on_chunks` has those that the log has taken
-    since the last call, and is called again soon, without any; `on_held` has the reason for which
-    nothing is read, None once there is none.
+    `require_wanted` raises if the backfill is no longer wanted. `on_chunks` gets the chunks that
+    the log has taken since the last call; it is called often, also with no chunk. `on_held` gets
+    the reason why nothing is read; None when there is none any more.
     """
 
     require_wanted: Callable[[], None]
@@ -61,7 +61,7 @@ class Told:
 
 
 class EpochOver(Exception):
-    """The log was begun anew: what was said to capture before is not in it, and never will be."""
+    """The log has a new epoch: earlier steps of this session are not in it, and never will be."""
 
 
 class Session:
@@ -98,9 +98,9 @@ class Session:
         self._reading: Reading | None = None
 
     def read_first(self) -> None:
-        """Read the table's pages once, no faster than the slot can bear.
+        """Read the table's pages once; wait while the slot has too little room for their WAL.
 
-        Capture forgets what it remembered: `begin` asks it again.
+        This ends the memory in capture first. Call `begin` afterwards to ask for a new one.
         Raises: WalgateError, and what `require_wanted` raises.
         """
         self.end()
@@ -110,7 +110,7 @@ class Session:
             while not first.is_done:
                 self._told.require_wanted()
                 try:
-                    # What one look at the slot allows, only one table may use.
+                    # Two tables must not both use the room that one look at the slot has found.
                     with self._sharing.first_reading:
                         held = first.read_some()
                 except WalgateError as error:
@@ -122,17 +122,17 @@ class Session:
                     self._stop.wait(_HELD_LOOK_S)
 
     def begin(self) -> Position:
-        """Have capture remember from here on; wait until all that came before can be seen.
+        """Have capture remember changed keys from here on; wait until earlier commits are visible.
 
-        A transaction whose commit record lies before the message has an id below one that is taken
-        after it. Its own snapshot need not list it: none lists an open transaction above its
-        newest ended one.
+        The worker takes a transaction id after the message. Each transaction whose commit record is
+        before the message has a smaller id. A snapshot need not list such a transaction, since no
+        snapshot lists an open transaction above the newest one that ended.
         Raises, as all of these: EpochOver.
         """
         pause = _FIRST_PAUSE_S
         while (start := self._begin_once()) is None:
-            fields = {"reason": "capture does not remember, or no longer", "retry_s": pause}
-            _logger.warning("backfill begins to be remembered again", extra={"fields": fields})
+            fields = {"reason": "capture has no memory of changed keys", "retry_s": pause}
+            _logger.warning("backfill asks for a memory again", extra={"fields": fields})
             self._stop.wait(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
         reach("after_backfill_begun")
@@ -164,7 +164,7 @@ class Session:
             reading.close()
 
     def sweep(self, start: Position) -> Lsn:
-        """Have removed what was not brought, and not changed since the start; where that ended.
+        """Have capture sweep all rows older than `start`; give the end LSN of the sweep.
 
         Raises: WalgateError, Rewritten.
         """
@@ -176,7 +176,7 @@ class Session:
                 with hold_relation(self._wanted) as (relation, emit):
                     if self._reading is not None:
                         self._reading.require_values_kept(relation)
-                    # A capture that has begun meanwhile has emptied the spool.
+                    # If capture has restarted since, it has emptied the spool.
                     sweeping = Sweeping(relation, start, self._wanted.scope)
                     self._folder.store_sweep(sweeping, backfill=self._backfill)
                     reach("before_sweep")
@@ -194,18 +194,18 @@ class Session:
             self._emit(End(self._backfill, self._memory.id))
 
     def _begin_once(self) -> Position | None:
-        """Ask for a memory; None where capture has none, or has lost it before it could be used."""
+        """Ask capture for a memory; None if capture refuses, or loses it before it can be used."""
         memory = self._memory = AskedMemory(uuid.uuid4().hex)
         self._emit(Begin(self._backfill, memory.id, str(self._wanted.table)))
         taken = self._steps.take_xid()
-        self._await(lambda: None if memory.is_answered else "capture to take up the backfill")
+        self._await(lambda: None if memory.is_answered else "capture to answer the backfill")
 
         def find_unseen() -> str | None:
             if memory.is_forgotten:
                 return None
             still_open = Snapshot.parse(self._steps.read_snapshot()).list_open_below(taken)
             names = ", ".join(str(xid) for xid in still_open[:5])
-            return f"transactions {names} to end, which were open before it" if names else None
+            return f"transactions {names}, which were open before it, to end" if names else None
 
         self._await(find_unseen)
         memory.is_settled = True
@@ -277,7 +277,7 @@ class Session:
         return min(2 * pause, _LONGEST_PAUSE_S)
 
     def _await(self, find_awaited: Callable[[], str | None]) -> None:
-        """Wait until nothing is awaited any more, saying now and then what is."""
+        """Wait until `find_awaited` gives None; log from time to time what it gives."""
         began = said = time.monotonic()
         while (what := find_awaited()) is not None:
             self._told.require_wanted()
@@ -307,7 +307,7 @@ class Session:
                 if said["state"] == "refused":
                     raise ConfigurationError(
                         [f"capture refused a chunk of {self._wanted.table}: {said['reason']}"],
-                        fix="restart capture, and then run this again, with the same settings",
+                        fix="restart capture, then run the backfill again with the same settings",
                     )
                 if said["state"] == "void":
                     self._reading.record_void(said["memory"], number, attempt)

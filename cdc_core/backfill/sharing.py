@@ -34,9 +34,9 @@ class Sharing:
         look: Look = look_away,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`look` gives the reason for which nothing may be read now, None where there is none.
+        """`look` gives the reason why nothing may be read now; None if there is no reason.
 
-        A thread holds `first_reading` for each look at the slot and the pages that it then reads.
+        A thread holds the lock `first_reading` while it looks at the slot and then reads pages.
         """
         self.parallel = parallel
         self.rows_per_second = rows_per_second
@@ -58,7 +58,7 @@ class Sharing:
             if self._looked_at is not None:
                 if now - self._looked_at < _LOOK_S:
                     return self._reason
-                self._looked_at = now  # Meanwhile others go by what was seen last.
+                self._looked_at = now  # Other threads use the last result until then.
         # The source may take its time, and reads go on.
         reason = self._look()
         with self._lock:

@@ -17,7 +17,7 @@ from cdc_core.protocol.flat_json import Fields
 from cdc_core.vocabulary import TableName
 
 _ID = re.compile(r"[0-9a-f]{32}\Z")
-# Two names of 63 bytes, all of them quotation marks, need 258.
+# Enough for two names of 63 quotation marks, each of them doubled.
 _MOST_TABLE_LETTERS = 300
 
 
@@ -32,7 +32,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """The worker lives: capture keeps a memory that it has. It never makes one."""
+    """The worker's sign of life: capture keeps the memory if it has it, and never makes one."""
 
     backfill: str
     memory: str
@@ -115,7 +115,7 @@ def _is_well_formed(step: Step) -> bool:
 
 
 def _is_table(text: object) -> bool:
-    """Whether it is the name of a table as we write it."""
+    """Whether a text is a quoted table name, spelled as Walgate writes it."""
     if not isinstance(text, str) or len(text) > _MOST_TABLE_LETTERS:
         return False
     try:

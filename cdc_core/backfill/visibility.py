@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _TEXT = re.compile(r"([0-9]{1,19}):([0-9]{1,19}):((?:[0-9]{1,19}(?:,[0-9]{1,19})*)?)\Z")
-# Half of what 64 bits hold, so that no sum of ids overflows; no server comes near it.
+# Half of what 64 bits hold, so no sum of two ids overflows. No server has ids this large.
 _MOST_XID = 1 << 62
 _CYCLE = 1 << 32
 
@@ -64,10 +64,10 @@ class Snapshot:
         return f"{self.xmin}:{self.xmax}:{','.join(map(str, sorted(self.running)))}"
 
     def list_open_below(self, xid: int) -> tuple[int, ...]:
-        """The transactions below an id that may still be open; empty once all of them are seen.
+        """List transactions below an id that may still be open; empty if the snapshot sees all.
 
-        A snapshot names no open transaction from `xmax` on. Where that is not past the id, `xmax`
-        itself is listed for those that are not named.
+        A snapshot names no open transaction at or above `xmax`. If `xmax` is below the id, the list
+        has `xmax` in place of the transactions that the snapshot does not name.
         """
         named = tuple(sorted(one for one in self.running if one < xid))
         return (*named, self.xmax) if self.xmax < xid else named
@@ -115,7 +115,7 @@ class Memory:
         self._emptied.update(xids)
 
     def give_up(self) -> None:
-        """Forget everything, so that no chunk can be told stale or not any more."""
+        """Forget everything: from now on nobody knows which rows of a chunk are stale."""
         self._changed.clear()
         self.is_void = True
 

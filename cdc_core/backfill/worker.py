@@ -49,7 +49,7 @@ _logger = logging.getLogger("walgate.backfill")
 
 
 class _Stopped(Exception):
-    """The backfill was told to stop before it was done; the next run goes on."""
+    """The backfill was asked to stop before it was done; the next run goes on."""
 
 
 class _Paused(Exception):
@@ -96,7 +96,7 @@ class Backfill:
     def run(self) -> BackfillState:
         """Bring what is wanted into the log, then remove from it what the source has no more.
 
-        Give what became of it: done; cancelled; or stopped or paused, where it was told to stop.
+        Give its final state: done, cancelled, or, if it was asked to stop, stopped or paused.
         Raises: WalgateError.
         """
         resolved = self._resolve()
@@ -122,7 +122,7 @@ class Backfill:
     def reread(self, keys: Sequence[Key]) -> bool:
         """Bring into the log what some keys have now: their rows, or that they have none.
 
-        Give whether it was done before it was told to stop. Raises: WalgateError.
+        Give whether it was done before it was asked to stop. Raises: WalgateError.
         """
         name = uuid.uuid4().hex
         self.progress = Progress(name)
@@ -142,7 +142,7 @@ class Backfill:
         return True
 
     def _resolve(self) -> Resolved | None:
-        """Look at what is wanted, as soon as the table can be looked at; None where told to stop.
+        """Look at the wanted table as soon as that is possible; None if it was asked to stop.
 
         Raises: WalgateError, where another try does not help.
         """
@@ -215,7 +215,7 @@ class Backfill:
             self._note_in_vain("its key, or the order of its key, is another than before")
             return None
         except Rewritten:
-            self._note_in_vain("it was rewritten after a part of it was read")
+            self._note_in_vain("the table was rewritten after a part of it was read")
             return None
         finally:
             session.end()
@@ -225,7 +225,7 @@ class Backfill:
         return BackfillState.DONE
 
     def _read_first(self, session: Session, resolved: Resolved) -> bool:
-        """Read the pages once, where that could cost the slot; give whether its epoch goes on.
+        """Read the pages if that could cost the slot; give whether the epoch is still the same.
 
         Raises: as `_run_session`.
         """
@@ -237,14 +237,14 @@ class Backfill:
         return session.begin().epoch == self._begun.start.epoch
 
     def _note_in_vain(self, reason: str) -> None:
-        """Log why nothing of what was read counts: the table is read again from its beginning."""
+        """Log why the backfill discards what it read and reads the table from its beginning."""
         fields = {"table": str(self._wanted.table), "reason": reason}
         _logger.warning("backfill begins again", extra={"fields": fields})
 
     def _complete_rows(self, begun: Begun, *, has_plain_key: bool) -> None:
-        """Read again, round by round, the rows that the log lacks a value of, until it lacks none.
+        """Read rows that lack a value in the log again, in rounds, until no row lacks one.
 
-        By key; where the lake has hashes of the key, everything. Raises: as `_run_session`.
+        It reads them by key; if the lake hashes the key, everything. Raises: as `_run_session`.
         """
         name, since = begun.id, None
         read_before: frozenset[Key] | None = None
@@ -260,7 +260,7 @@ class Backfill:
             _logger.info("rows read again", extra={"fields": fields})
             name, read_before, since = uuid.uuid4().hex, found, dropped.through
             if has_plain_key:
-                # A condition or a range would make a row that does not meet it look deleted.
+                # With a condition or a range, a row outside of it would look deleted.
                 wanted = replace(self._wanted, scope=WHOLE)
                 plan = Plan.of_keys(sorted(found), at_once=_KEYS_AT_ONCE)
                 self._read_beside(name, wanted, plan)
@@ -268,7 +268,7 @@ class Backfill:
                 self._read_beside(name, self._wanted, Plan())
 
     def _read_beside(self, name: str, wanted: Wanted, plan: Plan) -> None:
-        """Read under another id, so that a plan of the backfill itself never meets these chunks."""
+        """Read under another id, so the backfill's own plan never counts these chunks."""
         with ChunkFolder(self._lake.spool).claim(name):
             session = self._open_session(name, row_bytes=None, wanted=wanted)
             try:
@@ -280,7 +280,7 @@ class Backfill:
     def _open_session(
         self, name: str, *, row_bytes: float | None, wanted: Wanted | None = None
     ) -> Session:
-        """A session of the backfill itself, or one beside it over something else."""
+        """Open a session: of the backfill itself, or with `wanted` one that reads rows again."""
         add_chunks = self._add_chunks if wanted is None else lambda _: None
         return Session(
             self._lake,

@@ -22,18 +22,18 @@ _MAY_BE_LAST = 0.25
 
 
 class OtherRule(Exception):
-    """A worker concealed what it read by another rule than capture's, which says how."""
+    """A worker applied another exclude or hash rule than capture. The message names the column."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spooled:
-    """Where workers leave what a step names.
+    """The spool, where workers leave the chunks and sweeps that steps name.
 
-    `load_chunk` and `load_sweep` give None where nothing is. `load_chunk` raises OtherRule for a
-    chunk that was concealed by another rule than capture's. `is_claimed` is whether a worker runs
-    the backfill of this id: no role of the database can make capture remember anything for a
-    backfill that it has invented. `note` receives the relation of each chunk and sweep that capture
-    takes into the log. It does not receive that of a refused chunk: the log has no row of it.
+    `load_chunk` and `load_sweep` give None if there is nothing. `load_chunk` raises OtherRule if
+    the worker applied another exclude or hash rule than capture. `is_claimed` says whether a worker
+    runs the backfill with this id. So a role of the database that invents a backfill cannot make
+    capture remember anything. Capture gives `note` the relation of each chunk and sweep that it
+    takes into the log, but not of a refused chunk, since the log has no row of it.
     """
 
     load_chunk: Callable[[Watermark], Chunk | None]
@@ -148,7 +148,7 @@ class Backfills:
 
 
 def _answer(detail: str, *, is_known: bool) -> Taken:
-    """The entry by which the worker learns whether its memory is kept."""
+    """The entry in the log that says to the worker whether capture keeps its memory."""
     state = "kept" if is_known else "void"
     return Taken(Operation.MARK, _add(detail, state=state), patience=_AWAITED)
 

@@ -23,7 +23,7 @@ from cdc_core.vocabulary import Lsn, Operation, Relation
 Numbers: TypeAlias = "array[int]"
 # A copied row costs a microsecond, a slice of all columns some tens.
 _WORTH_A_SLICE = 100
-# What an entry takes beside its detail, as an object and as a row of columns.
+# Bytes of an entry without its detail: as an object, and as a row of columns.
 ENTRY_BYTES = 500
 
 
@@ -93,7 +93,7 @@ class Entry:
 
     @property
     def size(self) -> int:
-        """About the bytes that it takes until it is written."""
+        """About how many bytes of memory the entry takes until it is written."""
         return ENTRY_BYTES + len(self.detail or "")
 
 

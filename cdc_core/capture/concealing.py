@@ -22,7 +22,7 @@ def conceal_nothing(_: Relation) -> None:
 
 
 def read_key(settings: Settings) -> bytes:
-    """The key of the hashes; empty where the settings have none."""
+    """The key for hashes; empty if the settings have none."""
     return b"" if settings.hash_key is None else settings.hash_key.get_secret_value().encode()
 
 
@@ -43,9 +43,9 @@ def make_conceal(settings: Settings, latest: Callable[[int], Relation | None]) -
 
 
 def find_other_rule(settings: Settings, relation: Relation, known: Relation | None) -> str | None:
-    """How what a worker read was concealed by another rule; None where it was by the settings'.
+    """Say how a worker's exclude and hash rules differ from capture's; None if they do not.
 
-    `relation` is as the worker concealed it, `known` as capture has it, with all columns.
+    `relation` is what the worker left after its rules. `known` is capture's, with all columns.
     """
     found = choose_rule(settings.tables, relation.table, having=lambda rule: rule.conceals)
     excluded = frozenset(found[1].exclude if found else ())
@@ -53,13 +53,13 @@ def find_other_rule(settings: Settings, relation: Relation, known: Relation | No
     mark = mark_key(read_key(settings))
     for column in relation.columns:
         if column.name in excluded:
-            return f"column {column.name} was read, which capture excludes"
+            return f"column {column.name} was read, but capture excludes it"
         if column.hashed_by != (mark if column.name in hashed else None):
-            return f"column {column.name} is hashed otherwise than by capture"
+            return f"column {column.name} does not have the hash rule of capture"
     names = {} if known is None else {column.attnum: column.name for column in known.columns}
     for number in relation.left_out:
         if number in names and names[number] not in excluded:
-            return f"column {names[number]} was left out, which capture stages"
+            return f"column {names[number]} was left out, but capture stages it"
     return None
 
 

@@ -1,7 +1,7 @@
-"""What has come between the log and its slot, seen without changing either.
+"""Finds why capture cannot go on from the slot, without a change to the slot or to the log.
 
-The checks are those of a capture run, each of them instead of the first that fails. The last one
-takes the slot for a moment, to see what the server would send again, and confirms nothing. Both
+These are the checks of a capture run. Here a failed check does not end the others. The last check
+takes the slot for a moment to see what the server would send again, and confirms nothing. Both
 `walgate recover` and `walgate check` report what is found here.
 """
 
@@ -35,12 +35,12 @@ from cdc_core.vocabulary import Lsn
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Why capture cannot go on, if it cannot; what the log, the server and the slot are.
+    """The state of log, server and slot, and every reason why capture cannot go on.
 
-    `breaks` are the errors that a capture would end with; `discontinuities` those of them in which
-    log, server and slot differ, whatever the source is by itself. `epoch` is the newest of the log,
-    None where there is no log. A dead slot is one of this log's from which capture can never go on;
-    changed settings kill none.
+    `breaks` are the errors that a capture would end with. `discontinuities` are the breaks where
+    log, server and slot disagree; a problem of the source alone is not among them. `epoch` is the
+    newest of the log; None if there is no log. `is_slot_dead`: the slot is this log's, and capture
+    can never go on from it. Changed settings do not make a slot dead.
     """
 
     breaks: tuple[WalgateError, ...]
@@ -69,7 +69,8 @@ def diagnose(settings: Settings, *, application_name: str) -> Diagnosis:
     ) as connection:
         database = connection.info.dbname
         may = may_replicate(connection)
-        # A capture may run: its slot is never ahead of staging, nor staging ahead of the server.
+        # A capture may run. In this order the slot is never ahead of staging, nor staging ahead of
+        # the server.
         slot = read_slot(connection, source.slot)
         staged = None if epoch is None else read_staged_lsn(settings.lake.root, epoch)
         identity = read_identity(connection)

@@ -1,9 +1,9 @@
 """The newest relation of each table, in the order of the stream.
 
-Pure. An announcement and a chunk each show what the catalog said when they were made. Each is
-compared with the one before it, so that rows from before a rewrite and rows from after it never
-share a relation version. The log alone does not serve for that: it stores a relation only with the
-batch that needs it, and a session may take several chunks before.
+Pure. An announcement and a chunk each show the catalog of the moment when they were made. Capture
+compares each with the one before it. So rows from before a rewrite and rows from after it never
+share a relation version. The log alone cannot do that: it stores a relation only with the batch
+that needs it, and a session may take several chunks before it stages a batch.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class KnownRelations:
         return self._newest.get(oid) or self._find_stored(oid)
 
     def note(self, relation: Relation) -> None:
-        """Note a relation that was announced, or of a chunk or sweep that the log takes."""
+        """Keep the relation of an announcement, or of a chunk or sweep that enters the log."""
         self._newest[relation.oid] = relation
 
     def compare(self, relation: Relation) -> Relation:
-        """The relation that a worker read, marked if its table was rewritten since the newest one.
+        """Mark a worker's relation if the table was rewritten since its newest known relation.
 
-        It is noted by `note`, and only if its rows are taken into the log.
+        This keeps nothing. `note` keeps the relation, and only if its rows enter the log.
         """
         return relation.after(self.find(relation.oid))

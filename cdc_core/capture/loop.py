@@ -1,8 +1,8 @@
 """The loop: frames to batches, batches to the log, and nothing confirmed before it is staged.
 
 One thread reads and decodes; others stage, send status, emit marks and show figures. A batch closes
-only between transactions: when it is full, or when the last one is staged and it is old enough for
-whoever waits for it.
+only between transactions: when it is full, or when the last batch is staged and its own waiting
+time is over.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _logger = logging.getLogger("walgate.capture")
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """When a run ends by itself: at the mark of its start, at a time, when told to.
+    """When a run ends by itself: at the mark of its start, at a time, or when asked to.
 
     `deadline` is of the monotonic clock.
     """
@@ -151,7 +151,7 @@ class CaptureLoop:
             self._progress.idle_at = time.time()
 
     def _log_skipped(self) -> None:
-        """Report messages under our prefix that are none of ours, at most once a minute."""
+        """Log how many messages have our prefix and are not ours, at most once a minute."""
         skipped, now = self._collector.skipped_messages, time.monotonic()
         is_due = now - self._skipped_logged_at >= _SKIPPED_INTERVAL_S
         if skipped > self._skipped_messages and is_due:

@@ -1,7 +1,7 @@
-"""Messages of ours as the stream brings them, told from all others by prefix and content.
+"""Recognizes Walgate's own messages in the stream by their prefix and content.
 
-Every role of the database may write messages, under our prefix too. Only what is exactly one of
-ours enters the log, and in our own spelling: nothing of a message's text is ever copied.
+Every role of the database may write messages, also with our prefix. Only a message that has exactly
+one of our forms enters the log. Its detail is formatted again: no text of a message is copied.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from cdc_core.protocol.messages import LogicalMessage
 from cdc_core.vocabulary import MARK_PREFIX
 
 _PREFIX = MARK_PREFIX.encode()
-# An id that capture waits for, or the name of a command that only wants the WAL to move.
+# The id of a mark that capture waits for, or the name of a command that writes a mark.
 _NAME = re.compile(r"[A-Za-z0-9 _-]{1,64}\Z")
 _KINDS = ({"mark"}, {"by"})
 
 
 def is_ours(message: LogicalMessage) -> bool:
-    """Whether a message claims to be one of ours, by its prefix; it is part of a transaction."""
+    """Whether a message has our prefix and is transactional; its content may be foreign."""
     return message.transactional and message.prefix == _PREFIX
 
 
 def read_mark(message: LogicalMessage) -> str | Step | None:
-    """A step of a backfill, or what any other mark says; None where it is not one of ours."""
+    """A step of a backfill, or the detail of another mark; None if the message is not ours."""
     fields = parse_fields(message.content) if is_ours(message) else None
     if fields is None:
         return None
@@ -44,5 +44,5 @@ def describe_mark(mark: str | Step) -> str:
 
 
 def format_mark(name: str) -> str:
-    """The message, and the detail in the log, of the mark that capture knows by this name."""
+    """The text of a mark of capture's, which is both its message and its detail in the log."""
     return json.dumps({"mark": name})

@@ -21,7 +21,7 @@ _KEPT_BYTES = 4 << 20
 
 
 def return_freed_memory() -> None:
-    """Let what Arrow frees go back to the system, where the C library can be told so."""
+    """Return memory that Arrow frees to the system, if the C library has a setting for that."""
     # Arrow's own allocator keeps what a large transaction gave back: 460 instead of 375 MB.
     pa.set_memory_pool(pa.system_memory_pool())
     library = ctypes.CDLL(None)

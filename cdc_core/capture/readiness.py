@@ -1,4 +1,4 @@
-"""What capture would refuse when it starts, as problems of the preflight and in capture's words."""
+"""What capture would refuse at its start, as problems of the preflight with capture's messages."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from cdc_core.settings import Settings
 from cdc_core.source.problems import Problem, Severity
 
 CODE = "log_not_continued"
-# The preflight has described such a slot. It cannot be compared with the log.
+# The preflight has reported these slots already. They cannot be compared with the log.
 _NO_SLOT_OF_OURS = {"slot_plugin", "slot_database", "slot_two_phase"}
 
 
 def find_refusals(settings: Settings, found: Sequence[Problem]) -> Iterator[Problem]:
-    """What capture finds wrong when it compares log, slot and server at its start.
+    """Compare log, slot and server as capture does at its start; give each difference.
 
-    `found` are the problems of the preflight. A comparison that cannot be made now is a warning.
-    Takes a free slot for a moment, confirms nothing to it and changes nothing.
+    `found` are the problems of the preflight. If the comparison cannot be made now, the problem is
+    a warning. Takes a free slot for a moment, confirms nothing to it and changes nothing.
     """
     if any(problem.code in _NO_SLOT_OF_OURS for problem in found):
         return

@@ -1,9 +1,9 @@
-"""What the server sends again after a restart, held against what staging has.
+"""Compares what the server sends again after a restart with what staging has. Pure.
 
-A transaction whose commit LSN lies below the staged LSN is in staging already and is dropped, but
-only if staging holds that very transaction (commit LSN, xid, commit time), and none that staging
-holds may be missing: anything else is another history, unless other publications or another origin
-are asked for than were then. Pure.
+A transaction whose commit LSN is below the staged LSN is in staging already, so capture drops it.
+Staging must have exactly this transaction (commit LSN, xid, commit time), and the server must send
+each one that staging has. If not, the server has another history, or the settings ask for other
+publications or another origin now.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from cdc_core.vocabulary import Lsn, TransactionId
 
 _CHANGE_BACK = (
     "change it back, run `walgate replicate --until-current`, and then change it again; if that run"
-    " finds another history, the server was restored, too"
+    " also reports another history, the server was restored"
 )
 
 
 def blame_settings(error: StreamRefused, changed: str | None) -> WalgateError:
-    """The error to raise where the server refuses to stream.
+    """Choose the error to raise if the server refuses to stream.
 
     `changed` names the settings that changed, if any did. They are the cause then: the server ends
-    the stream where a publication is younger than the changes that the slot still has to read. The
-    slot itself is sound.
+    the stream if a publication is younger than the changes that the slot still has to read. The
+    slot itself is healthy.
     """
     if changed is None:
         return error
@@ -50,9 +50,9 @@ class Replay:
     def __init__(
         self, staged: Lsn, expected: Iterable[TransactionId], *, changed: str | None = None
     ) -> None:
-        """What ends at or below `staged` must be exactly `expected`, in commit order.
+        """Expect that the server sends exactly `expected`, up to `staged`, in commit order.
 
-        `changed` says which settings the server is asked by were others when that was staged.
+        `changed` names the settings of the subscription that have changed since; None if none has.
         """
         self._staged = staged
         self._changed = changed
@@ -64,24 +64,24 @@ class Replay:
         return not self._expected
 
     def has(self, begin: Begin) -> bool:
-        """Whether a transaction that begins is staged. Raises as `end`, past a missing one."""
+        """Whether a transaction that begins is staged already. Raises: as `end`, if it is not."""
         if begin.commit_lsn < self._staged:
             return True
         self.end()
         return False
 
     def end(self) -> None:
-        """Nothing more comes that is staged.
+        """The server sends no more staged transactions: check that it sent all of them.
 
-        Raises: WrongServer or SubscriptionChanged where one is missing.
+        Raises: WrongServer or SubscriptionChanged if one is missing.
         """
         if self._expected:
             raise self._other_history(f"lacks the transaction at {self._expected[0].commit_lsn}")
 
     def check(self, begin: Begin) -> None:
-        """Take a transaction with entries that was sent again.
+        """Compare a transaction with entries, which was sent again, with the next expected one.
 
-        Raises: WrongServer or SubscriptionChanged where it is another one.
+        Raises: WrongServer or SubscriptionChanged if they differ.
         """
         sent = TransactionId(begin.commit_lsn, begin.xid, begin.committed_at_us)
         if not self._expected:
@@ -96,14 +96,14 @@ class Replay:
     def _other_history(self, found: str) -> WalgateError:
         if self._changed is not None:
             return SubscriptionChanged(
-                f"{self._changed} before the server was told that all is staged up to"
-                f" {self._staged}: what it sends again {found}",
+                f"{self._changed} before capture had confirmed what is staged up to"
+                f" {self._staged}: what the server sends again {found}",
                 fix=_CHANGE_BACK,
                 retry=Retry.AFTER_FIX,
             )
         return WrongServer(
-            f"the server's history is not the one that was staged up to {self._staged}: what it"
-            f" sends again {found}",
+            f"the server's history is not the one that was staged up to {self._staged}: what the"
+            f" server sends again {found}",
             fix="the server was restored or replaced: " + RECOVER,
             retry=Retry.AFTER_FIX,
         )

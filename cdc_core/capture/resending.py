@@ -35,7 +35,7 @@ _WAIT_S = 0.1
 def require_same_history(
     source: SourceSettings, log: Log, epoch: Epoch, *, staged: Lsn, slot: Slot
 ) -> None:
-    """The server sends again exactly what is staged past the slot, and can go on from there.
+    """Check that the server sends exactly what is staged past the slot, and can go on from there.
 
     Raises: WrongServer, SubscriptionChanged, SourceError.
     """

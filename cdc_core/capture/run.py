@@ -147,11 +147,11 @@ def _run_session(run: _Run, log: ChangeLog, progress: Progress, patience: int) -
 
 
 def _take_slot(settings: Settings, source: Source, log: ChangeLog, bound: Bound) -> _Start:
-    """Hold the slot, then read again what staging has: others may have written while it waited.
+    """Take the slot, then read staging again: others may have written while this run waited.
 
-    Raises: Fenced where the epoch is another one by then, WalgateError.
+    Raises: Fenced if the epoch has changed since, WalgateError.
     """
-    find_switch = cache(source.stream.switch_point)  # A stream that has started answers no more.
+    find_switch = cache(source.stream.switch_point)  # A started stream takes no more commands.
     known = log.read_epoch()
     if known is not None:
         _require_server(settings, source, log, known, find_switch)
@@ -204,7 +204,7 @@ def _require_server(
     epoch: Epoch,
     find_switch: Callable[[int], Lsn],
 ) -> None:
-    """Compare the server with an epoch and with what is staged now. Raises: WalgateError."""
+    """Check that the server continues an epoch and what is staged now. Raises: WalgateError."""
     require_begun(epoch)
     require_server(
         epoch,
@@ -241,7 +241,7 @@ def _stream(run: _Run, source: Source, log: ChangeLog, start: _Start, progress: 
     def conceal(relation: Relation) -> Concealment | None:
         concealment = choose(relation)
         if concealment is not None:
-            # The announcements and chunks that follow are compared with what is left out now.
+            # Compare later announcements and chunks with this one, excluded columns included.
             left_out = concealment.conceal_relation(relation).left_out
             known.note(replace(relation, left_out=left_out))
         return concealment
@@ -310,7 +310,7 @@ def _stream(run: _Run, source: Source, log: ChangeLog, start: _Start, progress: 
 
 
 def _find_spooled(settings: Settings, known: KnownRelations) -> Spooled:
-    """What workers of backfills leave in the spool, compared with what is known of its table."""
+    """Load chunks and sweeps from the spool; compare each with its table's newest relation."""
     folder = ChunkFolder(settings.lake.spool)
 
     def load_chunk(step: Watermark) -> Chunk | None:

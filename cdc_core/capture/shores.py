@@ -45,11 +45,11 @@ class ChangeLog(Protocol):
 
     @property
     def subscription(self) -> Subscription:
-        """What is appended was sent for."""
+        """The publications and the origin that the appended changes were requested with."""
         ...
 
     def read_subscription(self) -> Subscription | None:
-        """What the newest changes were sent for; None where there are none."""
+        """The publications and the origin of the newest changes; None if there are no changes."""
         ...
 
     def latest_relation(self, oid: int) -> Relation | None:
@@ -57,7 +57,7 @@ class ChangeLog(Protocol):
         ...
 
     def remove_leftovers(self, epoch: Epoch, staged: Lsn) -> None:
-        """Remove what an earlier run left: spooled parts, relations that have not landed."""
+        """Remove what an earlier run left: spooled parts, and relations that have not landed."""
         ...
 
     def read_staged(self, epoch: Epoch) -> Lsn:

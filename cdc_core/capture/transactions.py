@@ -65,9 +65,9 @@ class Collector:
         conceal: Conceal = conceal_nothing,
         spooled: Spooled = NOTHING_SPOOLED,
     ) -> None:
-        """Drop what ends at or below `staged`, if it is exactly `expected`, in commit order.
+        """Drop transactions up to `staged`; they must be exactly `expected`, in commit order.
 
-        `complete` is given an announcement and its transaction's xid; `changed` is that of Replay.
+        `complete` receives an announcement and its transaction's xid. `changed`: see Replay.
         """
         self._replay = Replay(staged, expected, changed=changed)
         self._complete = complete
@@ -89,7 +89,7 @@ class Collector:
         # The share of a batch's time for which whole transactions may go on waiting.
         self.patience = 1.0
         self.spool_ended: Lsn | None = None
-        self.skipped_messages = 0  # Under our prefix, and none of ours.
+        self.skipped_messages = 0  # They have our prefix and are not ours.
 
     @property
     def is_replay_checked(self) -> bool:
@@ -136,7 +136,7 @@ class Collector:
             length = len(frame)
             if length > HEADER_SIZE and frame[HEADER_SIZE] in ROW_KINDS and frame[0] == XLOG_DATA:
                 if size + length > room:
-                    # A row near 1 GiB fits into a block alone: before and behind no other.
+                    # A row of almost 1 GiB needs a block of its own.
                     self._count(size)
                     self._cut_block()
                     size, room = 0, BLOCK_BYTES

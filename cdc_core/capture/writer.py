@@ -53,7 +53,7 @@ class Writer:
         is_stopped: Callable[[], bool],
         prepare: Callable[[], None],
     ) -> None:
-        """Start the thread; `is_stopped` tells whether the run is to end.
+        """Start the thread; `is_stopped` says whether the run is to end.
 
         `prepare` is called before the first commit, and again if it fails.
         """

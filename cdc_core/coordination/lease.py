@@ -1,7 +1,7 @@
-"""The live figures of the running capture, a number for its run, and its wake-ups, in Redis.
+"""What a running capture keeps in Redis: its live figures, the number of its run, its wake-ups.
 
-Everything here may be emptied, stopped or put back from an old copy at any moment. Nothing is
-fenced or dropped by it: staging and the slot decide.
+Redis may be emptied, stopped or restored from an old copy at any moment. Walgate fences nothing and
+drops nothing because of Redis: only staging and the slot decide.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Columns kept from the log: left out, or put in as a keyed hash of their text.
 
-A row message of such a table is written anew before it is decoded, without the columns left out and
-with hashes in the place of texts. So no later step, not even one that keeps an undecodable message
-as it came, can hold what is concealed. Costs some microseconds a row, of these tables only.
+Walgate rewrites a row message of such a table before it decodes it: without the excluded columns,
+and with hashes in place of texts. So no later step has concealed values, not even one that keeps an
+undecodable message as it came. This costs some microseconds a row, for these tables only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HASH_SIZE = 64
 _HASH_PREFIX = bytes([TEXT]) + _HASH_SIZE.to_bytes(4, "big")
 # The type `text`: a hash is one whatever was hashed.
 _TEXT_OID = 25
-# Its hash marks the key; half of the digits tell keys apart.
+# The HMAC of this constant marks a key. Half of its digits are enough to distinguish keys.
 _MARKED, _MARK_SIZE = b"walgate: the mark of a hash key", 32
 
 
@@ -106,10 +106,11 @@ class Concealment:
 
 
 def _find_numbers(relation: Relation, index: int) -> Sequence[int]:
-    """The attnum of a column; where the catalog no longer shows it, all that it may have had.
+    """The attnum of a column; if the catalog no longer shows it, every attnum that it may have had.
 
-    Columns are sent in the order of their numbers. No number is given twice, so these are none of a
-    column that is added later. 0 stands for any number, where the table itself is gone.
+    The server sends columns in the order of their attnums, and never uses an attnum twice. So the
+    result has no attnum of a column that is added later. If the table itself is gone, the result is
+    0, which means any attnum.
     """
     numbers = [column.attnum for column in relation.columns]
     if (own := numbers[index]) is not None:
@@ -121,7 +122,7 @@ def _find_numbers(relation: Relation, index: int) -> Sequence[int]:
 
 
 def mark_key(key: bytes) -> str:
-    """What tells a hash key from another, and says nothing else of it."""
+    """A mark that distinguishes hash keys, and shows nothing else about the key."""
     return hmac.digest(key, _MARKED, "sha256").hex()[:_MARK_SIZE]
 
 

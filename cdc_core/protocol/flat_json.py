@@ -1,7 +1,7 @@
-"""Flat JSON objects, as messages of ours have them: texts and integers by name, and nothing else.
+"""Flat JSON objects, the content of Walgate's messages: texts and integers by name, nothing else.
 
-Every role of a database may write a message under our prefix, so nothing here trusts its content:
-whatever is not such an object is None, never an exception.
+Every role of a database may write a message with our prefix, so nothing here trusts the content.
+For any other content the result is None, never an exception.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def parse_fields(content: bytes) -> Fields | None:
             parse_constant=_refuse,
             parse_float=_refuse,
         )
-    # Python refuses numbers of thousands of digits by a ValueError, deep nesting by the other.
+    # Python raises ValueError for a number of thousands of digits, RecursionError for deep nesting.
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

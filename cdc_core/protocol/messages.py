@@ -34,7 +34,7 @@ _TYPE = struct.Struct(">Ii")
 _BEGIN_FRAME = struct.Struct(">B24xBqqI")
 _COMMIT_FRAME = struct.Struct(">B24xBBqqq")
 _BEGIN, _COMMIT, _MESSAGE = b"BCM"
-# Of a message larger than any of ours with its prefix, only the head is read: it may have a GiB.
+# No message of ours is larger. A larger one may have a GiB, so only its head is read.
 _MOST_COPIED = MOST_BYTES + 64
 
 
@@ -89,8 +89,8 @@ class Truncate:
 class LogicalMessage:
     """What somebody wrote with `pg_logical_emit_message`.
 
-    The prefix is bytes, as no encoding is certain. The content of a message larger than any of ours
-    is left empty; it is not copied.
+    The prefix is bytes, because its encoding is not known. If a message is larger than any of ours,
+    its content is not copied, and `content` is empty.
     """
 
     transactional: bool
@@ -231,7 +231,7 @@ class _Reader:
         return value
 
     def read_text(self) -> bytes:
-        """Read a string up to its zero byte, in whatever encoding it is."""
+        """Read the bytes of a string up to its zero byte, whatever their encoding."""
         end = self.message.find(b"\0", self.offset)
         if end < 0:
             raise self.refuse("string without end")
@@ -316,7 +316,7 @@ def _parse_logical_message(reader: _Reader) -> LogicalMessage:
 def _parse_large_message(head: bytes) -> LogicalMessage:
     reader = _Reader("Message", head)
     transactional, lsn = bool(reader.read_flags(1)), reader.read_lsn()
-    # A prefix that is larger itself is not ours.
+    # A prefix that does not end within the head is not ours.
     prefix = reader.read_text() if b"\0" in head[reader.offset :] else b""
     return LogicalMessage(transactional, lsn, prefix, b"")
 

@@ -91,7 +91,7 @@ def join_messages(frames: Sequence[bytes | memoryview]) -> RowMessages:
             f"{len(frames)} row messages of {frame_ends[-1]} bytes decoded at once; "
             f"{_MAX_BYTES} fit",
             fix="report the server version and these numbers: a large row is decoded alone, and"
-            " none of PostgreSQL is larger than that",
+            " PostgreSQL has no row that is larger",
             retry=Retry.AFTER_FIX,
         )
     octets = np.frombuffer(b"".join((*frames, _PADDING)), dtype=np.uint8)

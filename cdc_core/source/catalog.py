@@ -1,8 +1,8 @@
 """What the stream does not say about a table, read from the catalog.
 
-The catalog may already be newer than the change being decoded: what it and the announcement agree
-on (name, type and type modifier) is taken, then what an earlier announcement of the same table
-said. Where the catalog may have moved on between a change and now in a way that leaves no other
+The catalog may already be newer than the change that is decoded. Walgate takes from it only what
+agrees with the announcement (name, type and type modifier), then uses an earlier announcement of
+the same table. If the catalog may have changed since the change in a way that leaves no other
 trace, a column is marked as not known.
 
 A transaction with a smaller xid may commit later than one with a larger xid, so xids alone do not
@@ -79,9 +79,10 @@ cross join lateral (
 where a.attrelid = %(oid)s and a.attnum > 0 and not a.attisdropped
 order by a.attnum
 """
-# The files of the table and of its partitions; 0 where none was ever written anew. A rewrite gives
-# rows values without a change of rows: ALTER … TYPE … USING, or a default that differs by row. One
-# statement reads them with the columns: between two, an ALTER could change both, and show only one.
+# The files of the table and of its partitions; 0 if no file was ever rewritten. A rewrite changes
+# values without row changes in the stream: ALTER … TYPE … USING, or a default that differs by row.
+# One statement reads files and columns. Between two statements an ALTER could change both, and the
+# result would show only one change.
 _STORAGE = """
 with recursive part as (
     select %(oid)s::bigint::oid as oid
@@ -107,9 +108,9 @@ def complete_relation(
     xid: int | None = None,
     slot: str | None = None,
 ) -> Relation:
-    """The relation announced in transaction `xid` of a slot, with what only the catalog knows.
+    """Complete the relation that transaction `xid` announced, from the catalog.
 
-    Without a transaction it is what the catalog says now. Raises: SourceError.
+    If `xid` is None, the relation is what the catalog says now. Raises: SourceError.
     """
     table = {"oid": announcement.oid, "xid": None if xid is None else str(xid), "slot": slot}
     with source_errors(f"read the columns of {announcement.table}"):

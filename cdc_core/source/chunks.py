@@ -66,8 +66,8 @@ order by a.attnum
 class OpenRead:
     """A table locked and seen by one snapshot, until its transaction ends.
 
-    `relation` is what the stream would announce now; `snapshot` is Postgres' text form; `history`
-    is that of the server which is read.
+    `relation` is what the stream would announce now. `snapshot` has PostgreSQL's text form.
+    `history` is that of the server that is read.
     """
 
     relation: Relation
@@ -215,8 +215,8 @@ class ChunkReader:
     def emit(self, message: str) -> None:
         """Write a message that enters the WAL as the block that holds the lock ends.
 
-        Its commit record precedes the release of the lock. A session that was ended, with its lock,
-        writes nothing. Raises: SourceError.
+        The commit record is written before the lock is released. If the server ended the session,
+        nothing is written. Raises: SourceError.
         """
         marks.emit_mark(self._connection, message)
 
@@ -235,7 +235,7 @@ class ChunkReader:
             assert row is not None
             snapshot, xid, oid, *facts = row
         history = History(*facts)
-        # A connection of before a failover still answers, from the server that was left.
+        # A connection that was opened before a failover still answers, from the old server.
         require_history(self._connection, history, self._find_history())
         with source_errors(f"look at {self._published.table}"):
             columns = self._connection.execute(_COLUMNS, (oid,)).fetchall()
@@ -280,7 +280,7 @@ class ChunkReader:
         return rows, row_bytes
 
     def explain_cost(self, *, rows: int | None) -> str | None:
-        """What the first reading of so many rows may cost; None where the slot bears it.
+        """How much WAL the first reading of `rows` rows may write; None if the slot has room.
 
         Raises: SourceError.
         """

@@ -1,7 +1,7 @@
 """Connections to the source, all with one set of output settings.
 
-A statement with parameters is written whole in its module. SQL that is composed with names has no
-parameters, but literals: in a statement with parameters a `%` of a name would be one of them.
+A statement with parameters is a constant of its module. SQL that is composed with names has
+literals and no parameters: otherwise psycopg would take a `%` in a name for a parameter.
 
 One text form for one value: the replication stream and every query give the same bytes for a value,
 whatever the role's or the database's own settings are.
@@ -39,19 +39,19 @@ _KEEPALIVE_PROBES = 3
 # Long enough for a server that is there.
 _BRIEF_S = 3.0
 
-# Who only looks gives way to an ALTER TABLE, and is told of one that waits itself.
+# A connection that only looks gives up behind an ALTER TABLE, also behind one that waits itself.
 LOCK_S = 5.0
 
 # Classes of SQLSTATE that another try does not cure: wrong role or password, no such database, no
 # privilege, wrong statement.
 _NEEDS_A_PERSON = ("28", "3D", "42")
-# Classes whose primary message names objects, settings and sizes only. Any other may quote a value
-# of a row, and a function in a user's condition raises any text with any SQLSTATE that it likes.
+# Classes whose primary message names only objects, settings and sizes. A message of another class
+# may quote a value of a row. A function in a user's condition can raise any text with any SQLSTATE.
 # Source: PostgreSQL documentation, appendix A.
 _NAMES_NO_VALUE = (
     *("08", "0A", "25", "26", "28", "3D", "3F", "40", "42", "53", "54", "55", "57", "58", "XX"),
 )
-# What a statement meets in a row: the same rows fail again at every try.
+# Errors that a row's value causes: the same rows fail again at every try.
 _MET_IN_A_ROW = ("21", "22", "23", "2F", "38", "39", "44", "P0")
 # What a user's condition does not cause, whatever it does with a row's value. A cast to regclass
 # puts the value into a message of class 42.
@@ -60,7 +60,7 @@ _NOT_BY_A_CONDITION = ("08", "25", "28", "40", "53", "55", "57", "58030")
 # Refused before any SQLSTATE is known; the wording is that of the libpq we are installed with.
 _UNTRUSTED = ("certificate", "does not support SSL")
 
-# Without a SQLSTATE these say that a statement of ours is wrong; a lost connection is none of them.
+# Without a SQLSTATE these mean that our statement is wrong. A lost connection raises other errors.
 _REFUSED_BY_THE_DRIVER = (psycopg.ProgrammingError, psycopg.NotSupportedError, psycopg.DataError)
 
 _Answer = TypeVar("_Answer")
@@ -113,7 +113,7 @@ def open_connection(
     options["client_encoding"] = "UTF8"
     options["application_name"] = application_name
     options["connect_timeout"] = str(max(2, round(source.connect_timeout)))
-    # Of several hosts, the one that writes; what a connection has reached is proved in primary.py.
+    # Among several hosts libpq takes the primary. primary.py proves which server was reached.
     options.setdefault("target_session_attrs", "primary")
     for name, value in _keepalive(source.silence_timeout).items():
         options.setdefault(name, value)
@@ -236,7 +236,7 @@ def needs_person(sqlstate: str) -> bool:
 
 
 def first_line(exc: psycopg.Error) -> str:
-    """What the server said, in one line; only the error's name where its text may quote a value."""
+    """The server's message in one line; only the error's name if the message may quote a value."""
     if exc.sqlstate and not names_no_value(exc.sqlstate):
         return type(exc).__name__
     primary = exc.diag.message_primary

@@ -42,11 +42,11 @@ def copy_out(
     most_bytes: int | None = None,
     answer_s: float | None = None,
 ) -> bool:
-    """Give what a COPY inside an open transaction sends, some whole rows at a time.
+    """Run a COPY inside an open transaction, and give its output to `take`, whole rows at a time.
 
-    Say whether that was all of it. Where it is more than so many bytes, the row at which that was
-    passed is the last. What is cut off leaves lock and snapshot as they are. A connection on which
-    nothing arrives for `answer_s` is closed. Raises: psycopg.Error.
+    Returns whether `take` got all rows. The COPY is cut off after the row that passes `most_bytes`;
+    the transaction keeps its lock and snapshot. If nothing arrives for `answer_s` seconds, the
+    connection is closed. Raises: psycopg.Error.
     """
     rows, held, taken = io.BytesIO(), 0, 0
     is_whole = False
@@ -85,7 +85,7 @@ def copy_out(
 def _await_bytes(pgconn: pq.abc.PGconn, answer_s: float | None) -> None:
     """Take in what arrives. Raises: psycopg.OperationalError if nothing does in time."""
     if not select.select([pgconn.socket], [], [], answer_s)[0]:
-        # What would end the statement in good order waits for the same answer.
+        # An orderly end of the statement would wait for the same answer.
         pgconn.finish()
         raise psycopg.OperationalError(f"no answer for {answer_s:g} s")
     pgconn.consume_input()

@@ -1,10 +1,10 @@
-"""The first reading of a table: how much WAL it may write, and a reading that the slot can bear.
+"""The first reading of a table: how much WAL it may write, and how to read without losing the slot.
 
 The first session that reads a row after the row's transaction ended sets a hint bit in its page.
 With checksums, or with `wal_log_hints`, the server then writes the whole page to the WAL. With any
-settings it writes the page where the reader removes dead rows from it. A fast reading of a table
+settings it writes the page if the reader removes dead rows from it. A fast reading of a table
 that is larger than `max_slot_wal_keep_size` could cost the slot. So Walgate reads the pages of such
-a table once beforehand, in their own order. The number of pages bounds the WAL that they write.
+a table once beforehand, in their own order. The number of pages bounds the WAL of this reading.
 
 VACUUM sets hint bits, too. It notes how many pages it has found without dead rows.
 Source: PostgreSQL documentation, sections 19.5 (`wal_log_hints`) and 28.2 (data checksums).
@@ -28,22 +28,23 @@ from cdc_core.source.retention import read_wal_limit
 from cdc_core.source.slot import read_slot
 from cdc_core.vocabulary import TableName
 
-# In the WAL a page has a header, and the WAL's own pages have theirs.
+# In the WAL a page has a header, and each page of the WAL has one, too.
 _OVERHEAD = 1.03
-# This share of what a slot may keep is left to the source's own changes.
+# The share of a slot's WAL limit that is reserved for the source's own changes.
 _LEFT_TO_SOURCE = 0.5
-# Other processes may read other tables at the same time: each takes this share of the rest at once.
+# Other processes may read other tables now: one statement uses this share of the remaining room.
 _AT_ONCE = 0.25
 _MOST_AT_ONCE = 64 << 20
-# Less than this share of what a slot may keep is not worth a statement.
+# With less room than this share of the WAL limit, no statement is run.
 _LEAST = 0.02
-# A message names the largest tables, so many of them.
+# How many tables a message names, the largest first.
 _NAMED = 5
 
-# Where the server logs hint bits, a reader changes the pages that VACUUM has not seen. Everywhere
-# it changes pages that were written to since: it removes dead rows from them. The statistics count
-# those; an update writes to two pages. A crash or a failover loses the statistics: without a time
-# of the last VACUUM all pages count. A partitioned table has the pages of its partitions.
+# If the server logs hint bits, a reader changes the pages that VACUUM has not seen. On every server
+# it also changes pages that were written to since, because it removes dead rows from them. The
+# statistics count these writes; an update writes to two pages. A crash or a failover loses the
+# statistics. So if there is no time of a last VACUUM, all pages count. A partitioned table has the
+# pages of its partitions.
 _UNREAD = """
 with recursive part as (
     select c.oid from pg_class c
@@ -71,9 +72,10 @@ cross join lateral (
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """The pages of a table's longest part, its parts, and how many pages a reader may change.
+    """The size of a table, and how much of it a first reader may change.
 
-    `page_bytes` is the size of a page.
+    `longest` has the pages of the largest part (a table without partitions is one part). `parts` is
+    the number of parts, `pages` the pages that a reader may change, `page_bytes` a page's bytes.
     """
 
     longest: int
@@ -82,18 +84,18 @@ class Unread:
     page_bytes: int
 
     def find_cost(self, wal_limit: int, *, rows: int | None = None) -> int | None:
-        """The bytes of WAL that a reading may write; None where the slot bears them.
+        """The bytes of WAL that a reading may write; None if the slot has room for them.
 
-        `wal_limit` is in bytes, too. So many `rows` lie in as many pages at most; None is all rows.
+        `wal_limit` is in bytes. `rows` rows lie in at most as many pages; None means all rows.
         """
         pages = self.pages if rows is None else min(self.pages, rows)
         size = int(pages * self.page_bytes * _OVERHEAD)
         return size if size > wal_limit * (1 - _LEFT_TO_SOURCE) else None
 
     def choose_pages(self, left_bytes: int, wal_limit: int) -> int:
-        """How many pages of each part to read now, where the slot may keep `left_bytes` more.
+        """How many pages of each part to read now, if the slot may keep `left_bytes` more of WAL.
 
-        A statement reads the same pages of all parts: of very many parts one page each.
+        A statement reads the same page numbers of all parts: at least one page of each.
         """
         room = (left_bytes - wal_limit * _LEFT_TO_SOURCE) * _AT_ONCE
         if room < wal_limit * _LEAST:
@@ -113,28 +115,28 @@ def count_unread(connection: psycopg.Connection, table: PublishedTable) -> Unrea
 
 @dataclass(frozen=True, slots=True)
 class CostlyReadings:
-    """Bytes of WAL that the first reading of each table may write, and what the slot may keep."""
+    """The WAL in bytes that the first reading of each table may write, and the slot's limit."""
 
     sizes: Mapping[str, int]
     wal_bytes: int
 
     def explain(self) -> str:
-        """Which tables these are, the largest first, and what is done about it."""
+        """Name the tables, the largest first, and say how Walgate reads them."""
         names = sorted(self.sizes, key=lambda name: -self.sizes[name])
         listed = ", ".join(f"{name} {format_size(self.sizes[name])}" for name in names[:_NAMED])
         more = f" and {len(names) - _NAMED} other tables" if len(names) > _NAMED else ""
         return (
-            f"the first reading may write much WAL ({listed}{more}), of which the slot may keep"
-            f" {format_size(self.wal_bytes)}: it goes page by page, no faster than the slot bears"
+            f"the first reading may write much WAL ({listed}{more}), and the slot may keep"
+            f" {format_size(self.wal_bytes)}: pages are read only while the slot has room for them"
         )
 
 
 def find_costly_readings(
     connection: psycopg.Connection, tables: Iterable[PublishedTable], *, rows: int | None = None
 ) -> CostlyReadings | None:
-    """Find the tables whose first reading could cost the slot; None where there are none.
+    """Find the tables whose first reading could cost the slot; None if there are none.
 
-    `rows` of each are to be read; None is all rows. Raises: SourceError.
+    `rows` is how many rows of each will be read; None means all. Raises: SourceError.
     """
     wal_limit = read_wal_limit(connection)
     if wal_limit is None:
@@ -148,12 +150,12 @@ def find_costly_readings(
 
 
 class FirstReading:
-    """Reads the pages of one table once, no faster than the slot can bear."""
+    """Reads the pages of one table once; stops while the slot has too little room for their WAL."""
 
     def __init__(
         self, source: SourceSettings, table: TableName, *, find_history: FindHistory
     ) -> None:
-        """Nothing is asked of the source yet."""
+        """Connect later: at the first `read_some`."""
         self._source = source
         self._table = table
         self._find_history = find_history
@@ -162,13 +164,13 @@ class FirstReading:
         self.is_done = False
 
     def read_some(self) -> str | None:
-        """Read some pages; give why none can be read now. Raises: SourceError."""
+        """Read some pages; if none can be read now, give the reason. Raises: SourceError."""
         if self._connection is None:
             self._connection, self._published = connect_reader(
                 self._source, self._table, find_history=self._find_history
             )
             with source_errors(f"read {self._table}"):
-                # By numbers of pages, and in no other way.
+                # Force a scan of the given page numbers only.
                 self._connection.execute("set enable_seqscan = off")
             self._unread = count_unread(self._connection, self._published)
         slot = read_slot(self._connection, self._source.slot)
@@ -181,15 +183,15 @@ class FirstReading:
         pages = self._unread.choose_pages(left, wal_limit)
         if not pages:
             return (
-                f"the slot may keep {format_size(max(0, left))} more of WAL, and the"
-                f" first reading of {self._table} writes to it: half of what it may keep is left to"
-                " the source's own changes"
+                f"the slot may keep only {format_size(max(0, left))} more of WAL; the first reading"
+                f" of {self._table} writes WAL, and leaves half of the slot's limit to the source's"
+                " own changes"
             )
         self._read_pages(self._page + pages)
         return None
 
     def close(self) -> None:
-        """Disconnect. The next call of `read_some` goes on where this one was."""
+        """Disconnect. The next call of `read_some` goes on at the same page."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -26,9 +26,9 @@ class LoadWatch:
         self._connection: psycopg.Connection | None = None
 
     def find_reason(self) -> str | None:
-        """Why nothing should be read now; None where nothing speaks against it, or none can tell.
+        """Why nothing should be read now; None if there is no reason, or if it cannot be found out.
 
-        A server that cannot be asked is met by whoever reads.
+        If the server does not answer here, the reader itself will get the error.
         """
         with self._lock:
             try:

@@ -18,8 +18,8 @@ from cdc_core.vocabulary import MARK_PREFIX, Lsn
 def emit_mark(connection: psycopg.Connection, detail: str, *, on: History | None = None) -> None:
     """Write a mark that the stream will carry at its place. Raises: SourceError.
 
-    `on` is the history into which it belongs: on a server with another one nothing is written.
-    Transactional, so that it is ordered among commits and lets the server release WAL.
+    `on` is the history that the mark belongs to: a server with another history writes nothing. The
+    mark is transactional, so it has a place among the commits and lets the server release WAL.
     Source: PostgreSQL documentation, section 9.28.6, pg_logical_emit_message.
     """
     with source_errors("emit a mark"):

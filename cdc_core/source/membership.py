@@ -81,9 +81,9 @@ def read_membership(
         f"{quote_identifier(name)} {publication}.{xmin}/{member or '*'}"
         for name, publication, xmin, member, _ in rows
     )
-    # A table that is new to the log is marked, too: it may have been taken out and put back after
-    # this transaction. Without need that marks a table which was added while this transaction was
-    # open; it is read whole.
+    # This also marks a table that is new to the log: it may have been removed from the publication
+    # and added again after this transaction. A table that was added while this transaction was open
+    # is marked without need; it is then read whole.
     return f"{_OLDER}{names}" if any(younger for *_, younger in rows) else names
 
 

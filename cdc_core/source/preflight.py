@@ -76,8 +76,8 @@ def _find_costly_readings(
         yield Problem(
             Severity.WARNING,
             "first_reading",
-            "what was just loaded may be read only as slowly as the slot bears",
-            "tables of less than half of max_slot_wal_keep_size, or read before",
+            "a first reading may write more than half of the WAL that the slot may keep",
+            "tables smaller than half of max_slot_wal_keep_size, or tables that were read before",
             found.explain(),
-            "raise max_slot_wal_keep_size for as long as the first reading takes",
+            "raise max_slot_wal_keep_size while the first reading runs, if it is too slow",
         )

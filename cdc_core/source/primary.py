@@ -1,9 +1,9 @@
-"""Connections to the primary whose history the log holds, each with a proof that it is there.
+"""Opens connections to the primary whose history the log holds, and proves each of them.
 
 A snapshot of a standby lists no running transactions, and a lock on it stops nobody on the primary.
-A former primary goes on answering after another was promoted. What such a server reads looks right
-and is not. One host name, a list of hosts, or a pooler can lead any single connection to one, so
-each connection that reads proves itself when it is opened, and again in the transaction that reads.
+A former primary still answers after a promotion. Data from such a server looks right, but may be
+wrong. A host name, a list of hosts or a pooler can lead any connection to one. So Walgate checks
+each connection that reads when it opens it, and a chunk's again in the transaction that reads.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _IS_THERE = sql.SQL(f"({_SYSTEM_ID}, {_TIMELINE}) = ({{}}, {{}})")
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The history that a primary writes; no timeline stands for a server that writes none."""
+    """The history that a primary writes; `timeline` is None for a standby, which writes none."""
 
     system_id: str
     timeline: int | None
 
 
-# The history that the log holds now; None before the log has an epoch.
+# Gives the history that the log holds now; None before the log has an epoch.
 FindHistory: TypeAlias = Callable[[], History | None]
 
 
@@ -51,7 +51,7 @@ def open_primary(
     answer_s: float | None = None,
     lock_s: float | None = None,
 ) -> psycopg.Connection:
-    """Connect as `open_connection` does, to the primary. Raises: WrongServer, SourceError."""
+    """Connect as `open_connection` does; check the server. Raises: WrongServer, SourceError."""
     connection = open_connection(
         source,
         application_name=application_name,
@@ -70,7 +70,7 @@ def open_primary(
 def read_history(connection: psycopg.Connection) -> History:
     """Which history a server writes now. Raises: SourceError."""
     with source_errors("read the server's identity"):
-        # A walsender takes simple queries only, which this is.
+        # A walsender takes only simple queries; this is one.
         row = connection.execute(sql.SQL("select {}").format(HISTORY)).fetchone()
     assert row is not None
     return History(*row)
@@ -79,9 +79,10 @@ def read_history(connection: psycopg.Connection) -> History:
 def require_history(
     connection: psycopg.Connection, found: History, expected: History | None
 ) -> None:
-    """A server is the primary, and its history the one expected, if any is. Raises: WrongServer.
+    """Check that a server is the primary and has the expected history. Raises: WrongServer.
 
-    Another try may reach another of several servers.
+    `expected` is None if any history will do. The error is retried: another try may reach another
+    host.
     """
     where = f"{connection.info.host} port {connection.info.port}"
     fix = (
@@ -94,11 +95,11 @@ def require_history(
         raise WrongServer(
             f"{where} has system identifier {found.system_id} and timeline {found.timeline}, the"
             f" log was filled from {expected.system_id} and timeline {expected.timeline}",
-            fix=f"{fix}; after a failover capture must have followed it first",
+            fix=f"{fix}; after a failover, run capture first: it must follow the failover",
             retry=Retry.LATER,
         )
 
 
 def format_presence(history: History) -> sql.Composed:
-    """The condition that holds on the server with this history alone."""
+    """An SQL condition that is true only on the server with this history."""
     return _IS_THERE.format(sql.Literal(history.system_id), sql.Literal(history.timeline))

@@ -116,7 +116,7 @@ def publish(connection: psycopg.Connection, plan: Publishing) -> bool:
     """Run the plan; False where the role may not. Raises: SourceError."""
     try:
         with source_errors("publish the tables"), connection.transaction():
-            # Writers wait behind the lock, which the server takes from a process that was stopped.
+            # Writers wait behind the lock. If this process is stopped, the server ends its session.
             connection.execute(
                 f"SET LOCAL idle_in_transaction_session_timeout = '{LOCK_TIMEOUT_S}s'"
             )

@@ -12,18 +12,18 @@ from cdc_core.source.primary import FindHistory, open_primary
 from cdc_core.source.published_tables import PublishedTable, read_published_tables
 from cdc_core.vocabulary import TableName
 
-# Other sessions wait behind the request for our lock for so long at most.
+# The longest time that other sessions wait behind our request for a lock.
 _LOCK_S = 5.0
-# The server ends a statement that takes longer. The worker waits that long for the first row, and
-# then gives up a connection on which nothing arrives.
+# The server ends a statement that takes longer. The worker waits a little longer for the first row,
+# and then gives up the connection.
 _STATEMENT_S = 600.0
-# Between two statements a worker writes some MB to the spool. After so long the server ends the
-# session of a worker that was stopped, and with it its lock and its snapshot.
+# Between two statements a worker only writes some MB to the spool. If a worker was stopped and is
+# idle for longer, the server ends its session, with its lock and its snapshot.
 _IDLE_S = 60.0
 
 
 def _choose_settings() -> sql.Composed:
-    """The settings of a session: one process scans an index, and no wait is without a limit."""
+    """The settings of a session: no parallel plans, and a limit to every wait."""
     return sql.SQL("; ").join(
         sql.SQL("set {} = {}").format(sql.Identifier(name), sql.Literal(value))
         for name, value in {
@@ -55,7 +55,7 @@ def connect_reader(
     )
     try:
         with source_errors(f"read {table}"):
-            # To look at the catalog takes locks too.
+            # Queries of the catalog take locks, too.
             connection.execute(_choose_settings())
         return connection, find_published(connection, source, table)
     except BaseException:
@@ -66,7 +66,7 @@ def connect_reader(
 def find_published(
     connection: psycopg.Connection, source: SourceSettings, table: TableName
 ) -> PublishedTable:
-    """Read one table of the publications. Raises: SourceError, where it is not published too."""
+    """Read one table of the publications. Raises: SourceError, also if it is not published."""
     major = connection.info.server_version // 10000
     found = read_published_tables(connection, source.publication, major=major, only=table)
     if not found:

@@ -1,7 +1,7 @@
 """Whether the connected role may replicate.
 
-Asked before a walsender is opened: a refusal to open one carries no SQLSTATE, so that it could not
-be told from a server that is down.
+Walgate asks this before it opens a walsender: the refusal to open one has no SQLSTATE, so it looks
+like a server that is down.
 """
 
 from __future__ import annotations

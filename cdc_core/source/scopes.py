@@ -156,7 +156,7 @@ def _check_condition(
             cause = error.__cause__
             if not isinstance(cause, psycopg.Error) or not _is_mistake(cause.sqlstate or ""):
                 raise
-            # The statement is not run, so its text is all that the server can quote.
+            # The statement is not run, so the server can only quote the statement's own text.
             said = cause.diag.message_primary
             return [f"{relation.table}: `where` is no condition: {said}"]
     return []

@@ -42,7 +42,7 @@ class MarkConnection:
     """A connection that emits marks and says where the server is."""
 
     def __init__(self, source: SourceSettings, history: History) -> None:
-        """Connect to the server that writes a history. Raises: WrongServer, SourceError."""
+        """Connect to the primary that has this history. Raises: WrongServer, SourceError."""
         self._source = source
         self._connection = open_primary(
             source,
@@ -76,7 +76,7 @@ class Source:
     """The slot, its stream and its server's catalog."""
 
     def __init__(self, settings: SourceSettings) -> None:
-        """Connect twice, to one server. Raises: WrongServer, SourceError."""
+        """Open the catalog and the stream of one server. Raises: WrongServer, SourceError."""
         self._settings = settings
         self._connection = open_connection(
             settings, application_name="walgate catalog", answer_s=settings.silence_timeout
@@ -95,15 +95,15 @@ class Source:
             raise
 
     def _require_one_server(self) -> None:
-        """The catalog is of the server that streams: one of several hosts may be another."""
+        """Check that both connections reached one server: the dsn may name several hosts."""
         found = read_history(self._connection)
         expected = History(self.server.system_id, self.server.timeline)
         if found != expected:
             where = f"{self._connection.info.host} port {self._connection.info.port}"
             raise WrongServer(
-                f"{where} is a standby or another server: expected {expected.system_id} on timeline"
-                f" {expected.timeline}, which streams, found {found.system_id} on timeline"
-                f" {found.timeline}",
+                f"{where} is a standby or another server: expected the server that streams"
+                f" ({expected.system_id}, timeline {expected.timeline}), found {found.system_id},"
+                f" timeline {found.timeline}",
                 fix="name the primary alone in [source] dsn, or set target_session_attrs=primary",
                 retry=Retry.LATER,
             )

@@ -1,10 +1,9 @@
 """The source as it was at one LSN: an exported snapshot with the LSN that it is consistent at.
 
-Making a temporary logical slot exports one: it holds precisely the transactions that end at or
-below the slot's consistent point. The slot is there for seconds, and its making waits for every
-transaction that was open then. The tables are locked first: a rewrite between snapshot and read
-would make the read empty. The lock is the weakest there is and keeps no reader and no writer
-waiting.
+The creation of a temporary logical slot exports a snapshot. It has exactly the transactions that
+end at or below the slot's consistent point. The slot exists for seconds. Its creation waits for
+every transaction that was open then. Walgate locks the tables first: a rewrite between snapshot and
+read would make the read empty. The lock is the weakest one: no reader and no writer waits for it.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ from cdc_core.vocabulary import Lsn, TableName
 _NAME = "walgate verify"
 _POLL_S = 0.1
 _CANCEL_S = 10.0
-# One process of the server, one plan without compiling it; whoever waits behind our lock request
-# waits no longer than this, and no statement of ours runs for longer than that.
+# No parallel workers and no JIT. Other sessions wait behind our lock request for `lock_timeout` at
+# most, and no statement of ours runs for longer than `statement_timeout`.
 _SETTINGS = {
     "lock_timeout": "5s",
     "statement_timeout": "30min",
-    # Spark may fold for long between two statements. The server ends the session of a process that
-    # was stopped for longer than this.
+    # Spark may fold for a long time between two statements. If the session is idle for longer, for
+    # example because the process was stopped, the server ends it.
     "idle_in_transaction_session_timeout": "2h",
     "tcp_user_timeout": "2min",
     "max_parallel_workers_per_gather": "0",
@@ -60,9 +59,9 @@ order by a.xact_start limit 1
 
 @dataclass(frozen=True, slots=True)
 class SourceSnapshot:
-    """What one connection sees of published tables: all that ends at or below `lsn`.
+    """What one connection sees of published tables: all transactions that end at or below `lsn`.
 
-    `refused` says of each table that cannot be read why not; `history` is the server's.
+    `refused` has the reason for each table that cannot be read. `history` is the server's.
     """
 
     lsn: Lsn
@@ -83,7 +82,7 @@ def open_snapshot(
 ) -> Iterator[SourceSnapshot]:
     """Lock tables and see them at one LSN until the block ends.
 
-    Each connection must reach the primary with the history that the log holds.
+    Each connection must reach the primary that has the history of the log.
     Raises: WrongServer, SourceError.
     """
     opened = partial(open_primary, source, find_history, application_name=_NAME)

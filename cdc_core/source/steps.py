@@ -16,7 +16,7 @@ class StepConnection:
     """One connection for all threads, made when it is needed and again after it was lost."""
 
     def __init__(self, source: SourceSettings, find_history: FindHistory) -> None:
-        """Connect later, to the primary with the history that the log holds."""
+        """Connect at the first step, to the primary that has the history of the log."""
         self._source = source
         self._find_history = find_history
         self._lock = threading.Lock()

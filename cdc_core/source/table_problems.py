@@ -1,7 +1,7 @@
 """What keeps a published table's rows from being followed: identity, key, operations, access.
 
 A row must be identified in the stream by a key that the publication carries. What must not be
-published at all, because the source's own UPDATE and DELETE would fail, is told as that.
+published at all, because the source's own UPDATE and DELETE would fail, is reported as such.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def require_log(state_folder: Path, *, root: Path, slot: str) -> None:
 
 
 def remember_log(state_folder: Path, adoption: Adoption) -> None:
-    """Write the mark; a folder that cannot be written is only told of."""
+    """Write the mark; if the folder cannot be written, only log it."""
     if _read(state_folder) == adoption:
         return
     mark = state_folder / _MARK

@@ -1,7 +1,7 @@
 """`ledger/backfills`: what was begun, which chunks the log took, what was asked for, what was done.
 
 Rows are added by workers of backfills and by who pauses, resumes or cancels one, and never changed.
-What a chunk brought stands in the log itself, so that a row missing here costs nothing.
+The log itself has what a chunk brought, so a missing row here costs nothing.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class BackfillState(StrEnum):
         return self in {BackfillState.BEGUN, BackfillState.RESUMED, BackfillState.RUNNING}
 
 
-# What ends a state that lasts; whatever else is told meanwhile was told too late.
+# What ends a lasting state. Other states that are recorded during it came too late.
 _ENDED_BY = {
     BackfillState.PAUSED: {
         BackfillState.RESUMED,

@@ -1,8 +1,8 @@
 """What a backfill has read and the log has not taken yet: chunks of rows and sweeps, in the spool.
 
 A file is whole before the message that names it is written to the WAL. It need not be durable: a
-host that fails ends capture, too, and a run that takes the slot removes what an earlier one left,
-for nothing of it can be told stale or not any more. Only the holder of the slot takes files.
+host that fails ends capture, too. A run that takes the slot removes the files of earlier runs,
+since nobody knows any more which of their rows are stale. Only the holder of the slot takes files.
 Private (0600): rows are in them.
 """
 
@@ -50,7 +50,7 @@ class ChunkFolder:
         rows = pa.Table.from_arrays([chunk.values], schema=schema)
         path = self._chunk_path(backfill, memory, number, attempt)
         with _writing(path) as descriptor, os.fdopen(descriptor, "wb") as file:
-            # As it stands in memory: it is read once, by this host, a moment later.
+            # In Arrow's memory layout: this host reads it once, a moment later.
             with pa.ipc.new_file(file, schema) as writer:
                 writer.write_table(rows)
             return file.tell()
@@ -104,7 +104,7 @@ class ChunkFolder:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = self._path(f"backfill-{backfill}.lock")
             descriptor = _lock(lock)
-            # Whoever begins another backfill holds it for a moment, to see whether it is abandoned.
+            # Another backfill that begins holds it for a moment, to see whether it is abandoned.
             until = time.monotonic() + _MOMENT_S
             while descriptor is None and time.monotonic() < until:
                 time.sleep(_MOMENT_S / 100)
@@ -176,7 +176,7 @@ def _lock(path: Path) -> int | None:
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # It may have been removed meanwhile, by whoever found it abandoned.
+        # Another process may have found it abandoned and removed it since.
         if path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino:
             return descriptor
     except (BlockingIOError, FileNotFoundError):

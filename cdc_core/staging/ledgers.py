@@ -1,7 +1,7 @@
-"""Ledgers: small tables to which several processes append, whose rows count in their order.
+"""Ledgers: small tables that several processes append to. Their rows have an order.
 
-The order is that of the commits, whatever any clock says: each row has the number of the commit
-that added it, which compaction keeps.
+The order is the order of the commits, not of a clock. Each row has the number of the commit that
+added it, and compaction keeps this number.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from cdc_core.durability import make_durable
 
-# Where several processes append at once, the commit of one of them succeeds.
+# If several processes append at once, one commit succeeds, and the others try again.
 _TRIES = 200
 
 
 def append_numbered(folder: Path, rows: Sequence[Mapping[str, object]], schema: pa.Schema) -> None:
-    """Append rows in one durable commit, and its number as `number`.
+    """Append rows in one durable commit; set `number` of each to the commit's number.
 
     Raises: DeltaError; OSError.
     """

@@ -2,8 +2,9 @@
 
 Every commit carries an app transaction whose version is the end LSN it reaches, so the staged LSN
 is read back in milliseconds. A commit names the table version it extends and is refused if another
-came between; nothing is ever retried blindly. Data, names and the commit itself are durable before
-an append returns, and before a session believes what the one before it committed last.
+came between. Walgate never retries a commit blindly. An append returns only after data, names and
+the commit are durable. A session makes the newest commit of the session before it durable again,
+and only then trusts it.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Log:
     def __init__(self, root: Path, *, spool: Path, subscription: Subscription) -> None:
         """Open `<root>/staging`, made if it is missing. Raises: StagingError.
 
-        What is appended is said to have been sent for `subscription`.
+        Each append records `subscription` in its commit.
         """
         self.subscription = subscription
         self.folder = root / "staging"
@@ -89,13 +90,13 @@ class Log:
     def read_staged(self, epoch: Epoch) -> Lsn:
         """The staged LSN of an epoch, read from the newest version on disk.
 
-        The handle then stands at that version: what another writer committed is known, relations
-        too, and all of it is durable.
+        The handle is then at that version, with the commits and relations of other writers. All of
+        them are durable.
         """
         with staging_errors("read the staged LSN"):
             self._changes = reopen_table(self.changes_folder)
-            # The session that committed it may have ended before the disk took it, or because the
-            # disk refused it. Its parts were durable before.
+            # The session that made the commit may have ended before the disk took it, or because
+            # the disk refused it. The parts of that commit are durable.
             self._rewrite_commit(self._changes.version())
             for table in ("epochs", "relations"):
                 rewrite_newest(self.folder / table)
@@ -104,7 +105,7 @@ class Log:
         return staged
 
     def read_subscription(self) -> Subscription | None:
-        """What the newest changes were sent for; None where there are none."""
+        """The publications and the origin of the newest changes; None if there are no changes."""
         with staging_errors("read the log's newest commit"):
             return read_subscription(self.changes_folder, self._changes.version())
 
@@ -119,7 +120,7 @@ class Log:
     def remove_leftovers(self, epoch: Epoch, staged: Lsn) -> None:
         """Remove what an earlier run left in the spool, and relations that it stored too early.
 
-        Only the holder of the slot may. Raises: StagingError.
+        Only the holder of the slot may call this. Raises: StagingError.
         """
         self._relations.remove_unlanded(epoch.epoch, staged)
         with staging_errors("empty the spool"):
@@ -177,10 +178,10 @@ class Log:
         reach("after_delta_commit")
 
     def has_landed(self, parts: Sequence[Part]) -> bool:
-        """Whether the version after the handle's names the first of these parts, durably.
+        """Whether the version after the handle's has the first of these parts; make it durable.
 
-        The append that committed it failed: perhaps because the disk did not take the commit.
-        Raises: Fenced where another writer's commit stands there; StagingError.
+        Call it after an append failed: the commit may be there, but not on the disk.
+        Raises: Fenced if that version is another writer's; StagingError.
         """
         extended = self._changes.version() + 1
         commit = locate_commit(self.changes_folder, extended)

@@ -63,7 +63,7 @@ class Part:
                 "numRecords": self.rows,
                 "minValues": {name: low for name, (low, _) in known.items()},
                 "maxValues": {name: high for name, (_, high) in known.items()},
-                # How much of the log is left to merge is told from it.
+                # From it a merge knows how much of the log is left.
                 "nullCount": {"table": self.marks},
             }
         )
@@ -131,7 +131,7 @@ def write_part(folder: Path, changes: pa.Table) -> Part:
 
 
 def seal_part(part: Part, end_lsn: Lsn) -> Part:
-    """Put the end LSN where the placeholder stands, in place. Raises: StagingError."""
+    """Replace the placeholder in the file with the end LSN. Raises: StagingError."""
     placeholder, value = struct.pack("<q", END_LSN_NOT_KNOWN), struct.pack("<q", end_lsn)
     index = CHANGES_SCHEMA.get_field_index("end_lsn")
     metadata = pq.read_metadata(part.path)
@@ -145,7 +145,7 @@ def seal_part(part: Part, end_lsn: Lsn) -> Part:
                 raise StagingError(
                     f"spooled part {part.path.name}: expected one end LSN to fill in, found"
                     f" {page.count(placeholder)}",
-                    fix="restart capture: the spool is written anew from the slot",
+                    fix="restart capture: it writes the spool again from the slot",
                     retry=Retry.LATER,
                 )
             file.seek(start + page.index(placeholder))

@@ -25,10 +25,10 @@ from cdc_core.vocabulary import Lsn, Relation
 class RelationStore:
     """The relations on disk, in the order in which an epoch announced them.
 
-    An announcement that repeats the one before it writes nothing, and neither does one that comes
-    again after a restart. One that returns to an earlier relation is a row of its own, with the
-    same version: it is the newest now. Tables are known by oid, which means another table on
-    another server: what is newest is that of one epoch.
+    An announcement that repeats the one before it adds no row. One that comes again after a restart
+    adds no row, too. An announcement that returns to an earlier relation adds a row with the
+    earlier version, and is then the newest. The key is the table's oid. An oid is another table on
+    another server, so the newest relation of a table is that of one epoch.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -37,7 +37,7 @@ class RelationStore:
         self._stored: dict[tuple[int, int], list[tuple[Lsn, Relation]]] = {}
         self._latest: dict[int, Relation] = {}
         self._next = 0
-        # Whether the disk may have refused what was written last.
+        # Whether the last commit may be on no disk, because the disk refused it.
         self._is_doubtful = False
         open_table(folder, RELATIONS_SCHEMA)
         self.reload()
@@ -66,9 +66,9 @@ class RelationStore:
         }
 
     def remove_unlanded(self, epoch: int, staged: Lsn) -> None:
-        """Remove the relations of transactions that have not landed. Only the slot's holder may.
+        """Remove the relations of transactions that have not landed. For the slot's holder only.
 
-        Such a transaction comes again, perhaps without the chunk that its relation was stored for.
+        Such a transaction comes again, perhaps without the chunk that has this relation.
         Later announcements must not be compared with a relation that no entry of the log has.
         Raises: StagingError.
         """
@@ -87,9 +87,9 @@ class RelationStore:
         return self._latest.get(oid)
 
     def store(self, relations: Iterable[tuple[Relation, Lsn]], *, epoch: int) -> None:
-        """Write those not stored yet, each with its commit LSN, in the order of the log.
+        """Write the relations that are not stored yet, each with its commit LSN, in log order.
 
-        Raises: StagingError, after which it may be called again.
+        Raises: StagingError; it may then be called again.
         """
         if self._is_doubtful:
             rewrite_newest(self._folder)
@@ -125,9 +125,10 @@ class RelationStore:
 
 
 def find_new(stored: Sequence[Relation], announced: Sequence[Relation]) -> list[Relation]:
-    """Which announcements of a transaction are to be written, after those up to it in the log.
+    """The announcements of a transaction that are not stored yet.
 
-    Empty if those in the log end with all of these: they come again.
+    `stored` are the stored ones up to this transaction. If they end with all of `announced`, the
+    transaction comes again, and nothing is new.
     """
     steps = [next(same) for _, same in groupby(announced, key=Relation.describe)]
     ends = [relation.describe() for relation in stored[-len(steps) :]]

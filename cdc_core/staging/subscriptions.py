@@ -1,7 +1,7 @@
-"""What capture asks of its slot: a commit of the log keeps what its changes were sent for.
+"""The publications and the origin that capture asks for; each commit of the log records them.
 
-After a restart the server sends again what it holds unconfirmed. It sends other transactions where
-other publications or another origin were asked for meanwhile.
+After a restart the server sends all unconfirmed transactions again. If capture now asks for other
+publications or another origin, the server sends other transactions than before.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _KEY = "walgate.subscription"
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """The publications whose changes are sent, and from what origin."""
+    """The publications and the origin that capture asks the server for."""
 
     publication: tuple[str, ...]
     origin: str
@@ -34,9 +34,9 @@ class Subscription:
 
 
 def read_subscription(table: Path, version: int) -> Subscription | None:
-    """What the newest changes up to a version were sent for; None where no commit tells.
+    """The subscription of the newest commit up to a version that has one; None if none has.
 
-    Commits of others, such as OPTIMIZE, are passed over. Raises: OSError.
+    Commits of other programs, such as OPTIMIZE, have none. Raises: OSError.
     """
     while version >= 0 and (commit := locate_commit(table, version)).exists():
         for line in commit.read_text(encoding="utf-8").splitlines():
@@ -50,7 +50,7 @@ def read_subscription(table: Path, version: int) -> Subscription | None:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionChange:
-    """What the log's newest changes were sent for, and what capture asks for now."""
+    """The subscription of the log's newest changes, and the one of the settings now."""
 
     before: Subscription
     now: Subscription

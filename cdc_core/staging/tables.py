@@ -50,9 +50,9 @@ def reopen_table(folder: Path) -> DeltaTable:
 
 
 def rewrite_newest(folder: Path) -> None:
-    """Write to new files, durably, what a table's newest commit brought. Raises: StagingError.
+    """Write the files of a table's newest commit to new files, durably. Raises: StagingError.
 
-    The process that committed it may have ended before the disk took it, or because the disk
+    The process that made the commit may have ended before the disk took it, or because the disk
     refused it.
     """
     with staging_errors(f"write {folder.name}"):

@@ -19,7 +19,7 @@ _COLUMNS = ["epoch", "commit_lsn", "seq", "relation_version", "values", "old_val
 
 @dataclass(frozen=True, slots=True)
 class Unsent:
-    """One such update; `old` is the key that the row had before, None if it is the same."""
+    """An update that did not send every value; `old` is the key before, None if it is the same."""
 
     position: Position
     key: Key
@@ -29,9 +29,9 @@ class Unsent:
 def read_unsent(
     root: Path, table: TableName, since: Position, wanted: Collection[Key]
 ) -> list[Unsent]:
-    """Updates from a position on, in order: of wanted keys, and all that changed a row's key.
+    """List updates without all values from a position on: of `wanted` keys, and all key changes.
 
-    Only the columns that say which entries these are, are read of files without one.
+    They are in order. A file without such an update costs only the columns of the filter.
     Raises: StagingError.
     """
     with staging_errors("look for values that the log does not have"):

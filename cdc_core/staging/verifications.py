@@ -1,7 +1,7 @@
 """`ledger/verifications`: what each verification of a table found, and how far tables are verified.
 
-A large table is verified part by part, so that what stands of it is put together: a table is
-verified through the least LSN of the newest verifications that cover all of it, if all were equal.
+A large table is verified part by part. The newest verifications that together cover the whole table
+count. If all of them were equal, the table is verified through the least LSN of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cdc_core.staging.tables import staging_errors
 from cdc_core.vocabulary import Lsn, TableName
 
 EQUAL, DIFFERENT, SKIPPED = "equal", "different", "skipped"
-# What stands of a table needs no row that is older than its last whole rotation.
+# The result of a table needs no row that is older than its last whole rotation.
 _COLUMNS = [
     *("table", "epoch", "lsn", "number", "at", "result", "reason", "coverage", "ordering"),
     *("from_ordinal", "to_ordinal", "source_rows", "lake_rows"),
@@ -60,7 +60,7 @@ class Verified:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a table stands by all that was verified of it.
+    """The state of a table by all its verifications that count.
 
     `lsn` and `since` are of the oldest verification that counts; None where a part of the table was
     never verified, or differed when it last was. `next_ordinal` is where a rotation goes on.
@@ -94,7 +94,7 @@ class VerificationLedger:
             append_numbered(self._folder, rows, VERIFICATIONS_SCHEMA)
 
     def read_standings(self) -> dict[str, Standing]:
-        """How each table stands, by its quoted name. Raises: StagingError."""
+        """The state of each table, by its quoted name. Raises: StagingError."""
         with staging_errors("read ledger/verifications"):
             if not DeltaTable.is_deltatable(str(self._folder)):
                 return {}
@@ -106,12 +106,12 @@ class VerificationLedger:
 
 
 def _order(row: Mapping[str, Any]) -> tuple[int, int, int]:
-    """What was found at a greater LSN counts; at one LSN, what was written last."""
+    """The order of results: by LSN; at the same LSN, by the commit."""
     return row["epoch"], row["lsn"], row["number"]
 
 
 def find_standing(rows: Sequence[dict[str, Any]]) -> Standing:
-    """How a table stands by its rows of the ledger, newest first."""
+    """The state of a table by its rows of the ledger, newest first."""
     newest = rows[0]
     compared = [row for row in rows if row["result"] != SKIPPED]
     lsn, since = _find_oldest(compared)

@@ -24,7 +24,7 @@ _SAY_AGAIN_S = 5.0
 
 @contextmanager
 def showing_progress() -> Iterator[Tell]:
-    """Show what is told while a block runs, on standard error."""
+    """Show progress on standard error while a block runs."""
     if not sys.stderr.isatty():
         yield _Lines().tell
         return

@@ -75,7 +75,7 @@ def _remember_options(
 def main() -> None:
     """Run one command and end the process with its code.
 
-    Arrow's threads outlive a scan by a moment and abort an interpreter that is torn down meanwhile
+    Arrow's threads outlive a scan by a moment and abort an interpreter that is torn down then
     (apache/arrow#39862): a good answer then ended with SIGABRT. So it is not torn down.
     """
     code = run_command(sys.argv[1:])

@@ -39,7 +39,7 @@ def recover(
         for number, step in enumerate(recovery.list_steps(settings, plan), 1):
             typer.echo(f"  {number}. {step}")
         for table in plan.left:
-            typer.echo(f"  {table} is not published, and cannot be read again: it stays")
+            typer.echo(f"  {table} is not published, so it cannot be read again: its rows stay")
         typer.echo("No table is dropped, no reader stopped: a table has its old rows until its")
         typer.echo("backfill is done. Nothing was changed; `walgate recover --yes` does it.")
         return _ANSWER_IS_NO

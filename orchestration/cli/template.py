@@ -48,13 +48,13 @@ root = {root}
 # conf = {{}}
 
 # [backfill]
-# chunk_rows = 200000          # read at once at most; fewer where that takes seconds or 16 MB
+# chunk_rows = 200000          # most rows of a chunk; fewer if it takes over 2 s or 16 MB
 # parallel = 2                 # connections that read at a time
-# rows_per_second = 20000      # of all of them; default: no limit
+# rows_per_second = 20000      # over all connections; default: no limit
 # order = "smallest"           # of several tables, or "given"
-# most_slot_percent = 75       # nothing is read while the slot has used more of its budget
-# most_lag = "1GB"             # or more WAL is not staged yet
-# automatic = true             # under Dagster, tables that were never read whole are, by themselves
+# most_slot_percent = 75       # pause while the slot has used more of its budget
+# most_lag = "1GB"             # pause while more WAL is not staged yet
+# automatic = true             # Dagster reads tables that were never read whole, by itself
 
 # [merge]
 # round_rows = 2000000
@@ -63,8 +63,8 @@ root = {root}
 
 # [verify]
 # every = "1h"                 # under Dagster
-# rows_per_run = 10000000      # of a larger table a part at a time, in rotation
-# ranges = 2048                # of a table are summed up at first; those that differ are narrowed
+# rows_per_run = 10000000      # a larger table is compared in parts, in rotation
+# ranges = 2048                # first ranges of a table; those that differ are narrowed
 
 # [dagster]
 # pipeline = "walgate"         # another name for each pipeline that shares a Dagster or a Redis
@@ -76,7 +76,7 @@ root = {root}
 # [tables."public.orders"]     # or a pattern such as "public.*"; the most exact one counts
 # exclude = ["ssn"]            # never in the log, and no column of the table
 # hash = ["email"]             # HMAC-SHA256 of its text, in hexadecimal
-# types = {{ amount = "decimal(38,4)" }}   # of a column in the lake, instead of its own
+# types = {{ amount = "decimal(38,4)" }}   # another type of a column in the lake
 """
 
 

@@ -64,7 +64,7 @@ def compare_table(
 ) -> Comparison:
     """Compare a table as it is in the source with its rows in the lake at a bound.
 
-    Nobody may write to the source meanwhile. Raises: LakeError.
+    Nobody may write to the source during the comparison. Raises: LakeError.
     """
     reading = table_at(session, lake, table, at)
     with connection.transaction():

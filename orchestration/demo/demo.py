@@ -45,7 +45,7 @@ _POLL_S = 1.0
 _TELL_INTERVAL_S = 3.0
 # For each step that waits for the sensors, on a machine that may be busy.
 _PATIENCE_S = 900.0
-# Rounds are told of to Dagster once the merge has nothing left to do.
+# A merge reports its rounds to Dagster when it has nothing left to do.
 _TOLD_S = 60.0
 
 
@@ -69,7 +69,7 @@ class Stopped(WalgateError):
         """Say that nothing is left."""
         super().__init__(
             "the demo was stopped before its end; nothing of it is left running",
-            fix="run it again: it begins anew",
+            fix="run it again: it starts from the beginning",
             retry=Retry.LATER,
         )
 

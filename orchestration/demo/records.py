@@ -35,7 +35,7 @@ class Records:
     """Reads the records of an instance, and tells what is new in them."""
 
     def __init__(self, instance: dg.DagsterInstance, settings: Settings) -> None:
-        """Nothing was told yet."""
+        """Nothing was reported yet."""
         self._instance = instance
         self._keys, self._own = AssetKeys.of(settings), Own.of(settings)
         self._told: dict[str, dg.DagsterRunStatus] = {}

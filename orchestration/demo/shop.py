@@ -117,7 +117,7 @@ with delivered as (
 insert into stock (sku, on_hand) select sku, quantity from delivered
 """
 
-# Whoever renames a product waits for the large transaction, whose prices and names were read.
+# A writer that renames a product waits for the large transaction, which read prices and names.
 NAMES_LOCK = "select pg_advisory_xact_lock(hashtext('product names'))"
 
 _ARCHIVE = """

@@ -126,7 +126,7 @@ def format_configuration(servers: Servers, port: int) -> str:
     )
     return "\n".join(
         [
-            "# Written by `walgate demo`; the next one writes it anew.",
+            "# Written by `walgate demo`; the next demo overwrites it.",
             "[source]",
             f"dsn = {json.dumps(servers.dsn)}",
             "[lake]",

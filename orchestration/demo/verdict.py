@@ -64,7 +64,7 @@ def show_verdict(show: Show, verdict: Verdict) -> None:
             show.headline(f"DIFFERENT: {table.table}{_explain(table)}")
     show.say("rows of each side, and those without an equal on the other,")
     show.say("compared by EXCEPT ALL, both ways, on PostgreSQL's own text of every value;")
-    show.say("inserted, updated and deleted are what the merges told Dagster")
+    show.say("inserted, updated and deleted are what the merges reported to Dagster")
     if not verdict.breaches:
         at_live = _tell_live(verdict.live_readings)
         show.headline(f"Every invariant held at each of {verdict.cuts} cuts{at_live}:")

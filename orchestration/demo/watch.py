@@ -1,7 +1,7 @@
 """Checks the shop's invariants while it sells, at whole cuts and, in between, at `live`.
 
 A cut is whole that has every table of the shop whole.
-One check at a time, on a thread of its own, so that whoever waits for it can be stopped.
+One check at a time, on its own thread, so that a caller that waits for it can be stopped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def begin(work: Callable[[], T]) -> Future[T]:
     def run() -> None:
         try:
             done.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - whoever asks for the result gets it.
+        except BaseException as error:  # noqa: BLE001 - the caller of the result gets it.
             done.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()

@@ -1,7 +1,7 @@
 """The shop's writers: what customers and staff do, several at a time, at a steady rate.
 
 Every transaction leaves the shop's invariants true. Rows are locked in one order: orders, products
-(through references), stock, lines; whoever meets a deadlock all the same is rolled back.
+(through references), stock, lines; a writer that still meets a deadlock is rolled back.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def test_it_is_announced_and_costs_no_slot(loaded: Pipeline) -> None:
     for command in ("check", "backfill --dry-run public.t"):
         answer = run_walgate(*command.split(), folder=loaded.folder)
         assert "public.t 6" in answer.stdout + answer.stderr, answer
-        assert "of which the slot may keep 32MB" in answer.stdout + answer.stderr
+        assert "the slot may keep 32MB" in answer.stdout + answer.stderr
     reasons: list[str] = []
 
     def note(_: TableName, progress: Progress) -> None:

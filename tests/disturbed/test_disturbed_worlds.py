@@ -1,4 +1,4 @@
-"""Tables whose lake, rules, captures and merges are disturbed: right, or named, and curable."""
+"""After disturbances a table is right, or something names it and a whole read makes it right."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.end_to_end.test_random_streams import make_quick
 from tests.fix_pipeline import Pipeline
 from tests.fix_postgres import lend_database
 
-# Seed, version of the server, tables: a few, and 500 in soak, one version after the other.
+# Seed, version of the server, tables. In soak 500 tables, with both versions in turn.
 SAMPLE = ((0, 18, 5),)
 SOAK = tuple((seed, (15, 18)[seed % 2], 10) for seed in range(200, 250))
 

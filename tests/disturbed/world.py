@@ -1,10 +1,10 @@
-"""Random histories that are disturbed from outside, until all is at rest.
+"""Random histories with disturbances of the lake, the rules, captures and merges.
 
-Beside the random statements and schema changes of a world, and the deaths of captures and merges:
-merges of some tables alone, two merges at once, folders of tables deleted or put back as they were
-once, rules that change, and a chunk that is held while captures end and begin. At each rest a table
-is what its source is, or something names it: it is halted, or it waits to be read whole. At the end
-all that waits is read whole, and every table is what its source is.
+A world has random statements, schema changes, and deaths of captures and merges. A disturbed world
+also has merges of some tables only, two merges at once, table folders that are deleted or restored
+from an old copy, rules that change, and a chunk that is held while captures end and begin. At each
+rest a table equals its source, or something names it: it is halted, or it waits for a whole read.
+At the end every waiting table is read whole, and every table equals its source.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _RULED = "ruled"
 
 
 class DisturbedWorld(World):
-    """Some tables, each with a rule that may change, their stream, and a lake that others touch."""
+    """Some tables, a part of them with a rule that may change, and a lake that others disturb."""
 
     published = ("for all tables",)
 
@@ -60,7 +60,7 @@ class DisturbedWorld(World):
         make_pipeline: Callable[..., Pipeline],
         spark: SparkSession,
     ) -> None:
-        """Make all, and read every table whole, so that nothing lacks anything."""
+        """Make the tables and read each of them whole, so that no table lacks rows."""
         super().__init__(seed, tables, database, make_pipeline)
         self.spark = spark
         # A rule names its column, so such a table keeps it.
@@ -82,7 +82,7 @@ class DisturbedWorld(World):
         return replace(table, name=f"{_RULED}{number}") if number % 2 else table
 
     def live_disturbed(self) -> None:
-        """Let everything happen; note what is wrong at each rest, and at the end."""
+        """Play all phases; record what is wrong at each rest and at the end."""
         moves = (
             self._merge_some,
             self._merge_twice_at_once,
@@ -185,7 +185,7 @@ class DisturbedWorld(World):
             self.source.write_some(STEPS)
             self.source.settle()
             self._end_child(is_killed=self.rng.random() < 0.5)
-            # Or the worker runs one of its own first, for which this one waits.
+            # If the worker has started its own capture first, this one waits for the slot.
             self.child = self.pipeline.start()
             lsn = self.pipeline.current_lsn()
             self.pipeline.database.execute("insert into fence default values")

@@ -156,7 +156,7 @@ BROKEN: dict[str, tuple[str, dict[str, str], list[list[str]]]] = {
         f'[source]\ndsn = "host=/nowhere password=two {CANARY}=x"\n' + LAKE,
         {},
         [
-            ["walgate.toml:2", "source.dsn", "an option in it is not one of libpq's"],
+            ["walgate.toml:2", "source.dsn", "it has an option that libpq does not know"],
             ["walgate.toml:2", "source.dsn", "a password inside the DSN"],
         ],
     ),

@@ -91,7 +91,7 @@ class _Session:
 
 
 class _Settings:
-    """Settings without rules, of whose lake only the spool is asked for, and given by the world."""
+    """Settings without rules. Only the spool of the lake is used, and the world replaces it."""
 
     lake = SimpleNamespace(spool=Path("spool"))
     tables: Mapping[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Those who change the source: transactions that write, commit, and are seen some time later."""
+"""Clients of the source: their transactions write, commit, and are visible some time later."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.simulation.world import World
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One statement: its kind, the key that it is of, and what it makes of the row.
+    """One statement: its kind, its table, the key of its row, and its new value.
 
-    `update` changes `v` and leaves `big` as it is, which is then not sent; `widen` changes `big`;
-    `move` gives the row another key; `upsert` and `delete` are what they say; `truncate` and
-    `alter` are of the whole table.
+    `update` changes `v`, so the unchanged `big` is not sent. `widen` changes `big`. `move` gives
+    the row another key. `upsert` and `delete` do what they say. `truncate` and `alter` change the
+    whole table.
     """
 
     kind: str
@@ -76,7 +76,7 @@ def _lock_rows(world: World, transaction: Transaction, statement: Statement, wha
 
 
 def _make_change(server: Server, statement: Statement) -> Change | None:
-    """What a statement comes to, with the rows as they are now; None where it finds none."""
+    """The change that a statement makes to the rows of now; None if it changes none."""
     table, key, value = statement.table, statement.key, statement.value
     old = server.read_newest(table, key)
     if statement.kind == "upsert" and old is None:

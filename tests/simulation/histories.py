@@ -1,4 +1,4 @@
-"""Playing histories: one by its choices, all of a small world, many by seed; and shrinking one."""
+"""Plays histories: one by its choices, all of a small world, or many by seeds; and shrinks one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from tests.simulation.scheduler import Choices, Given, Seeded, TooLong, list_steps
 
-# A history of a hundred choices is as short as it gets after some three hundred.
+# After some 300 attempts a history of a hundred choices gets no shorter.
 MOST_ATTEMPTS = 500
 
 # Builds a world, runs it to its end and judges it. Raises: whatever is wrong.
@@ -29,7 +29,7 @@ class Failure:
 
 
 def play(play_one: Play, choices: Given | Seeded) -> Failure | None:
-    """One history; how it failed, if it did. One that is too long has not."""
+    """Play one history; give its failure, or None. A history that is too long does not fail."""
     try:
         play_one(choices)
     except TooLong:
@@ -43,10 +43,10 @@ def play(play_one: Play, choices: Given | Seeded) -> Failure | None:
 def explore(
     play_one: Play, *, deviations: int, within: int | None = None, part: int = 0, parts: int = 1
 ) -> Iterator[Failure | None]:
-    """Every history of a world that deviates so many times at most from the plainest one.
+    """Play every history of a world with at most `deviations` deviations from the plainest one.
 
-    All of a history's deviations come `within` so many choices of the first, if that is given.
-    Of several parts each has the histories whose first deviation is its turn.
+    If `within` is given, all deviations of a history are within so many choices after the first.
+    With `parts`, each part plays a share of the histories, chosen by their first deviation.
     """
     plainest = Given(())
     found = play(play_one, plainest)
@@ -63,7 +63,7 @@ def explore(
 def _explore_from(
     play_one: Play, start: tuple[int, ...], more: int, within: int | None
 ) -> Iterator[Failure | None]:
-    """Every history that begins so, and deviates so many times more at most after that."""
+    """Play every history that begins with `start` and has at most `more` further deviations."""
     wanted = start
     while True:
         choices = Given(wanted)
@@ -89,7 +89,7 @@ def search(play_one: Play, seeds: Sequence[int]) -> Failure | None:
 
 
 def shrink(play_one: Play, failure: Failure) -> Failure:
-    """The same failure by fewer choices that are not plain, and by a shorter list of them."""
+    """Find the same failure with fewer deviations and a shorter list of choices."""
     kind = failure.reason.partition(":")[0]
     best = failure
     left = MOST_ATTEMPTS

@@ -74,7 +74,7 @@ class SimulatedLake(Lake):
 
 
 def fold_stretch(stretch: Stretch, base: Rows) -> Rows:
-    """The rows of a table after a stretch, by the fold on Arrow where that folds it."""
+    """The rows of a table after a stretch, by the fold on Arrow if it can fold the stretch."""
     entries = [e for e in _read(stretch) if e.op in ROW_OPERATIONS or e.op == Operation.SWEEP]
     cut_at = stretch.truncated_at
     if cut_at is not None:

@@ -1,8 +1,8 @@
-"""The judge: the source's tables at every LSN, and what the log leaves of them there.
+"""The judge: it compares the source's tables with the fold of the log, at every LSN.
 
-Two plain interpreters, entry by entry. A row that the log has must be the source's row at that very
-LSN, from the first on; a row may be missing until a backfill has made the table whole, and a value
-that was never sent is a hole, which has a name. A table that halts is judged no further.
+Two simple interpreters compute both, entry by entry. Each row of the fold must equal the source's
+row at the same LSN. Until a backfill is done a row may be missing, and a value that was never sent
+is a named hole. After a table halts it is not judged any more.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Read: TypeAlias = Callable[[str, Bound], tuple[Rows, bool] | None]
 
 
 class WrongData(AssertionError):
-    """The log leaves a table that is not the source's, and nothing says so."""
+    """The fold of the log differs from the source, and nothing reports it."""
 
 
 @dataclass
@@ -91,9 +91,9 @@ def read_source(
 def judge_log(
     world: World, table: str, filled: list[Row], *, older: list[Row] | None = None
 ) -> None:
-    """Compare what the log leaves at every LSN that is staged.
+    """Compare the fold of the log with the source at every staged LSN.
 
-    `older` are rows that an older epoch has left; the table is then judged once it is whole.
+    `older` has rows of an older epoch; if it is given, the table is judged only after its sweep.
     Raises: WrongData.
     """
     relations = {
@@ -146,7 +146,7 @@ def _list_entries(world: World, table: str) -> list[Entry]:
 
 
 def _find_silent(world: World, table: str) -> set[int]:
-    """Where nothing tells of an ALTER yet: from its end to the next entry of its table."""
+    """The LSNs where the log does not show an ALTER yet: from its end to its table's next entry."""
     ends = [entry.end_lsn for entry in _list_entries(world, table)]
     silent: set[int] = set()
     for altering in world.server.wal:
@@ -162,7 +162,7 @@ def _find_silent(world: World, table: str) -> set[int]:
 
 
 def compare(held: Rows, rows: dict[str, Row], end_lsn: int, *, is_whole: bool) -> None:
-    """Hold rows of the lake against those of the source. Raises: WrongData."""
+    """Compare rows of the lake with those of the source. Raises: WrongData."""
     for key, (row, position) in held.items():
         source = rows.get(key)
         known = [n for n, text in enumerate(row) if text != HOLE]

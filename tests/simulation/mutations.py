@@ -1,6 +1,6 @@
-"""Mends taken out by name: what was wrong before each, put back over the real parts.
+"""Removes fixes by name: each mutation brings one old bug back into the real parts.
 
-A simulator that finds nothing proves nothing. Each of these must be found, and shrunk.
+A simulator that finds nothing proves nothing. It must find each of these bugs and shrink it.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from tests.simulation.world import World
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """A mend, the world that needs it, and how it is taken out.
+    """A fix, the world that needs it, and how to remove it.
 
-    It is found by so few deviations from the plainest history; by seeds where that is 0.
+    `deviations` is how many deviations from the plainest history find the bug; 0 means by seeds.
     """
 
     name: str

@@ -1,12 +1,11 @@
-"""Who goes next: one thread, actors that hand over at each step, and every choice written down.
+"""The scheduler: it runs one actor at a time, chooses which one is next, and records each choice.
 
-An actor is a greenlet. It hands over before each step that others can see, so that whatever may
-happen in between can happen. The choices come from a seed, from a list (a replay), or from a search
-over all of them; the same choices give the same history, step by step.
+An actor is a greenlet. It hands over before each step that others can see, so that anything can
+happen before the step. The choices come from a seed, from a list (a replay), or from a search over
+all of them. The same choices give the same history, step by step.
 
-The first option always makes progress without a surprise: who ran last goes on. So a list of
-choices that ends is continued by zeros, and how far a history deviates is the number of its choices
-that are not zero.
+The first option is always the plain one: the actor that ran last goes on. After the end of a list
+of choices each further choice is 0. The deviations of a history are its choices that are not 0.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ class Choices(Protocol):
     steps: list[str]
 
     def take(self, count: int, *, is_plain: bool = True) -> int:
-        """Choose one of so many options, two or more; the first mostly, if it is the plain one."""
+        """Choose one of `count` options (at least two); mostly the first one, if `is_plain`."""
         ...
 
 
 @dataclass
 class Given:
-    """Choices from a list, then zeros; keeps what was taken and of how many options."""
+    """Choices from a list, then zeros; records each choice and its number of options."""
 
     wanted: Sequence[int]
     taken: list[int] = field(default_factory=list)
@@ -97,7 +96,7 @@ class Actor:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What the world does to the actors: a death, a clock that jumps."""
+    """Something that the world does to the actors, such as a death or a jump of the clock."""
 
     label: str
     can_be: Callable[[], bool]
@@ -122,7 +121,7 @@ class Scheduler:
         """Add an actor, which begins when it is chosen."""
         actor = Actor(name, process or name, greenlet(run, self._hub))
         own = [n for n, other in enumerate(self._actors) if other.process == actor.process]
-        # Beside its own process: what comes first goes first where nothing is decided.
+        # Next to its own process: the first ready actor is the plain choice.
         self._actors.insert(own[-1] + 1 if own else len(self._actors), actor)
         return actor
 
@@ -142,7 +141,7 @@ class Scheduler:
             self._last = before
 
     def require_alive(self) -> None:
-        """Called before an actor touches the world: the dead touch nothing."""
+        """Raise Killed if the actor is dead. An actor calls this before it changes the world."""
         if self._last is not None and self._last.is_dead:
             raise Killed
 
@@ -158,7 +157,7 @@ class Scheduler:
         self._hand_over(label, is_ready, until)
 
     def choose(self, labels: Sequence[str]) -> int:
-        """Let the scheduler decide what the world does; the first is what it does mostly."""
+        """Choose what the world does, one of some labels; the first one is the usual case."""
         chosen = self._choices.take(len(labels))
         if chosen:
             self.steps.append(f"{self._name()}: {labels[chosen]}")
@@ -169,7 +168,7 @@ class Scheduler:
         return self._choices.take(count, is_plain=False) if count > 1 else 0
 
     def note(self, text: str) -> None:
-        """Add to the history what came of a step."""
+        """Add the result of a step to the history."""
         self.steps.append(f"    {text}")
 
     def run(self) -> None:

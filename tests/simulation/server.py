@@ -1,9 +1,9 @@
 """A PostgreSQL server as far as replication sees it: xids, snapshots, locks, and the WAL.
 
-A commit has two steps, and others may go between them: its record is written, and is streamed from
-then on; later, once standbys were waited for, the transaction leaves the list of those in progress
-and is seen. Until then it keeps its locks. Source: PostgreSQL's RecordTransactionCommit and
-ProcArrayEndTransaction.
+A commit has two steps, and others may run between them. First the server writes the commit record:
+from then on the transaction can be streamed. Later, after a wait for standbys, the transaction
+leaves the list of running ones and is visible. Until then it keeps its locks. Source: PostgreSQL's
+RecordTransactionCommit and ProcArrayEndTransaction.
 """
 
 from __future__ import annotations
@@ -149,12 +149,12 @@ class Server:
         return self.lsn
 
     def catalog_xmin(self, confirmed: int) -> int:
-        """The oldest transaction that had not ended at the LSN to which a slot is confirmed."""
+        """The oldest transaction that was still running at the confirmed LSN of a slot."""
         passed = [one.oldest for one in self.wal if one.end_lsn <= confirmed]
         return passed[-1] if passed else FIRST_XID
 
     def end(self, transaction: Transaction) -> None:
-        """Take a transaction off the list of those in progress, and its locks from it, once."""
+        """End a transaction: it leaves the list of running ones and loses its locks. Once only."""
         if transaction not in self._open:
             return
         if transaction.xid is not None:
@@ -196,7 +196,7 @@ class Server:
         return rows
 
     def read_newest(self, table: str, key: str) -> Row | None:
-        """A row as who holds its lock sees it."""
+        """The newest version of a row, as the holder of its lock sees it."""
         found = [v.row for v in self._versions if v.table == table and v.key == key]
         return found[-1] if found else None
 
@@ -210,7 +210,7 @@ class Server:
         self._row_locks[table, key] = transaction
 
     def is_table_free(self, table: str, by: object, mode: str) -> bool:
-        """Whether a table can be locked: `exclusive` excludes all, `shared` only that."""
+        """Whether a table can be locked: `exclusive` conflicts with all modes, others with it."""
         others = [held for owner, held in self._table_locks[table] if owner is not by]
         return not others if mode == "exclusive" else "exclusive" not in others
 
@@ -236,7 +236,7 @@ class Server:
             self.unlock_tables(by)
 
     def _rewrite(self, table: str, xid: int) -> None:
-        """ALTER COLUMN … TYPE … USING with the same type: other values, of which no row tells."""
+        """ALTER COLUMN … TYPE … USING with the same type: new values, but no row changes."""
         for version in self._versions:
             if version.table == table and version.row is not None:
                 key, value, *rest = version.row

@@ -1,4 +1,4 @@
-"""Connections to the simulated server: those of a backfill, and the catalog as capture reads it."""
+"""Connections to the simulated server: of a backfill, and of capture to the catalog."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class SimulatedSteps:
         now.touch()
 
     def take_xid(self) -> int:
-        """An xid above every one taken before, of a transaction that does nothing."""
+        """Take an xid above all earlier ones, with a transaction that does nothing."""
         server = World.now.server
         transaction = server.begin("worker steps")
         xid = server.assign(transaction)

@@ -1,4 +1,4 @@
-"""The log, the spool and the ledger of backfills, in memory; and the clients of them that wait."""
+"""The log with its tail, the spool, and the ledger of backfills, in memory."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ class SimulatedSpool:
 
 @dataclass
 class SimulatedLedger:
-    """`ledger/backfills`: what was begun, and where what was done was swept."""
+    """`ledger/backfills`: the backfills that began, their states, and where they were swept."""
 
     begun: list[Begun] = field(default_factory=list)
     states: dict[str, BackfillState] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Each mend is needed: without it the simulator finds a history that ends wrong, and shrinks it."""
+"""Each fix is needed: without it the simulator finds a history with wrong data, and shrinks it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""No history ends with wrong data that nothing names: small worlds wholly, larger ones by seed.
+"""No history ends with wrong data that nothing names: all of small worlds, seeds of larger ones.
 
-`pytest -m soak` plays a million of the larger ones. A failure prints its history, made as short as
-it can be; `play(world, Given(choices))` plays it again.
+`pytest -m soak` plays a million of the larger ones. A failure prints its shrunk history and its
+choices. To play it again, call `histories.play(worlds.play_…, Given(choices))` in a
+test here.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ import pytest
 from tests.simulation import worlds
 from tests.simulation.histories import Failure, Play, explore, search, shrink
 
-# Histories that differ in so many choices from the plainest one.
+# The most deviations from the plainest history, by world.
 DEVIATIONS: dict[Play, int] = {
     worlds.play_small: 2,
     worlds.play_altered: 2,
     worlds.play_altered_late: 3,
     worlds.play_small_merges: 2,
 }
-# All of them lie within so many choices of the first one; in soak they lie anywhere.
+# All deviations are within so many choices after the first; in soak they may be anywhere.
 WITHIN = 10
 SEEDS: dict[Play, int] = {
     worlds.play_backfill: 6_000,

@@ -1,4 +1,4 @@
-"""Threads as the session of a backfill uses them, of actors: locks, events, a pool."""
+"""Locks, events and a thread pool for the session of a backfill, made of actors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Lock:
 
 
 class Event:
-    """An event of which only the wait matters: until something may have changed."""
+    """An event. `wait` ends as soon as something may have changed in the world."""
 
     def __init__(self) -> None:
         self._is_set = False
@@ -47,7 +47,7 @@ class Event:
             return is_second or now.changes != seen
 
         now.scheduler.wait("looks again", is_news, seconds=seconds)
-        # What a look has learned is acted on at the next, a moment later.
+        # The caller acts at the next look on what it learned at this one, so allow one more look.
         self._looks_twice = not is_second
         self._seen = now.changes
         return self._is_set

@@ -11,7 +11,7 @@ _KEY_FLAG = 1
 
 
 class Walsender:
-    """One session of the stream, from what was confirmed on; each announces tables of its own."""
+    """One session of the stream after the confirmed LSN. Each session announces tables again."""
 
     def __init__(self, server: Server, confirmed: int) -> None:
         """Nothing is sent yet."""
@@ -27,7 +27,7 @@ class Walsender:
         return self._at < len(self._server.wal)
 
     def read(self) -> tuple[Committed, list[bytes]]:
-        """The next transaction, and its frames; none where nothing of it is published."""
+        """The next transaction and its frames; no frames if nothing of it is published."""
         committed = self._server.wal[self._at]
         self._at += 1
         frames: list[bytes] = []

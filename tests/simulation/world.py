@@ -1,4 +1,4 @@
-"""A world: one server, one log, one clock; and the real parts of Walgate driven in it.
+"""A world: one server, one log, one clock, and the real parts of Walgate that run in it.
 
 **Real**, imported and never copied: the collector of transactions, with the memory of changed keys
 and the check of a replay; what a snapshot sees; the steps of a backfill and their parsing; the
@@ -13,19 +13,20 @@ the ledger of backfills (staging.py), the lake's tables and cuts (tables.py, lak
 threads (threads.py) and the clock (scheduler.py). The Spark fold is not real here: where the fold
 on Arrow gives up, the judge's own interpreter (model.py) takes its place.
 
-**Moves**: who goes next at every step that others can see; a commit that is streamed before it is
-seen; a batch that is staged early or late, and confirmed or not; the death of capture, of the
-worker, of the merger anywhere; a minute that passes; the source's clock that jumps by eleven
-minutes; UPDATE with and without a TOASTed value, INSERT, DELETE, a row that moves to another key,
-TRUNCATE, ALTER … TYPE … USING; a merge of some tables only, by long or short rounds, that fails at
-a table.
+**Varied**: which actor is next at every step that others can see; how long a commit is streamed
+before it is visible; whether a batch is staged early or late, and confirmed or not; where capture,
+the worker or the merger dies, if one does; whether a minute passes; whether the source's clock
+jumps by eleven minutes; UPDATE with and without a TOASTed value, INSERT, DELETE, a row that moves
+to another key, TRUNCATE, ALTER … TYPE … USING; which tables a merge takes, in long or short rounds,
+and at which table it fails.
 
-**Worlds** (worlds.py) are small and explored wholly up to a number of deviations from the plainest
-history, or larger and drawn by seed (histories.py). **Judged** (model.py): at every LSN each row of
-the lake is the source's row, and none is missing once a backfill is done or a cut has come there,
-unless the table is named as halted. A failure prints its choices; `play(world, Given(choices))`
-plays it again, step by step, and `shrink` makes it short. mutations.py takes mends out by name, to
-prove that the simulator would have found what they mend.
+**Worlds** (worlds.py): a small world is explored completely up to a number of deviations from the
+plainest history; a larger world is played by seeds (histories.py). **Judged** (model.py): at every
+LSN each row of the lake equals the source's row. After a backfill is done, or a cut has reached the
+LSN, no row is missing. A table that is named as halted is not judged. A failure prints its choices,
+not its seed. In a test with the fixture `_simulated`, call `histories.play(worlds.play_backfill,
+Given(choices))` to play it again, step by step; `shrink` makes it short. mutations.py removes fixes
+by name, to prove that the simulator would have found each bug.
 """
 
 from __future__ import annotations
@@ -55,12 +56,12 @@ from tests.simulation.tables import Tables
 
 
 class World:
-    """Everything that actors share; `changes` counts what a poll may see."""
+    """Everything that actors share; `changes` counts the changes that a poll may see."""
 
     now: World
 
     def __init__(self, choices: Choices, tables: tuple[str, ...] = ("t",)) -> None:
-        """Nothing has happened yet; the parts that are patched in go to this world from now on."""
+        """Make a fresh world. From now on the patched parts use this one."""
         World.now = self
         self.scheduler = Scheduler(choices)
         self.server = Server(self.scheduler, tables)
@@ -82,7 +83,7 @@ class World:
         return SimpleNamespace(hex=f"{self._ids:032x}")
 
     def allow(self, label: str, make: Callable[[], None], *, times: int, process: str) -> None:
-        """Let something happen so many times while a process lives."""
+        """Add a move that may happen up to `times` times, and only while a process lives."""
         left = [times]
 
         def can_be() -> bool:
@@ -108,7 +109,7 @@ def _make_id() -> SimpleNamespace:
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the real parts use the world that was made last."""
+    """Patch the real parts so that they use the newest world."""
     from tests.simulation import source  # noqa: PLC0415 - it imports this module.
 
     clock = _Clock()

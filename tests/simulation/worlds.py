@@ -34,7 +34,7 @@ def play_small(choices: Choices) -> None:
 
 
 def play_altered(choices: Choices) -> None:
-    """Two rows, two chunks, and an ALTER that gives all rows other values; nothing dies."""
+    """Two rows, two chunks, and an ALTER that changes the values of all rows; nothing dies."""
     world = World(choices)
     filled: list[Row] = [("1", "old", "big"), ("2", "old", "big")]
     world.server.fill("t", filled)
@@ -62,7 +62,7 @@ def play_altered_late(choices: Choices) -> None:
 
 
 def play_recovered(choices: Choices) -> None:
-    """A table read again in a new epoch, over rows whose every value has changed unseen."""
+    """A table is read again in a new epoch; all values of its rows changed between the epochs."""
     world = World(choices)
     older: list[Row] = [(str(key), "older", "older big") for key in range(1, 4)]
     filled: list[Row] = [(str(key), "old", "big") for key in range(1, 3)]
@@ -79,7 +79,7 @@ def play_recovered(choices: Choices) -> None:
 
 
 def play_backfill(choices: Choices) -> None:
-    """A backfill of a few rows in chunks beside clients that do anything, with every accident."""
+    """A backfill of a few rows in chunks, while clients run any statement; with every accident."""
     world = World(choices)
     draw = world.scheduler.draw
     filled: list[Row] = [(str(key), "old", "big") for key in range(1, 2 + draw(4))]
@@ -179,5 +179,5 @@ def _pass(world: World, seconds: float) -> None:
 
 
 def _jump(world: World) -> None:
-    """Eleven minutes: more than a memory is kept for that nobody speaks of."""
+    """Eleven minutes: capture forgets a memory after ten minutes without a sign of life."""
     world.server.clock_us += 11 * 60 * 1_000_000

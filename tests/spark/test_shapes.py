@@ -130,7 +130,7 @@ def test_a_column_that_was_left_out_is_no_new_one_and_one_beside_it_is() -> None
 def test_a_column_that_is_excluded_now_halts_the_table() -> None:
     halt = follow(SHAPE, replace(TABLE, columns=(KEY,), left_out=(2,)))
     assert isinstance(halt, Halt)
-    assert halt.reason == "column n is excluded now, and rows so far hold its values"
+    assert halt.reason == "column n is excluded now, and older rows have its values"
     assert halt.curable
 
 

@@ -27,7 +27,7 @@ HASH, EXCLUDE = 'hash = ["email"]', 'exclude = ["email"]'
 
 # The rule and the hash key before and after, what verification and the halted table say.
 CHANGES = {
-    "hash added": ("", OLD_KEY, HASH, OLD_KEY, "is hashed now, and its rows so far hold"),
+    "hash added": ("", OLD_KEY, HASH, OLD_KEY, "is hashed now, and its older rows have"),
     "hash removed": (HASH, OLD_KEY, "", OLD_KEY, "is no longer hashed"),
     "hash key changed": (HASH, OLD_KEY, HASH, NEW_KEY, "is hashed with another key now"),
     "exclude added": ("", OLD_KEY, EXCLUDE, OLD_KEY, "is excluded now"),
@@ -125,10 +125,10 @@ def test_a_changed_rule_is_never_called_equal_halts_the_table_and_is_cured_by_a_
 @pytest.mark.parametrize(
     ("staged", "read", "reason"),
     [
-        (EXCLUDE, "", "column email was read, which capture excludes"),
-        (HASH, "", "column email is hashed otherwise than by capture"),
-        ("", HASH, "column email is hashed otherwise than by capture"),
-        ("", EXCLUDE, "column email was left out, which capture stages"),
+        (EXCLUDE, "", "column email was read, but capture excludes it"),
+        (HASH, "", "column email does not have the hash rule of capture"),
+        ("", HASH, "column email does not have the hash rule of capture"),
+        ("", EXCLUDE, "column email was left out, but capture stages it"),
     ],
 )
 def test_what_was_read_under_another_rule_than_capture_s_never_enters_the_log(
