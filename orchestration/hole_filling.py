@@ -40,8 +40,6 @@ from spark_jobs.holes import Hole, sign
 JOB_NAME = "fill_holes"
 SIGN_TAG = "walgate/holes"
 _INTERVAL_S = 30
-# A run begins with the oldest; the next one goes on.
-_MOST_KEYS = 10_000
 # Tries that are older say nothing of the next.
 _RECENT_S = 3600.0
 
@@ -64,18 +62,18 @@ def build_fill_holes_job(settings: Settings) -> dg.JobDefinition:
         description="Reads the rows again that lack a TOAST value which the stream never sent.",
     )
     def fill_holes(context: dg.OpExecutionContext) -> None:
-        filled: dict[TableName, int] = {}
-        holes = HoleReader(settings).read()
+        filled: dict[TableName, tuple[int, int]] = {}
 
         def work(stop: threading.Event) -> None:
-            for table, found in _choose(holes.fillable).items():
-                keys = sorted({hole.key for hole in found})
+            reader = HoleReader(settings)
+            for table, found in reader.read().fillable.items():
+                count, keys = reader.count(table), sorted({hole.key for hole in found})
                 if reread_keys(settings, table, keys, stop=stop):
-                    filled[table] = len(keys)
+                    filled[table] = count, len(keys)
 
         host_loop(context, work, most_s=None)
-        for table, count in filled.items():
-            metadata = {"holes": len(holes.fillable[table]), "keys_read_again": count}
+        for table, (count, keys) in filled.items():
+            metadata = {"holes": count, "keys_read_again": keys}
             context.log_event(dg.AssetObservation(asset_keys.find_table(table), metadata=metadata))
 
     @dg.job(
@@ -126,7 +124,7 @@ def build_fill_holes_sensor(settings: Settings) -> dg.SensorDefinition:
             holes = reader.read()
         except (SourceError, StagingError) as error:
             return dg.SensorResult(skip_reason=str(error))
-        chosen = _choose(holes.fillable)
+        chosen = holes.fillable
         if not chosen:
             left = "; ".join(f"{table}: {reason}" for table, reason in holes.left.items())
             return dg.SensorResult(skip_reason=left or "no row has holes")
@@ -155,17 +153,6 @@ def decide(what: str, signed: str, tries: Sequence[Try], *, now: float) -> Decis
     if recent and left > 0:
         return Skip(f"{what}: next try in {left:.0f} s, after run {last.run.short_id}")
     return Launch(f"{signed} after:{last.run.run_id}")
-
-
-def _choose(fillable: Mapping[TableName, list[Hole]]) -> dict[TableName, list[Hole]]:
-    """As many as one run reads, tables in order of name."""
-    room = _MOST_KEYS
-    chosen: dict[TableName, list[Hole]] = {}
-    for table, holes in sorted(fillable.items()):
-        if room > 0:
-            chosen[table] = holes[:room]
-            room -= len(chosen[table])
-    return chosen
 
 
 def _count(chosen: Mapping[TableName, list[Hole]]) -> str:

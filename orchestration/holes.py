@@ -1,12 +1,13 @@
 """The rows of tables that lack a value the stream never sent, as far as they can be read again.
 
 A table is looked at when a merge has written it since the last look, and its files say by
-themselves whether there is anything to read.
+themselves whether there is anything to read. A table may have millions of such rows, so keys are
+read of those alone that can be filled, and no more of them than one run reads again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -17,14 +18,17 @@ from cdc_core.staging.tables import staging_errors
 from cdc_core.table_patterns import choose_rule
 from cdc_core.vocabulary import TableName
 from spark_jobs.backfilled import read_backfilled
-from spark_jobs.holes import Hole, find_holes
+from spark_jobs.holes import Hole, count_holes, find_holes, has_holes
 from spark_jobs.lake import Lake, open_table
 from spark_jobs.ledger import find_cut, read_states
+
+# A run begins with the oldest rows; the next one goes on.
+MOST_KEYS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Holes:
-    """What can be filled by reading keys again, and why not the rest, by table."""
+    """What one run fills by reading keys again, and why not other tables."""
 
     fillable: Mapping[TableName, list[Hole]] = field(default_factory=dict)
     left: Mapping[TableName, str] = field(default_factory=dict)
@@ -37,10 +41,12 @@ class HoleReader:
         """Nothing was looked at yet."""
         self._settings = settings
         self._lake = Lake.of(settings)
-        self._known: dict[str, tuple[int, list[Hole]]] = {}
+        # By table, whether a version of it has holes, and the oldest of them where they were asked.
+        self._known: dict[TableName, tuple[int, bool]] = {}
+        self._taken: dict[TableName, tuple[int, int, list[Hole]]] = {}
 
     def read(self) -> Holes:
-        """The rows with holes of every table. Raises: StagingError, SourceError."""
+        """The rows with holes that one run fills. Raises: StagingError, SourceError."""
         with staging_errors("look for holes in the tables"):
             found = self._look()
             if not found:
@@ -50,9 +56,8 @@ class HoleReader:
         source = self._settings.source
         with closing(open_briefly(source, application_name="walgate holes")) as connection:
             hindrances = find_hindrances(connection, source.publication)
-        fillable: dict[TableName, list[Hole]] = {}
         left: dict[TableName, str] = {}
-        for table, holes in found.items():
+        for table in found:
             state, merged = states.get(str(table)), None if cut is None else cut.bound
             if table not in hindrances:
                 left[table] = "it is not published"
@@ -62,24 +67,55 @@ class HoleReader:
                 left[table] = f"a backfill of it brings them: {need.reason}"
             elif self._hashes(table):
                 left[table] = "the lake may have hashes of its key: a whole backfill brings them"
-            else:
-                fillable[table] = holes
+        with staging_errors("look for holes in the tables"):
+            fillable = choose_oldest(set(found) - left.keys(), self._take, most=MOST_KEYS)
+        self._taken = {table: self._taken[table] for table in fillable}
         return Holes(fillable, left)
 
-    def _look(self) -> dict[TableName, list[Hole]]:
+    def count(self, table: TableName) -> int:
+        """How many rows of a table have holes now. Raises: StagingError."""
+        folder = self._lake.locate(table)
+        with staging_errors("count the holes of a table"):
+            delta = open_table(folder)
+            return 0 if delta is None else count_holes(folder, delta)
+
+    def _look(self) -> list[TableName]:
+        """The tables that have any."""
         cut = find_cut(self._lake)
-        found: dict[TableName, list[Hole]] = {}
+        found: list[TableName] = []
         for name, version in ({} if cut is None else cut.versions).items():
             table = TableName.parse(name)
-            if name not in self._known or self._known[name][0] != version:
+            if table not in self._known or self._known[table][0] != version:
                 folder = self._lake.locate(table)
                 delta = open_table(folder)
-                holes = [] if delta is None else find_holes(folder, delta)
-                self._known[name] = (version, holes)
-            if self._known[name][1]:
-                found[table] = self._known[name][1]
+                self._known[table] = version, delta is not None and has_holes(folder, delta)
+            if self._known[table][1]:
+                found.append(table)
         return found
+
+    def _take(self, table: TableName, most: int) -> list[Hole]:
+        version, _ = self._known[table]
+        if table not in self._taken or self._taken[table][:2] != (version, most):
+            folder = self._lake.locate(table)
+            delta = open_table(folder)
+            holes = [] if delta is None else find_holes(folder, delta, most=most)
+            self._taken[table] = version, most, holes
+        return self._taken[table][2]
 
     def _hashes(self, table: TableName) -> bool:
         rules = self._settings.tables
         return choose_rule(rules, table, having=lambda rule: rule.hash) is not None
+
+
+def choose_oldest(
+    tables: Iterable[TableName], find: Callable[[TableName, int], list[Hole]], *, most: int
+) -> dict[TableName, list[Hole]]:
+    """As many rows as one run reads, tables in order of name; `find` gives the oldest of one."""
+    chosen: dict[TableName, list[Hole]] = {}
+    for table in sorted(tables):
+        if most <= 0:
+            break
+        if holes := find(table, most):
+            chosen[table] = holes
+            most -= len(holes)
+    return chosen

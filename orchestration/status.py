@@ -32,7 +32,7 @@ from cdc_core.vocabulary import Lsn, TableName
 from orchestration.backfill_reports import describe_backfills
 from orchestration.unpublished import Whereabouts, find_unpublished
 from spark_jobs.backfilled import Backfilled, Lacking, read_backfilled
-from spark_jobs.holes import find_holes
+from spark_jobs.holes import count_holes
 from spark_jobs.lake import Bound, Lake, open_table, read_losses
 from spark_jobs.ledger import HALTED, Cut, TableState, find_cut, read_states
 from spark_jobs.older_tables import FIX as OLDER_FIX
@@ -196,7 +196,7 @@ def _count_holes(lake: Lake, cut: Cut) -> Iterator[tuple[str, int]]:
         folder = lake.locate(TableName.parse(table))
         delta = open_table(folder)
         if delta is not None:
-            yield table, len(find_holes(folder, delta))
+            yield table, count_holes(folder, delta)
 
 
 def _describe_source(identity: Identity) -> dict[str, Any]:

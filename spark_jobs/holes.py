@@ -11,7 +11,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,6 +24,9 @@ from spark_jobs.stretch import read_shape
 
 _HOLES = "_holes"
 _POSITION = ["_epoch", "_commit_lsn", "_seq"]
+_BATCH_ROWS = 65_536
+# Rows that are gathered before those which are not among the oldest are let go.
+_ROOM_ROWS = 262_144
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +37,41 @@ class Hole:
     position: Position
 
 
-def find_holes(folder: Path, table: DeltaTable) -> list[Hole]:
-    """The rows that have holes, oldest first, of a table whose files are in a folder."""
+def has_holes(folder: Path, table: DeltaTable) -> bool:
+    """Whether any row has holes, of a table whose files are in a folder."""
+    return any(True for _ in _read_batches(folder, table, []))
+
+
+def count_holes(folder: Path, table: DeltaTable) -> int:
+    """How many rows have holes; no key is read."""
+    return sum(batch.num_rows for batch in _read_batches(folder, table, []))
+
+
+def find_holes(folder: Path, table: DeltaTable, *, most: int) -> list[Hole]:
+    """The oldest rows that have holes, oldest first; a table may have millions more."""
     shape = read_shape(table)
     names, is_exact = match_names(shape), has_exact_key(shape)
-    kept = _read_kept(table)
+    oldest: list[pa.Table] = []
+    for batch in _read_batches(folder, table, [*names, *_POSITION]):
+        oldest.append(pa.Table.from_batches([batch]))
+        if sum(rows.num_rows for rows in oldest) > most + _ROOM_ROWS:
+            oldest = [_keep_oldest(oldest, most)]
+    rows = _keep_oldest(oldest, most).to_pylist() if oldest else []
     found: list[Hole] = []
-    for path in _list_files(folder, table):
-        for row in _read_rows(path, kept.get(path.name), [*names, *_POSITION]):
-            key = [row[name] for name in names]
-            texts = [_write_text(value) for value in key] if is_exact else json.loads(key[0])
-            position = Position(*(row[name] for name in _POSITION))
-            found.append(Hole(tuple(texts), position))
+    for row in rows:
+        key = [row[name] for name in names]
+        texts = [_write_text(value) for value in key] if is_exact else json.loads(key[0])
+        found.append(Hole(tuple(texts), Position(*(row[name] for name in _POSITION))))
     return sorted(found, key=lambda hole: (hole.position, hole.key))
+
+
+def _keep_oldest(tables: list[pa.Table], most: int) -> pa.Table:
+    # The files of a table may differ in the width of a column, or in Arrow's type of its texts.
+    rows = pa.concat_tables(tables, promote_options="permissive")
+    if rows.num_rows <= most:
+        return rows
+    order = [(name, "ascending") for name in _POSITION]
+    return rows.take(pc.select_k_unstable(rows, most, sort_keys=order))
 
 
 def sign(holes: list[Hole]) -> str:
@@ -68,7 +92,7 @@ def _read_kept(table: DeltaTable) -> dict[str, pa.Array]:
     """By file, where rows of it were deleted, which were not."""
     batches = pa.RecordBatchReader.from_stream(table.deletion_vectors())
     return {
-        Path(path).name: pa.array(kept)
+        Path(path).name: kept.values
         for batch in batches
         for path, kept in zip(
             batch.column("filepath").to_pylist(), batch.column("selection_vector"), strict=True
@@ -76,14 +100,26 @@ def _read_kept(table: DeltaTable) -> dict[str, pa.Array]:
     }
 
 
-def _read_rows(path: Path, kept: pa.Array | None, names: list[str]) -> list[dict[str, Any]]:
-    has_holes = pc.is_valid(pq.read_table(path, columns=[_HOLES]).column(_HOLES)).combine_chunks()
-    if kept is not None:
-        has_holes = pc.and_(has_holes, kept)
-    if not has_holes.true_count:
-        return []
-    rows: list[dict[str, Any]] = pq.read_table(path, columns=names).filter(has_holes).to_pylist()
-    return rows
+def _read_batches(folder: Path, table: DeltaTable, names: list[str]) -> Iterator[pa.RecordBatch]:
+    """Columns of the rows that have holes, some rows at a time."""
+    kept = _read_kept(table)
+    for path in _list_files(folder, table):
+        left = kept.get(path.name)
+        # The other columns of a file are read only if it has such a row.
+        if not names or any(True for _ in _read_file(path, left, [])):
+            yield from _read_file(path, left, names)
+
+
+def _read_file(path: Path, kept: pa.Array | None, names: list[str]) -> Iterator[pa.RecordBatch]:
+    start = 0
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(_BATCH_ROWS, columns=[_HOLES, *names]):
+            is_chosen = pc.is_valid(batch.column(_HOLES))
+            if kept is not None:
+                is_chosen = pc.and_(is_chosen, kept.slice(start, batch.num_rows))
+            start += batch.num_rows
+            if is_chosen.true_count:
+                yield batch.filter(is_chosen).select(names or [_HOLES])
 
 
 def _write_text(value: object) -> str:

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import json
+import tracemalloc
+import uuid
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable, Schema
+from deltalake.transaction import AddAction
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from cdc_core.settings import TableSettings
 from cdc_core.vocabulary import Relation
 from spark_jobs import merge
-from spark_jobs.holes import Hole, find_holes, sign
+from spark_jobs.holes import Hole, count_holes, find_holes, has_holes, sign
 from spark_jobs.lake import open_table
+from spark_jobs.rows import table_fields
+from spark_jobs.shapes import Shape
 from tests.spark.relations import delete, insert, make_relation, read, update
 from tests.spark.small_lake import SmallLake
 
+MANY = 1000
 PLAIN = make_relation("plain", "k int4, v text, big text")
 # Above the columns that Delta keeps statistics of.
 WIDE = make_relation("wide", "k bytea, big text, " + ", ".join(f"c{i} int4" for i in range(40)))
@@ -28,7 +38,10 @@ def find(small: SmallLake, relation: Relation) -> list[Hole]:
     folder = small.lake.locate(relation.table)
     delta = open_table(folder)
     assert delta is not None
-    return find_holes(folder, delta)
+    found = find_holes(folder, delta, most=MANY)
+    assert count_holes(folder, delta) == len(found)
+    assert has_holes(folder, delta) == bool(found)
+    return found
 
 
 def test_rows_with_holes_are_found_by_key_and_position(
@@ -77,5 +90,68 @@ def test_a_table_without_holes_is_not_read(
 ) -> None:
     small = SmallLake(spark, tmp_path)
     small.merge([insert(PLAIN, "1", "v", "long")])
-    monkeypatch.delattr(pq, "read_table")
+    monkeypatch.delattr(pq, "ParquetFile")
     assert find(small, PLAIN) == []
+
+
+def test_the_oldest_rows_are_taken_from_files_of_any_writer(tmp_path: Path) -> None:
+    """A key column of another file may be narrower, or its texts of another type of Arrow's."""
+    relation = make_relation("t", "k int8, name text, big text", key="k name")
+    for kind, text, numbers in (
+        (pa.int64(), pa.string(), range(100, 0, -1)),
+        (pa.int32(), pa.large_string(), range(200, 100, -1)),
+    ):
+        keys = [pa.array(numbers, kind), pa.array([f"n{n}" for n in numbers], text)]
+        write_rows_with_holes(tmp_path, relation, keys, [*numbers])
+    delta = DeltaTable(tmp_path)
+    assert [hole.key for hole in find_holes(tmp_path, delta, most=120)] == [
+        (str(n), f"n{n}") for n in range(1, 121)
+    ]
+    assert count_holes(tmp_path, delta) == 200
+
+
+def test_what_many_holes_take_is_bounded_by_what_is_asked_for(tmp_path: Path) -> None:
+    relation = make_relation("t", "k int8, big text")
+    for part in range(3):
+        numbers = pa.array(range(part * 20_000, (part + 1) * 20_000), pa.int64())
+        write_rows_with_holes(tmp_path, relation, [numbers], numbers)
+    delta = DeltaTable(tmp_path)
+    tracemalloc.start()
+    arrow = pa.total_allocated_bytes()
+    try:
+        assert count_holes(tmp_path, delta) == 60_000
+        assert has_holes(tmp_path, delta)
+        found = find_holes(tmp_path, delta, most=100)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [hole.key for hole in found] == [(str(number),) for number in range(100)]
+    assert peak < 2 << 20, f"{peak >> 20} MB of Python objects"
+    assert pa.total_allocated_bytes() - arrow < 2 << 20
+
+
+def write_rows_with_holes(
+    folder: Path, relation: Relation, keys: list[pa.Array], positions: list[int] | pa.Array
+) -> None:
+    """Add a file whose rows all lack their last column."""
+    if not DeltaTable.is_deltatable(str(folder)):
+        schema = StructType(table_fields(Shape.of(relation)))
+        DeltaTable.create(folder, Schema.from_json(schema.json()))
+    names = [column.name for column in relation.columns]
+    number = pa.array(positions, pa.int64())
+    count = len(number)
+    holes = pa.array([[names[-1]]] * count, pa.list_(pa.string()))
+    columns = dict(zip(names, [*keys, pa.nulls(count, pa.string())], strict=True)) | {
+        "_epoch": pa.array([1] * count, pa.int32()),
+        "_commit_lsn": number,
+        "_seq": number,
+        "_committed_at": pa.nulls(count, pa.timestamp("us", tz="UTC")),
+        "_raw": pa.nulls(count, pa.map_(pa.string(), pa.string())),
+        "_holes": holes,
+    }
+    file = folder / f"part-{uuid.uuid4()}.parquet"
+    pq.write_table(pa.table(columns), file)
+    size, stats = file.stat().st_size, json.dumps({"numRecords": count})
+    action = AddAction(file.name, size, {}, 0, data_change=True, stats=stats)
+    delta = DeltaTable(folder)
+    delta.create_write_transaction([action], "append", delta.schema(), [])
