@@ -27,6 +27,7 @@ from tests.deadline import wait_for
 from tests.fix_pipeline import DEADLINE_S, Pipeline
 from tests.postgres_server import Database, PostgresServer
 from tests.standby import make_standby
+from tests.walgate_command import run_walgate
 
 T = TableName("public", "t")
 ROWS = 400
@@ -119,6 +120,17 @@ def test_every_connection_that_reads_refuses_a_standby(pair: Pair) -> None:
     for reach in (open_one, read_chunk, verify, mark):
         with pytest.raises(WrongServer, match=r"is a standby, expected the primary"):
             reach()
+
+
+def test_a_check_names_the_standby_that_it_reached(
+    pair: Pair, make_pipeline: Callable[..., Pipeline]
+) -> None:
+    pair.database.execute("drop publication walgate")
+    pipeline = make_pipeline(pair.database)
+    standby = {"WALGATE_SOURCE__DSN": f"{pair.standby.dsn('shop')} target_session_attrs=any"}
+    answer = run_walgate("check", folder=pipeline.folder, environment=standby)
+    assert answer.exit_code == 1, answer
+    assert "the server is a standby" in answer.stdout
 
 
 def test_capture_takes_catalog_and_stream_from_one_server(

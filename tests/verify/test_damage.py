@@ -9,11 +9,13 @@ from collections.abc import Callable
 import pytest
 from pyspark.sql import SparkSession
 
+from cdc_core.vocabulary import TableName
 from orchestration.cli.main import run_command
 from orchestration.cli.verify import ProgressLine
 from orchestration.sides import MOST_ROWS
 from orchestration.status import read_status
 from orchestration.verify_answer import describe_verdict, format_verdict
+from spark_jobs import merge
 from tests.fix_pipeline import Pipeline
 from tests.fix_postgres import lend_database
 from tests.postgres_server import Database, PostgresServer
@@ -179,6 +181,28 @@ def test_every_kind_of_damage_is_found_to_the_key_and_healed(
     told = read_status(verifying.settings)
     assert {t["table"]: t["verified_lsn"] for t in told["tables"]}["public.kinds"] is None
     assert "table_differs" in {problem["code"] for problem in told["problems"]}
+
+
+def test_a_key_that_is_there_twice_is_found_and_healed(
+    database18: Database,
+    make_pipeline: Callable[..., Pipeline],
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(merge, "SMALL_TABLE_BYTES", 0)
+    database18.execute("create table double (id int primary key, v text)")
+    verifying = make_verifying(make_pipeline, database18, spark)
+    database18.execute("insert into double select n, 'a' from generate_series(1, 50) n")
+    verifying.merge()
+    verifying.damage("double", "insert into {} by name select * from {} where id in (7, 9)")
+    assert verifying.find_keys("double")["double"] == {("7",), ("9",)}
+    assert read_results(verifying.heal("double").tables) == {"double": "equal"}
+    verifying.merge()
+    rows = verifying.session.read.format("delta").load(
+        str(verifying.lake.locate(TableName("public", "double")))
+    )
+    assert rows.count() == 50
+    assert verifying.find_keys("double") == {}
 
 
 def test_a_key_text_that_is_not_that_of_its_row_is_found_and_healed(
