@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 
+from cdc_core.errors import LakeError
 from cdc_core.settings import Settings
 from cdc_core.source.backfillable import find_hindrances
 from cdc_core.source.connection import open_briefly
@@ -42,16 +43,15 @@ class HoleReader:
     def read(self) -> Holes:
         """The rows with holes of every table. Raises: StagingError, SourceError."""
         with staging_errors("look for holes in the tables"):
-            found = self._look()
+            found, left = self._look()
             if not found:
-                return Holes()
+                return Holes(left=left)
             backfilled, states = read_backfilled(self._lake), read_states(self._lake)
             cut = find_cut(self._lake)
         source = self._settings.source
         with closing(open_briefly(source, application_name="walgate holes")) as connection:
             hindrances = find_hindrances(connection, source.publication)
         fillable: dict[TableName, list[Hole]] = {}
-        left: dict[TableName, str] = {}
         for table, holes in found.items():
             state, merged = states.get(str(table)), None if cut is None else cut.bound
             if table not in hindrances:
@@ -66,19 +66,28 @@ class HoleReader:
                 fillable[table] = holes
         return Holes(fillable, left)
 
-    def _look(self) -> dict[TableName, list[Hole]]:
+    def _look(self) -> tuple[dict[TableName, list[Hole]], dict[TableName, str]]:
+        """The rows with holes, and why a table cannot be looked at."""
         cut = find_cut(self._lake)
         found: dict[TableName, list[Hole]] = {}
+        left: dict[TableName, str] = {}
         for name, version in ({} if cut is None else cut.versions).items():
             table = TableName.parse(name)
             if name not in self._known or self._known[name][0] != version:
-                folder = self._lake.locate(table)
-                delta = open_table(folder)
-                holes = [] if delta is None else find_holes(folder, delta)
+                try:
+                    holes = self._find(table)
+                except LakeError as error:
+                    left[table] = error.message
+                    continue
                 self._known[name] = (version, holes)
             if self._known[name][1]:
                 found[table] = self._known[name][1]
-        return found
+        return found, left
+
+    def _find(self, table: TableName) -> list[Hole]:
+        folder = self._lake.locate(table)
+        delta = open_table(folder)
+        return [] if delta is None else find_holes(folder, delta)
 
     def _hashes(self, table: TableName) -> bool:
         rules = self._settings.tables

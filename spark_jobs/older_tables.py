@@ -1,6 +1,7 @@
 """Tables of the lake that are older than the newest cut says.
 
-A folder was deleted, restored from a copy, or lost its last commits with the power. Each merge
+A folder was deleted, restored from a copy, or lost its last commits with the power. Or another
+writer has replaced the table: then nothing of it counts, as if its folder were gone. Each merge
 looks for such tables before its first round; between rounds only the commit that the cut names is
 looked for, which costs no more than a file's status.
 """
@@ -16,6 +17,7 @@ from spark_jobs.cut_plan import Found, Place, find_age
 from spark_jobs.lake import Bound, Epoch, Lake, find_bound, open_table
 from spark_jobs.ledger import Cut
 from spark_jobs.log_files import LogFiles
+from spark_jobs.stretch import has_shape
 
 FIX = "`walgate merge` builds it again from the log, and queues a backfill where the log is short"
 
@@ -49,7 +51,9 @@ def know_place(place: Place, epochs: list[Epoch]) -> Place:
 
 def find_there(table: DeltaTable | None, epochs: list[Epoch]) -> Found | None:
     """What a table's folder holds."""
-    return None if table is None else Found(table.version(), find_bound(table, epochs))
+    if table is None:
+        return None
+    return Found(table.version(), find_bound(table, epochs), is_foreign=not has_shape(table))
 
 
 def find_log_begin(log: LogFiles) -> Bound | None:

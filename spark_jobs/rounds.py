@@ -263,24 +263,25 @@ def _merge_table(start: RoundStart, table: str, log: RoundLog, cut: Bound) -> _R
         if low != start.low:
             log = RoundLog(start.session, start.log, low, cut, table=table)
         spans = log.list_spans(table)
+        own = None if there is None or there.is_foreign else delta
         plot = partial(
             plot_stretch,
             table=name,
-            before=None if delta is None else read_shape(delta),
+            before=None if own is None else read_shape(own),
             relations=start.relations,
             upper=cut,
             choose=choose_types(start.lake, name),
         )
         plotted = stretch = plot(log.read, spans=spans)
-        if delta is None and start.was_halted(table):
+        if own is None and start.was_halted(table):
             stretch = _begin_anew(stretch, log.read(), plot)
         if stretch.halt is not None and _has_sweep(spans):
             read_above = partial(read_log, start.session, start.log, upper=cut)
             stretch = renew(stretch, read_above, plot, entries=log.read()) or stretch
-        version = None if delta is None else delta.version()
+        version = None if own is None else own.version()
         if stretch.is_empty:
             bound = stretch.upper if low is None else max(low, stretch.upper)
-            held = None if there is None else there.bound
+            held = None if there is None or own is None else there.bound
             return _Result(Place(bound, version, held), None, stretch.halt, left)
         epoch = next(epoch for epoch in start.epochs if epoch.number == stretch.upper.epoch)
         whole = log if stretch is plotted else None

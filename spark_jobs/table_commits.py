@@ -61,10 +61,17 @@ def write_rows(  # noqa: PLR0917 - What is written, where, and what its commit s
     writer = rows.write.format("delta").mode(mode)
     if mode == "overwrite":
         writer = writer.option("overwriteSchema", "true")
+    writer = writer.option("userMetadata", format_losses(lossy))
+    if before.transaction_version(epoch.app) == int(stretch.upper.lsn):
+        # Another writer has replaced the rows of a table that had come so far: Delta passes over a
+        # write that carries the same bound.
+        writer.save(str(path))
+        if LogReader(path).version() != before.version() + 1:
+            raise _refuse(path)
+        return
     (
         writer.option("txnAppId", epoch.app)
         .option("txnVersion", str(int(stretch.upper.lsn)))
-        .option("userMetadata", format_losses(lossy))
         .save(str(path))
     )
     if find_own_commit(path, before, epoch, stretch.upper).version != before.version() + 1:

@@ -195,6 +195,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "read_backfilled", lambda _: lacking)
         monkeypatch.setattr(module, "read_shape", lambda opened: opened.newest.shape)
         monkeypatch.setattr(module, "read_log", _read_log)
+    monkeypatch.setattr(older_tables, "has_shape", lambda _: True)
     for module in (rounds, renewal):
         monkeypatch.setattr(module, "is_after", frames.is_after)
     monkeypatch.setattr(stretch, "find_first", frames.find_first)
