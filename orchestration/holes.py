@@ -18,8 +18,9 @@ from cdc_core.staging.tables import staging_errors
 from cdc_core.table_patterns import choose_rule
 from cdc_core.vocabulary import TableName
 from spark_jobs.backfilled import read_backfilled
+from spark_jobs.damaged_tables import open_current
 from spark_jobs.holes import Hole, find_holes
-from spark_jobs.lake import Lake, open_table
+from spark_jobs.lake import Lake
 from spark_jobs.ledger import find_cut, read_states
 
 
@@ -86,7 +87,7 @@ class HoleReader:
 
     def _find(self, table: TableName) -> list[Hole]:
         folder = self._lake.locate(table)
-        delta = open_table(folder)
+        delta = open_current(folder)
         return [] if delta is None else find_holes(folder, delta)
 
     def _hashes(self, table: TableName) -> bool:

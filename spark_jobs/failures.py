@@ -13,10 +13,16 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from cdc_core.errors import MergeError, Retry
+from spark_jobs.damaged_tables import UnreadableTable
 from spark_jobs.read_only import explain_refusal
 
-_Failure: TypeAlias = PySparkException | Py4JJavaError | DeltaError | pa.ArrowException | OSError
-_FAILURES = (PySparkException, Py4JJavaError, DeltaError, pa.ArrowException, OSError)
+_Failure: TypeAlias = (
+    PySparkException | Py4JJavaError | DeltaError | pa.ArrowException | OSError | UnreadableTable
+)
+_FAILURES = (
+    *(PySparkException, Py4JJavaError, DeltaError),
+    *(pa.ArrowException, OSError, UnreadableTable),
+)
 
 _logger = logging.getLogger("walgate.merge")
 
@@ -59,6 +65,8 @@ class Failures:
 
 def explain(error: _Failure) -> str:
     """Name what happened; Spark's own words may have values of rows."""
+    if isinstance(error, UnreadableTable):
+        return f"{error.message}; {error.fix}"
     if isinstance(error, PySparkException):
         return explain_refusal(error)
     if not isinstance(error, Py4JJavaError):

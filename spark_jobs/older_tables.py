@@ -14,7 +14,8 @@ from deltalake import DeltaTable
 
 from cdc_core.vocabulary import TableName
 from spark_jobs.cut_plan import Found, Place, find_age
-from spark_jobs.lake import Bound, Epoch, Lake, find_bound, open_table
+from spark_jobs.damaged_tables import UnreadableTable, open_current
+from spark_jobs.lake import Bound, Epoch, Lake, find_bound
 from spark_jobs.ledger import Cut
 from spark_jobs.log_files import LogFiles
 from spark_jobs.stretch import has_shape
@@ -37,7 +38,13 @@ def find_older(
         commit = folder / "_delta_log" / f"{place.version:020}.json"
         if commit.exists() and not is_thorough:
             continue
-        age = find_age(know_place(place, epochs), find_there(open_table(folder), epochs))
+        try:
+            there = find_there(open_current(folder), epochs)
+        except UnreadableTable as error:
+            # The round tries it, and fails at it alone.
+            older[table] = error.message
+            continue
+        age = find_age(know_place(place, epochs), there)
         if age is not None:
             older[table] = age
     return older

@@ -23,9 +23,10 @@ from spark_jobs.backfilled import read_backfilled
 from spark_jobs.backlog import choose_cut
 from spark_jobs.changes import is_after, read_log
 from spark_jobs.cut_plan import Found, Place, name_places
+from spark_jobs.damaged_tables import open_current
 from spark_jobs.durability import require_durable
 from spark_jobs.failures import Failures
-from spark_jobs.lake import Bound, Lake, open_table, require_epochs
+from spark_jobs.lake import Bound, Lake, require_epochs
 from spark_jobs.ledger import (
     HALTED,
     STREAMING,
@@ -254,7 +255,7 @@ def _merge_table(start: RoundStart, table: str, log: RoundLog, cut: Bound) -> _R
     name = TableName.parse(table)
     folder = start.lake.locate(name)
     with start.lake.lock_table(table, jvm=find_jvm(start.session)):
-        delta = open_table(folder)
+        delta = open_current(folder)
         there = find_there(delta, start.epochs)
         if there is not None and there.bound is not None and there.bound > cut:
             return None

@@ -188,7 +188,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "survey", frames.survey)
     for module in (rounds, cuts, older_tables):
         monkeypatch.setattr(module, "LogFiles", _LogFiles)
-        monkeypatch.setattr(module, "open_table", _open_table)
+        monkeypatch.setattr(module, "open_current", _open_table)
     for module in (rounds, cuts):
         monkeypatch.setattr(module, "find_cut", _find_cut)
         monkeypatch.setattr(module, "read_states", lambda _: dict(World.now.tables.states))
