@@ -5,7 +5,8 @@ never got the bytes. So a file that was refused once is durable only when its by
 file, whose own fsync succeeded and which took its name. A process cannot know what an earlier one
 was told: it writes anew what that one committed last.
 
-Neither Delta's commits on a local disk nor those of delta-rs reach the disk by themselves.
+Neither Delta's commits on a local disk nor those of delta-rs reach the disk by themselves, and they
+reach it in any order: a commit may be there, and a file that it names not.
 
 Source: fsync(2); the Delta protocol, sections Delta Log Entries, Add File, and Deletion Vector
 Descriptor Schema.
@@ -18,7 +19,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -30,15 +31,36 @@ _UUID_CHARACTERS = 20
 _LONGEST_COPY_S = 3600.0
 
 
-def make_durable(table: Path, *, above: int, through: int) -> None:
+def force_files(table: Path, names: Collection[str]) -> frozenset[Path]:
+    """Force data files of a Delta table to the disk, before a commit names them; give what was.
+
+    A commit that reaches the disk before its files is a table that nobody can read. What the disk
+    refuses once is written anew. Raises: OSError where it refuses that, too.
+    """
+    files = [table / name for name in names]
+    for file in files:
+        try:
+            sync_file(file)
+        except OSError:
+            rewrite_file(file)
+    if files:
+        sync_file(table)
+    return frozenset([*files, table] if files else files)
+
+
+def make_durable(
+    table: Path, *, above: int, through: int, forced: Collection[Path] = frozenset()
+) -> None:
     """Force to the disk what the commits of a Delta table between two versions have brought.
 
-    What the disk refuses once is written anew. Raises: OSError where it refuses that, too.
+    Those of its files that were `forced` are there already. What the disk refuses once is written
+    anew. Raises: OSError where it refuses that, too.
     """
+    versions = range(above + 1, through + 1)
     try:
-        _handle_commits(table, range(above + 1, through + 1), sync_file)
+        _handle_commits(table, versions, sync_file, besides=forced)
     except OSError:
-        rewrite_commits(table, above=above, through=through)
+        _rewrite(table, versions, besides=forced)
 
 
 def rewrite_commits(table: Path, *, above: int, through: int) -> None:
@@ -46,9 +68,7 @@ def rewrite_commits(table: Path, *, above: int, through: int) -> None:
 
     Raises: OSError.
     """
-    for folder in (table, table / "_delta_log"):
-        remove_old_copies(folder)
-    _handle_commits(table, range(above + 1, through + 1), rewrite_file)
+    _rewrite(table, range(above + 1, through + 1), besides=frozenset())
 
 
 def locate_commit(table: Path, version: int) -> Path:
@@ -98,10 +118,21 @@ def sync_file(file: Path) -> None:
         os.close(descriptor)
 
 
-def _handle_commits(table: Path, versions: range, handle: Callable[[Path], None]) -> None:
-    """Handle each file that commits have brought, then make the names durable."""
+def _rewrite(table: Path, versions: range, *, besides: Collection[Path]) -> None:
+    for folder in (table, table / "_delta_log"):
+        remove_old_copies(folder)
+    _handle_commits(table, versions, rewrite_file, besides=besides)
+
+
+def _handle_commits(
+    table: Path, versions: range, handle: Callable[[Path], None], *, besides: Collection[Path]
+) -> None:
+    """Handle each file that commits have brought, then make the names durable.
+
+    The files and folders `besides` those are left as they are.
+    """
     log = table / "_delta_log"
-    for file in sorted({*_list_files(table, log, versions)}):
+    for file in sorted({*_list_files(table, log, versions)}.difference(besides)):
         if not file.exists():
             continue  # A VACUUM took it; where it should not have, a reader says so.
         handle(file)
@@ -111,7 +142,7 @@ def _handle_commits(table: Path, versions: range, handle: Callable[[Path], None]
             handle(sums)
     # No second try of a folder is believed wrongly: where the journal of a file system fails, the
     # file system takes no more writes at all.
-    for folder in (table, log):
+    for folder in {table, log}.difference(besides):
         sync_file(folder)
     if versions and versions[0] == 0:
         # The process that made the table may have made the folders above it.

@@ -8,7 +8,10 @@ delete the folder: a merge builds the table again, and queues a backfill where t
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import unquote
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
@@ -43,6 +46,29 @@ def open_if_readable(folder: Path) -> DeltaTable | None:
         return open_current(folder)
     except UnreadableTable:
         return None
+
+
+def find_torn(folder: Path) -> UnreadableTable | None:
+    """Look for a file that a table's newest version names, and that is not there as it was written.
+
+    A file's status and its footer are read, and no row: damage amid a file is not found.
+    """
+    table = open_if_readable(folder)
+    if table is None:
+        return None
+    files = pa.table(table.get_add_actions()).select(["path", "size_bytes"]).to_pylist()
+    for named in files:
+        file = folder / unquote(named["path"])
+        what = f"{file.name} of version {table.version()} is not as it was written"
+        try:
+            pq.read_metadata(file)
+        except (OSError, pa.ArrowException) as error:
+            return _require_new_folder(folder, what, error)
+        if (size := file.stat().st_size) != named["size_bytes"]:
+            return _require_new_folder(
+                folder, what, ValueError(f"expected {named['size_bytes']} bytes, found {size}")
+            )
+    return None
 
 
 def _require_new_folder(folder: Path, what: str, error: Exception) -> UnreadableTable:

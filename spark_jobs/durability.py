@@ -1,28 +1,55 @@
 """Commits of a table made as durable as the cut that names them.
 
-After a power failure a cut could name a version that is gone otherwise. So what each commit brought
-is on the disk before the cut is written.
+After a power failure a cut could name a version that is gone otherwise, and a commit could name a
+data file that is. So data files are on the disk before the commit that names them, where the commit
+is made here; those of a MERGE, which Spark commits, right after it. A commit is on the disk before
+anything is built on it, and so before the cut.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from cdc_core.durability import make_durable, rewrite_commits
+from cdc_core.durability import force_files, make_durable, rewrite_commits
 from cdc_core.errors import MergeError, Retry
 
 
-def require_durable(table: Path, *, above: int, through: int, left: int | None = None) -> None:
+def require_forced(table: Path, names: Collection[str]) -> frozenset[Path]:
+    """Force data files of a table to the disk, before a commit names them; give what was.
+
+    Raises: MergeError.
+    """
+    with _refusing(table):
+        return force_files(table, names)
+
+
+def require_durable(
+    table: Path,
+    *,
+    above: int,
+    through: int,
+    left: int | None = None,
+    forced: Collection[Path] = frozenset(),
+) -> None:
     """Force to the disk what the commits of a Delta table between two versions have brought.
 
-    Those through `left` are of a merge that ended before its cut. The disk may have refused them
-    then, and Linux tells that once: they are written anew. Raises: MergeError.
+    What was `forced` is there already. Those through `left` are of a merge that ended before its
+    cut. The disk may have refused them then, and Linux tells that once: they are written anew.
+    Raises: MergeError.
     """
     middle = above if left is None else max(above, left)
-    try:
+    with _refusing(table):
         if middle > above:
             rewrite_commits(table, above=above, through=middle)
-        make_durable(table, above=middle, through=through)
+        make_durable(table, above=middle, through=through, forced=forced)
+
+
+@contextmanager
+def _refusing(table: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as exc:
         raise MergeError(
             f"the storage did not take the files of {table}: {exc.strerror or type(exc).__name__}",

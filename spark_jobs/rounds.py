@@ -112,7 +112,7 @@ def merge_until(
             log = LogFiles.open(lake)
             assert log is not None
             starting = RoundStart(session, lake, log, epochs, lake.read_relations(), cut, older)
-            failures = Failures()
+            failures = Failures(lake)
             done = _merge_round(
                 starting,
                 staged,
@@ -186,15 +186,11 @@ def _is_over(stop: threading.Event | None, deadline: float | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """Where a table is after a round, what was done to it, and why it stops there.
-
-    `left` is the version that it had before, where an earlier merge committed that and no cut.
-    """
+    """Where a table is after a round, what was done to it, and why it stops there."""
 
     place: Place
     merged: Merged | None
     halt: Halt | None
-    left: int | None = None
 
 
 def _merge_round(
@@ -230,7 +226,6 @@ def _merge_round(
         return None
     halted = _write_states(start.lake, results)
     reach("before_cut")
-    _sync_tables(start, results)
     written = _write_cut(start, cut, touched, results, halted=halted, spans=spans)
     reach("after_cut")
     merged = Round(
@@ -259,7 +254,7 @@ def _merge_table(start: RoundStart, table: str, log: RoundLog, cut: Bound) -> _R
         there = find_there(delta, start.epochs)
         if there is not None and there.bound is not None and there.bound > cut:
             return None
-        left = _find_left(start, table, there)
+        _sync_table(start, name, there)
         low = start.find_low(name, there)
         if low != start.low:
             log = RoundLog(start.session, start.log, low, cut, table=table)
@@ -283,12 +278,25 @@ def _merge_table(start: RoundStart, table: str, log: RoundLog, cut: Bound) -> _R
         if stretch.is_empty:
             bound = stretch.upper if low is None else max(low, stretch.upper)
             held = None if there is None or own is None else there.bound
-            return _Result(Place(bound, version, held), None, stretch.halt, left)
+            return _Result(Place(bound, version, held), None, stretch.halt)
         epoch = next(epoch for epoch in start.epochs if epoch.number == stretch.upper.epoch)
         whole = log if stretch is plotted else None
         merged = merge_stretch(start.session, start.lake, epoch, stretch, there=delta, log=whole)
         place = Place(stretch.upper, merged.version, stretch.upper)
-        return _Result(place, merged, stretch.halt, left)
+        return _Result(place, merged, stretch.halt)
+
+
+def _sync_table(start: RoundStart, name: TableName, there: Found | None) -> None:
+    """Make durable what no cut names of a table: the next commit and the cut are built on it.
+
+    Raises: MergeError.
+    """
+    place = start.find_place(str(name))
+    known = None if place is None or str(name) in start.older else place.version
+    if there is not None and there.version != known:
+        above = -1 if known is None else known
+        left = _find_left(start, str(name), there)
+        require_durable(start.lake.locate(name), above=above, through=there.version, left=left)
 
 
 def _find_left(start: RoundStart, table: str, there: Found | None) -> int | None:
@@ -316,18 +324,6 @@ def _begin_anew(stretch: Stretch, log: DataFrame, plot: Callable[..., Stretch]) 
         spans = survey(log.where(F.col("table") == str(stretch.table)))
         stretch = plot(give(log), spans=spans)
     return stretch
-
-
-def _sync_tables(start: RoundStart, results: dict[str, _Result]) -> None:
-    """Make what a cut will name as durable as the cut. Raises: MergeError."""
-    for table, result in results.items():
-        version = result.place.version
-        place = start.find_place(table)
-        known = None if place is None or table in start.older else place.version
-        if version is not None and version != known:
-            folder = start.lake.locate(TableName.parse(table))
-            above = -1 if known is None else known
-            require_durable(folder, above=above, through=version, left=result.left)
 
 
 def _write_states(lake: Lake, results: dict[str, _Result]) -> dict[str, Halt]:

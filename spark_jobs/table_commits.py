@@ -22,6 +22,7 @@ from deltalake.exceptions import CommitFailedError
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc_core.vocabulary import TableName
+from spark_jobs.durability import require_durable
 from spark_jobs.lake import Bound, Epoch, Losses, format_losses
 from spark_jobs.plain_files import (
     TABLE_PROPERTY,
@@ -68,6 +69,7 @@ def write_rows(  # noqa: PLR0917 - What is written, where, and what its commit s
         writer.save(str(path))
         if LogReader(path).version() != before.version() + 1:
             raise _refuse(path)
+        require_durable(path, above=before.version(), through=before.version() + 1)
         return
     (
         writer.option("txnAppId", epoch.app)
@@ -76,6 +78,7 @@ def write_rows(  # noqa: PLR0917 - What is written, where, and what its commit s
     )
     if find_own_commit(path, before, epoch, stretch.upper).version != before.version() + 1:
         raise _refuse(path)
+    require_durable(path, above=before.version(), through=before.version() + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,3 +154,4 @@ def tell_losses(session: SparkSession, path: Path, table: TableName, lossy: Loss
         session.sql(f"ALTER TABLE {place} SET TBLPROPERTIES ('{TABLE_PROPERTY}' = '{quoted}')")
     finally:
         session.conf.unset(_USER_METADATA)
+    require_durable(path, above=written.version(), through=LogReader(path).version())
