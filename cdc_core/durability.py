@@ -5,7 +5,8 @@ disk never got the bytes. So after a refusal only a copy is durable: a new file 
 whose own fsync succeeded and which then took the old file's name. A process cannot know which fsync
 failed in an earlier process, so it rewrites the newest commit of the earlier one.
 
-Neither Spark's Delta nor delta-rs calls fsync after a commit on a local disk.
+Neither Spark's Delta nor delta-rs calls fsync after a commit on a local disk. The files reach the
+disk in any order: the disk may have a commit, and not a file that the commit names.
 
 Source: fsync(2); the Delta protocol, sections Delta Log Entries, Add File, and Deletion Vector
 Descriptor Schema.
@@ -18,7 +19,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -30,15 +31,36 @@ _UUID_CHARACTERS = 20
 _LONGEST_COPY_S = 3600.0
 
 
-def make_durable(table: Path, *, above: int, through: int) -> None:
+def force_files(table: Path, names: Collection[str]) -> frozenset[Path]:
+    """Force data files of a Delta table to the disk, before a commit names them; give their paths.
+
+    If a commit reaches the disk before its files, nobody can read the table. If the disk refuses a
+    file, write it to a new one. Raises: OSError if it refuses that, too.
+    """
+    files = [table / name for name in names]
+    for file in files:
+        try:
+            sync_file(file)
+        except OSError:
+            rewrite_file(file)
+    if files:
+        sync_file(table)
+    return frozenset([*files, table] if files else files)
+
+
+def make_durable(
+    table: Path, *, above: int, through: int, forced: Collection[Path] = frozenset()
+) -> None:
     """Force the files of a Delta table's commits between two versions to the disk.
 
-    If the disk refuses a file, write all to new files. Raises: OSError if it refuses those, too.
+    The files in `forced` are on the disk already. If the disk refuses a file, write all others to
+    new files. Raises: OSError if it refuses those, too.
     """
+    versions = range(above + 1, through + 1)
     try:
-        _handle_commits(table, range(above + 1, through + 1), sync_file)
+        _handle_commits(table, versions, sync_file, besides=forced)
     except OSError:
-        rewrite_commits(table, above=above, through=through)
+        _rewrite(table, versions, besides=forced)
 
 
 def rewrite_commits(table: Path, *, above: int, through: int) -> None:
@@ -46,9 +68,7 @@ def rewrite_commits(table: Path, *, above: int, through: int) -> None:
 
     Raises: OSError.
     """
-    for folder in (table, table / "_delta_log"):
-        remove_old_copies(folder)
-    _handle_commits(table, range(above + 1, through + 1), rewrite_file)
+    _rewrite(table, range(above + 1, through + 1), besides=frozenset())
 
 
 def locate_commit(table: Path, version: int) -> Path:
@@ -98,10 +118,21 @@ def sync_file(file: Path) -> None:
         os.close(descriptor)
 
 
-def _handle_commits(table: Path, versions: range, handle: Callable[[Path], None]) -> None:
-    """Handle each file that commits have brought, then make the names durable."""
+def _rewrite(table: Path, versions: range, *, besides: Collection[Path]) -> None:
+    for folder in (table, table / "_delta_log"):
+        remove_old_copies(folder)
+    _handle_commits(table, versions, rewrite_file, besides=besides)
+
+
+def _handle_commits(
+    table: Path, versions: range, handle: Callable[[Path], None], *, besides: Collection[Path]
+) -> None:
+    """Handle each file that commits have brought, then make the names durable.
+
+    The files and folders `besides` those are left as they are.
+    """
     log = table / "_delta_log"
-    for file in sorted({*_list_files(table, log, versions)}):
+    for file in sorted({*_list_files(table, log, versions)}.difference(besides)):
         if not file.exists():
             continue  # A VACUUM removed it; if a reader still needs it, the reader fails.
         handle(file)
@@ -111,7 +142,7 @@ def _handle_commits(table: Path, versions: range, handle: Callable[[Path], None]
             handle(sums)
     # A second fsync of a folder can be trusted: if the journal of a file system fails, the file
     # system takes no more writes at all.
-    for folder in (table, log):
+    for folder in {table, log}.difference(besides):
         sync_file(folder)
     if versions and versions[0] == 0:
         # The process that made the table may have made the folders above it.

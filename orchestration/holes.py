@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 
+from cdc_core.errors import LakeError
 from cdc_core.settings import Settings
 from cdc_core.source.backfillable import find_hindrances
 from cdc_core.source.connection import open_briefly
@@ -18,9 +19,11 @@ from cdc_core.staging.tables import staging_errors
 from cdc_core.table_patterns import choose_rule
 from cdc_core.vocabulary import TableName
 from spark_jobs.backfilled import read_backfilled
+from spark_jobs.damaged_tables import open_current
 from spark_jobs.holes import Hole, count_holes, find_holes, has_holes
-from spark_jobs.lake import Lake, open_table
+from spark_jobs.lake import Lake
 from spark_jobs.ledger import find_cut, read_states
+from spark_jobs.stretch import read_shape
 
 # A run begins with the oldest rows; the next one goes on.
 MOST_KEYS = 10_000
@@ -48,15 +51,14 @@ class HoleReader:
     def read(self) -> Holes:
         """The rows with holes that one run fills. Raises: StagingError, SourceError."""
         with staging_errors("look for holes in the tables"):
-            found = self._look()
+            found, left = self._look()
             if not found:
-                return Holes()
+                return Holes(left=left)
             backfilled, states = read_backfilled(self._lake), read_states(self._lake)
             cut = find_cut(self._lake)
         source = self._settings.source
         with closing(open_briefly(source, application_name="walgate holes")) as connection:
             hindrances = find_hindrances(connection, source.publication)
-        left: dict[TableName, str] = {}
         for table in found:
             state, merged = states.get(str(table)), None if cut is None else cut.bound
             if table not in hindrances:
@@ -76,28 +78,40 @@ class HoleReader:
         """How many rows of a table have holes now. Raises: StagingError."""
         folder = self._lake.locate(table)
         with staging_errors("count the holes of a table"):
-            delta = open_table(folder)
+            delta = open_current(folder)
             return 0 if delta is None else count_holes(folder, delta)
 
-    def _look(self) -> list[TableName]:
-        """The tables that have any."""
+    def _look(self) -> tuple[list[TableName], dict[TableName, str]]:
+        """The tables that have any, and why a table cannot be looked at."""
         cut = find_cut(self._lake)
         found: list[TableName] = []
+        left: dict[TableName, str] = {}
         for name, version in ({} if cut is None else cut.versions).items():
             table = TableName.parse(name)
             if table not in self._known or self._known[table][0] != version:
-                folder = self._lake.locate(table)
-                delta = open_table(folder)
-                self._known[table] = version, delta is not None and has_holes(folder, delta)
+                try:
+                    has_any = self._has_holes(table)
+                except LakeError as error:
+                    left[table] = error.message
+                    continue
+                self._known[table] = version, has_any
             if self._known[table][1]:
                 found.append(table)
-        return found
+        return found, left
+
+    def _has_holes(self, table: TableName) -> bool:
+        folder = self._lake.locate(table)
+        delta = open_current(folder)
+        if delta is None:
+            return False
+        read_shape(delta)  # Raises LakeError if another writer has replaced the table.
+        return has_holes(folder, delta)
 
     def _take(self, table: TableName, most: int) -> list[Hole]:
         version, _ = self._known[table]
         if table not in self._taken or self._taken[table][:2] != (version, most):
             folder = self._lake.locate(table)
-            delta = open_table(folder)
+            delta = open_current(folder)
             holes = [] if delta is None else find_holes(folder, delta, most=most)
             self._taken[table] = version, most, holes
         return self._taken[table][2]

@@ -30,10 +30,10 @@ from cdc_core.staging.tables import staging_errors
 from cdc_core.staging.verifications import DIFFERENT, Standing, VerificationLedger
 from cdc_core.vocabulary import Lsn, TableName
 from orchestration.backfill_reports import describe_backfills
+from orchestration.table_facts import Facts, read_facts
 from orchestration.unpublished import Whereabouts, find_unpublished
 from spark_jobs.backfilled import Backfilled, Lacking, read_backfilled
-from spark_jobs.holes import count_holes
-from spark_jobs.lake import Bound, Lake, open_table, read_losses
+from spark_jobs.lake import Bound, Lake
 from spark_jobs.ledger import HALTED, Cut, TableState, find_cut, read_states
 from spark_jobs.older_tables import FIX as OLDER_FIX
 from spark_jobs.older_tables import find_older
@@ -83,8 +83,7 @@ class _Progress:
     states: dict[str, TableState] = field(default_factory=dict)
     backfilled: Backfilled = field(default_factory=Backfilled)
     tables: set[str] = field(default_factory=set)
-    lossy: dict[str, int] = field(default_factory=dict)
-    holes: dict[str, int] = field(default_factory=dict)
+    facts: Facts = field(default_factory=Facts)
     older: dict[str, str] = field(default_factory=dict)
     kept: set[str] = field(default_factory=set)
     backfills: list[dict[str, Any]] = field(default_factory=list)
@@ -163,40 +162,23 @@ def _read_progress(settings: Settings) -> _Progress:
             cut = find_cut(lake)
             versions = {} if cut is None else cut.versions
             epoch = read_newest_epoch(settings.lake.root)
+            facts = read_facts(lake, versions)
+            older = find_older(lake, cut, lake.read_epochs(), is_thorough=True)
             return _Progress(
                 staged=lake.read_staged(lake.read_epochs()),
                 cut=cut,
-                lossy={} if cut is None else dict(_read_lossy(lake, cut)),
-                holes={} if cut is None else dict(_count_holes(lake, cut)),
+                facts=facts,
                 states=read_states(lake),
                 backfilled=read_backfilled(lake),
                 tables={str(relation.table) for relation in lake.read_relations().values()},
                 backfills=describe_backfills(settings.lake),
                 standings=VerificationLedger(settings.lake.root).read_standings(),
-                older=find_older(lake, cut, lake.read_epochs(), is_thorough=True),
+                older={table: older[table] for table in older.keys() - facts.unreadable},
                 kept={t for t in versions if lake.locate(TableName.parse(t)).is_dir()},
                 is_recovering=epoch is not None and epoch.is_pending,
             )
     except StagingError as error:
         return _Progress(failure=error)
-
-
-def _read_lossy(lake: Lake, cut: Cut) -> Iterator[tuple[str, int]]:
-    """How many values of each table its types could not hold, where the table tells."""
-    for table in cut.versions:
-        delta = open_table(lake.locate(TableName.parse(table)))
-        losses = None if delta is None else read_losses(delta)
-        if losses is not None:
-            yield table, sum(losses.values())
-
-
-def _count_holes(lake: Lake, cut: Cut) -> Iterator[tuple[str, int]]:
-    """How many rows of each table lack a value that was never sent."""
-    for table in cut.versions:
-        folder = lake.locate(TableName.parse(table))
-        delta = open_table(folder)
-        if delta is not None:
-            yield table, count_holes(folder, delta)
 
 
 def _describe_source(identity: Identity) -> dict[str, Any]:
@@ -278,8 +260,8 @@ def _describe_tables(source: _Source | None, progress: _Progress) -> list[dict[s
                 "merged_lsn": None if bound is None else str(bound.lsn),
                 "verified_lsn": _format_lsn(None if standing is None else standing.lsn),
                 "rows": None,
-                "lossy": progress.lossy.get(table),
-                "holes": progress.holes.get(table),
+                "lossy": progress.facts.lossy.get(table),
+                "holes": progress.facts.holes.get(table),
                 "quarantined": 0,
             }
         )
@@ -289,6 +271,8 @@ def _describe_tables(source: _Source | None, progress: _Progress) -> list[dict[s
 def _tell_state(table: str, source: _Source | None, progress: _Progress) -> TableState:
     """How a table stands; one that nothing can be read of is not queued for it."""
     known = progress.states.get(table)
+    if (error := progress.facts.unreadable.get(table)) is not None:
+        return TableState(table, HALTED, error.message, error.fix)
     if table in progress.older:
         return TableState(table, HALTED, progress.older[table], OLDER_FIX)
     if source is not None and table not in source.tables:
@@ -345,6 +329,9 @@ def _list_problems(
 
 
 def _list_table_problems(progress: _Progress) -> Iterator[dict[str, Any]]:
+    for table, error in sorted(progress.facts.unreadable.items()):
+        what = f"{table} is damaged: {error.message}"
+        yield _describe_problem(Severity.ERROR, "table_damaged", what, error.fix)
     for table, age in sorted(progress.older.items()):
         yield _describe_problem(
             Severity.ERROR, "table_older", f"{table} is older than its cut: {age}", OLDER_FIX

@@ -19,7 +19,8 @@ from deltalake import DeltaTable
 from cdc_core.vocabulary import TableName
 from orchestration.asset_keys import AssetKeys
 from spark_jobs.backfilled import read_backfilled
-from spark_jobs.lake import Lake, open_table, read_losses
+from spark_jobs.damaged_tables import open_if_readable
+from spark_jobs.lake import Lake, read_losses
 from spark_jobs.ledger import find_cut, read_states
 from spark_jobs.merged import Merged
 from spark_jobs.rounds import Round
@@ -97,7 +98,7 @@ class TableReports:
         standing: Metadata = {"cut_lsn": str(cut.bound.lsn), "rounds": 0}
         if table is None:
             return standing
-        delta = open_table(self._lake.locate(table))
+        delta = open_if_readable(self._lake.locate(table))
         if delta is None:
             return None
         merged = cut.merged.get(str(table), cut.bound)
@@ -121,7 +122,7 @@ class TableReports:
             key = self._keys.find_table(TableName.parse(table))
             if now - self._told_at.get(key, -interval_s) >= interval_s:
                 total, merged, done = self._tables.pop(table)
-                delta = open_table(self._lake.locate(TableName.parse(table)))
+                delta = open_if_readable(self._lake.locate(TableName.parse(table)))
                 state = _describe_state(self._lake, table)
                 self._materialize(key, _describe_merges(total, merged, done, delta) | state)
         if self._rounds and now - self._told_at.get(self._keys.cuts, -interval_s) >= interval_s:

@@ -55,7 +55,8 @@ from orchestration.written_rules import find_changed_rules
 from spark_jobs import verify
 from spark_jobs.backfilled import Backfilled, Lacking, read_backfilled
 from spark_jobs.cuts import list_tables, table_at
-from spark_jobs.lake import Bound, Lake, count_rows, open_table
+from spark_jobs.damaged_tables import open_current
+from spark_jobs.lake import Bound, Lake, count_rows
 from spark_jobs.shapes import Shape
 
 # Rows of a range, on the average, before it is narrowed.
@@ -357,7 +358,7 @@ class _Sight:
     def _estimate_rows(self, table: TableName) -> int:
         """About how many rows the larger side has."""
         folder = self.lake.locate(table)
-        delta = open_table(folder)
+        delta = open_current(folder)
         estimated, _ = estimate_size(self.snapshot.connection, table)
         return max(estimated, 0 if delta is None else count_rows(folder, delta))
 

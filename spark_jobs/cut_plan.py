@@ -7,7 +7,8 @@ Three rules make every table readable at one LSN:
 - A cut may name a version below itself: the table was left out of the round, or the merge failed at
   it. Who reads at the cut folds the log from the table's own bound up to the cut.
 - A table that is older than its cut (deleted, restored from a copy, its last commit lost) is folded
-  from what is there, not from what the cut says. What the log lacks for that is read again.
+  from what is there, not from what the cut says. What the log lacks for that is read again. A table
+  that another writer has replaced is folded as one that is not there.
 
 Pure: no Spark, no file, no clock.
 """
@@ -39,10 +40,14 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a table's folder holds: its newest version, and the newest bound in its commits."""
+    """What a table's folder holds: its newest version, and the newest bound in its commits.
+
+    A foreign table has nothing of ours: another writer has replaced its rows, and left the bound.
+    """
 
     version: int
     bound: Bound | None
+    is_foreign: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +102,8 @@ def find_age(place: Place | None, found: Found | None) -> str | None:
         return None
     if found is None:
         return f"its folder is gone, and the newest cut names version {place.version} of it"
+    if found.is_foreign:
+        return f"another writer has replaced it since version {place.version}, of the newest cut"
     if found.version < place.version:
         return f"it is at version {found.version}, and the newest cut names version {place.version}"
     if place.held is not None and (found.bound is None or found.bound < place.held):
@@ -119,12 +126,13 @@ def find_origin(
     that does not reach back to it has lost entries. A halted table whose folder is gone begins at
     the change that halted it: older rows are in a shape that was given up, and are read again.
     """
-    there = None if found is None else found.bound
+    is_there = found is not None and not found.is_foreign
+    there = found.bound if found is not None and is_there else None
     if find_age(place, found) is None:
         known = (there, None if place is None else place.bound)
         return Origin(max((one for one in known if one is not None), default=None), None)
     assert place is not None
-    if found is None and is_halted:
+    if not is_there and is_halted:
         return Origin(place.bound, place.bound)
     needed = first_cut if there is None else there
     reaches_back = log_begins is not None and needed is not None and log_begins <= needed

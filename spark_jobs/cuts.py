@@ -19,7 +19,8 @@ from cdc_core.vocabulary import Lsn, TableName
 from spark_jobs.backfilled import Lack, read_backfilled
 from spark_jobs.changes import read_log
 from spark_jobs.cut_plan import Place, needs_fold
-from spark_jobs.lake import Bound, Lake, find_bound, open_table, require_epochs
+from spark_jobs.damaged_tables import open_current
+from spark_jobs.lake import Bound, Lake, find_bound, require_epochs
 from spark_jobs.ledger import Cut, find_cut, read_states
 from spark_jobs.log_files import LogFiles
 from spark_jobs.older_tables import know_place
@@ -169,7 +170,7 @@ def _find_newest(
 
     `version` is that of the newest cut below the bound, which has come to `low`.
     """
-    newest = open_table(lake.locate(table))
+    newest = open_current(lake.locate(table))
     if newest is None:
         return version, low
     epochs = lake.read_epochs()
@@ -195,6 +196,8 @@ def _open_version(lake: Lake, table: TableName, version: int) -> DeltaTable:
     try:
         return DeltaTable(lake.locate(table), version=version)
     except Exception as error:
+        # A log that cannot be opened at any version has a remedy of its own.
+        open_current(lake.locate(table))
         raise _miss_version(table, version) from error
 
 

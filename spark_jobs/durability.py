@@ -1,27 +1,55 @@
 """Forces the commits of a table to the disk before a cut names them.
 
-Otherwise a cut could name a version that a power failure has removed.
+After a power failure a cut could otherwise name a version that is gone, and a commit could name a
+data file that is gone. So a merge forces data files to the disk before the commit that names them.
+Spark makes the commit of a MERGE: the merge forces its data files right after it. A commit is on
+the disk before anything is built on it, and so before the cut.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from cdc_core.durability import make_durable, rewrite_commits
+from cdc_core.durability import force_files, make_durable, rewrite_commits
 from cdc_core.errors import MergeError, Retry
 
 
-def require_durable(table: Path, *, above: int, through: int, left: int | None = None) -> None:
+def require_forced(table: Path, names: Collection[str]) -> frozenset[Path]:
+    """Force data files of a table to the disk, before a commit names them; give their paths.
+
+    Raises: MergeError.
+    """
+    with _refusing(table):
+        return force_files(table, names)
+
+
+def require_durable(
+    table: Path,
+    *,
+    above: int,
+    through: int,
+    left: int | None = None,
+    forced: Collection[Path] = frozenset(),
+) -> None:
     """Force the files of a Delta table's commits between two versions to the disk.
 
-    Commits through `left` are of a merge that ended before its cut. The disk may have refused them
-    then, and Linux reports that once only. So they are written to new files. Raises: MergeError.
+    The files in `forced` are on the disk already. Commits through `left` are of a merge that ended
+    before its cut. The disk may have refused them then, and Linux reports that once only. So they
+    are written to new files. Raises: MergeError.
     """
     middle = above if left is None else max(above, left)
-    try:
+    with _refusing(table):
         if middle > above:
             rewrite_commits(table, above=above, through=middle)
-        make_durable(table, above=middle, through=through)
+        make_durable(table, above=middle, through=through, forced=forced)
+
+
+@contextmanager
+def _refusing(table: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as exc:
         raise MergeError(
             f"the storage did not take the files of {table}: {exc.strerror or type(exc).__name__}",

@@ -13,10 +13,18 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from cdc_core.errors import MergeError, Retry
+from cdc_core.vocabulary import TableName
+from spark_jobs.damaged_tables import UnreadableTable, find_torn
+from spark_jobs.lake import Lake
 from spark_jobs.read_only import explain_refusal
 
-_Failure: TypeAlias = PySparkException | Py4JJavaError | DeltaError | pa.ArrowException | OSError
-_FAILURES = (PySparkException, Py4JJavaError, DeltaError, pa.ArrowException, OSError)
+_Failure: TypeAlias = (
+    PySparkException | Py4JJavaError | DeltaError | pa.ArrowException | OSError | UnreadableTable
+)
+_FAILURES = (
+    *(PySparkException, Py4JJavaError, DeltaError),
+    *(pa.ArrowException, OSError, UnreadableTable),
+)
 
 _logger = logging.getLogger("walgate.merge")
 
@@ -24,8 +32,9 @@ _logger = logging.getLogger("walgate.merge")
 class Failures:
     """Those of one round."""
 
-    def __init__(self) -> None:
+    def __init__(self, lake: Lake) -> None:
         """Nothing has failed yet."""
+        self._lake = lake
         self._errors: dict[str, _Failure] = {}
 
     @contextmanager
@@ -40,8 +49,9 @@ class Failures:
             # Spark's JVM is gone, which is every table's trouble.
             raise
         except _FAILURES as error:
-            self._errors[table] = error
-            fields = {"table": table, "reason": explain(error)}
+            torn = find_torn(self._lake.locate(TableName.parse(table)))
+            self._errors[table] = error if torn is None else torn
+            fields = {"table": table, "reason": explain(self._errors[table])}
             _logger.warning("merge of a table failed", extra={"fields": fields})
 
     def require_none(self) -> None:
@@ -51,14 +61,16 @@ class Failures:
         said = "; ".join(f"{table}: {explain(error)}" for table, error in self._errors.items())
         raise MergeError(
             f"not every table could be merged: {said}",
-            fix="the other tables go on; these do from where they are, once what is named"
-            " here is mended",
+            fix="the other tables go on; these do from where they are, once what is named here is"
+            " mended; a table whose own files are damaged is built again once its folder is gone",
             retry=Retry.LATER,
         ) from next(iter(self._errors.values()))
 
 
 def explain(error: _Failure) -> str:
     """Name what happened; Spark's own words may have values of rows."""
+    if isinstance(error, UnreadableTable):
+        return f"{error.message}; {error.fix}"
     if isinstance(error, PySparkException):
         return explain_refusal(error)
     if not isinstance(error, Py4JJavaError):

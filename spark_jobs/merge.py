@@ -27,6 +27,7 @@ from cdc_core.vocabulary import TableName
 from spark_jobs.addition import is_addition
 from spark_jobs.attempts import clear_attempts
 from spark_jobs.changes import id_names
+from spark_jobs.durability import require_durable
 from spark_jobs.guard import Written, find_damage, is_newer, rewrite_table
 from spark_jobs.lake import (
     Epoch,
@@ -300,6 +301,7 @@ def _require_version(path: Path, version: int) -> LogReader:
     table = _require_table(path)
     if table.version() != version:
         raise CommitFailedError(f"another process has committed to {path}")
+    require_durable(path, above=version - 1, through=version)
     return table
 
 
@@ -317,6 +319,7 @@ def _merge_guarded(  # noqa: PLR0917 - What is written, where, and what its comm
     with carry_bound(session, epoch, stretch, lossy):
         _merge(DeltaTable.forPath(session, str(path)), outcome, stretch)
     own = find_own_commit(path, before, epoch, stretch.upper)
+    require_durable(path, above=before.version(), through=own.version)
     inserted, updated, deleted = _read_metrics(own)
     written = Written(inserted, updated, deleted, lossy)
     damage = find_damage(arrived=outcome.arrived, inserted=inserted, updated=updated)

@@ -1,6 +1,7 @@
 """Tables of the lake that are older than the newest cut says.
 
-A folder was deleted, restored from a copy, or lost its last commits with the power. Each merge
+A folder was deleted, restored from a copy, or lost its last commits with the power. Or another
+writer has replaced the table: then nothing of it counts, as if its folder were gone. Each merge
 looks for such tables before its first round; between rounds only the commit that the cut names is
 looked for, which costs no more than a file's status.
 """
@@ -13,9 +14,11 @@ from deltalake import DeltaTable
 
 from cdc_core.vocabulary import TableName
 from spark_jobs.cut_plan import Found, Place, find_age
-from spark_jobs.lake import Bound, Epoch, Lake, find_bound, open_table
+from spark_jobs.damaged_tables import UnreadableTable, open_current
+from spark_jobs.lake import Bound, Epoch, Lake, find_bound
 from spark_jobs.ledger import Cut
 from spark_jobs.log_files import LogFiles
+from spark_jobs.stretch import has_shape
 
 FIX = "`walgate merge` builds it again from the log, and queues a backfill where the log is short"
 
@@ -35,7 +38,13 @@ def find_older(
         commit = folder / "_delta_log" / f"{place.version:020}.json"
         if commit.exists() and not is_thorough:
             continue
-        age = find_age(know_place(place, epochs), find_there(open_table(folder), epochs))
+        try:
+            there = find_there(open_current(folder), epochs)
+        except UnreadableTable as error:
+            # The round tries it, and fails at it alone.
+            older[table] = error.message
+            continue
+        age = find_age(know_place(place, epochs), there)
         if age is not None:
             older[table] = age
     return older
@@ -49,7 +58,9 @@ def know_place(place: Place, epochs: list[Epoch]) -> Place:
 
 def find_there(table: DeltaTable | None, epochs: list[Epoch]) -> Found | None:
     """What a table's folder holds."""
-    return None if table is None else Found(table.version(), find_bound(table, epochs))
+    if table is None:
+        return None
+    return Found(table.version(), find_bound(table, epochs), is_foreign=not has_shape(table))
 
 
 def find_log_begin(log: LogFiles) -> Bound | None:

@@ -28,6 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from spark_jobs.attempts import attempting
+from spark_jobs.durability import require_durable, require_forced
 from spark_jobs.file_bounds import read_statistics
 from spark_jobs.lake import Bound, Epoch, Losses, format_losses
 
@@ -149,14 +150,16 @@ def commit_files(
     """Commit files to a table of ours, with the bound that it has reached and its lost values.
 
     `added` may be empty. The commit extends exactly the version of `table`. If `reached` is None,
-    the table's bound stays. An overwritten table gets the columns of `fields`, if they differ.
-    Raises: DeltaError if another commit came between; OSError.
+    the table's bound stays. An overwritten table gets the columns of `fields`, if they differ. The
+    files are on the disk before the commit, and the commit when this returns.
+    Raises: DeltaError if another commit came between; MergeError if the disk refuses it; OSError.
     """
     schema = table.schema()
     if mode == "overwrite" and fields is not None and not has_schema(table, fields):
         schema = Schema.from_json(T.StructType(fields).json())
     actions: list[AddAction | RemoveAction] = [*added]
     bounds = [] if reached is None else [Transaction(reached[0].app, int(reached[1].lsn))]
+    forced = require_forced(path, [file.path for file in added])
     table.create_write_transaction(
         actions,
         mode,
@@ -175,6 +178,8 @@ def commit_files(
         newest = DeltaTable(path)
         newest.create_checkpoint()
         newest.cleanup_metadata()
+    version = table.version() + 1
+    require_durable(path, above=version - 1, through=version, forced=forced)
 
 
 def _holds_rows(table: DeltaTable) -> bool:

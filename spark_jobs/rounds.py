@@ -23,9 +23,10 @@ from spark_jobs.backfilled import read_backfilled
 from spark_jobs.backlog import choose_cut
 from spark_jobs.changes import is_after, read_log
 from spark_jobs.cut_plan import Found, Place, name_places
+from spark_jobs.damaged_tables import open_current
 from spark_jobs.durability import require_durable
 from spark_jobs.failures import Failures
-from spark_jobs.lake import Bound, Lake, open_table, require_epochs
+from spark_jobs.lake import Bound, Lake, require_epochs
 from spark_jobs.ledger import (
     HALTED,
     STREAMING,
@@ -111,7 +112,7 @@ def merge_until(
             log = LogFiles.open(lake)
             assert log is not None
             starting = RoundStart(session, lake, log, epochs, lake.read_relations(), cut, older)
-            failures = Failures()
+            failures = Failures(lake)
             done = _merge_round(
                 starting,
                 staged,
@@ -185,15 +186,11 @@ def _is_over(stop: threading.Event | None, deadline: float | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """Where a table is after a round, what was done to it, and why it stops there.
-
-    `left` is the version that it had before, where an earlier merge committed that and no cut.
-    """
+    """Where a table is after a round, what was done to it, and why it stops there."""
 
     place: Place
     merged: Merged | None
     halt: Halt | None
-    left: int | None = None
 
 
 def _merge_round(
@@ -229,7 +226,6 @@ def _merge_round(
         return None
     halted = _write_states(start.lake, results)
     reach("before_cut")
-    _sync_tables(start, results)
     written = _write_cut(start, cut, touched, results, halted=halted, spans=spans)
     reach("after_cut")
     merged = Round(
@@ -254,39 +250,53 @@ def _merge_table(start: RoundStart, table: str, log: RoundLog, cut: Bound) -> _R
     name = TableName.parse(table)
     folder = start.lake.locate(name)
     with start.lake.lock_table(table, jvm=find_jvm(start.session)):
-        delta = open_table(folder)
+        delta = open_current(folder)
         there = find_there(delta, start.epochs)
         if there is not None and there.bound is not None and there.bound > cut:
             return None
-        left = _find_left(start, table, there)
+        _sync_table(start, name, there)
         low = start.find_low(name, there)
         if low != start.low:
             log = RoundLog(start.session, start.log, low, cut, table=table)
         spans = log.list_spans(table)
+        own = None if there is None or there.is_foreign else delta
         plot = partial(
             plot_stretch,
             table=name,
-            before=None if delta is None else read_shape(delta),
+            before=None if own is None else read_shape(own),
             relations=start.relations,
             upper=cut,
             choose=choose_types(start.lake, name),
         )
         plotted = stretch = plot(log.read, spans=spans)
-        if delta is None and start.was_halted(table):
+        if own is None and start.was_halted(table):
             stretch = _begin_anew(stretch, log.read(), plot)
         if stretch.halt is not None and _has_sweep(spans):
             read_above = partial(read_log, start.session, start.log, upper=cut)
             stretch = renew(stretch, read_above, plot, entries=log.read()) or stretch
-        version = None if delta is None else delta.version()
+        version = None if own is None else own.version()
         if stretch.is_empty:
             bound = stretch.upper if low is None else max(low, stretch.upper)
-            held = None if there is None else there.bound
-            return _Result(Place(bound, version, held), None, stretch.halt, left)
+            held = None if there is None or own is None else there.bound
+            return _Result(Place(bound, version, held), None, stretch.halt)
         epoch = next(epoch for epoch in start.epochs if epoch.number == stretch.upper.epoch)
         whole = log if stretch is plotted else None
         merged = merge_stretch(start.session, start.lake, epoch, stretch, there=delta, log=whole)
         place = Place(stretch.upper, merged.version, stretch.upper)
-        return _Result(place, merged, stretch.halt, left)
+        return _Result(place, merged, stretch.halt)
+
+
+def _sync_table(start: RoundStart, name: TableName, there: Found | None) -> None:
+    """Make durable what no cut names of a table: the next commit and the cut are built on it.
+
+    Raises: MergeError.
+    """
+    place = start.find_place(str(name))
+    known = None if place is None or str(name) in start.older else place.version
+    if there is not None and there.version != known:
+        above = -1 if known is None else known
+        left = _find_left(start, str(name), there)
+        require_durable(start.lake.locate(name), above=above, through=there.version, left=left)
 
 
 def _find_left(start: RoundStart, table: str, there: Found | None) -> int | None:
@@ -314,18 +324,6 @@ def _begin_anew(stretch: Stretch, log: DataFrame, plot: Callable[..., Stretch]) 
         spans = survey(log.where(F.col("table") == str(stretch.table)))
         stretch = plot(give(log), spans=spans)
     return stretch
-
-
-def _sync_tables(start: RoundStart, results: dict[str, _Result]) -> None:
-    """Make what a cut will name as durable as the cut. Raises: MergeError."""
-    for table, result in results.items():
-        version = result.place.version
-        place = start.find_place(table)
-        known = None if place is None or table in start.older else place.version
-        if version is not None and version != known:
-            folder = start.lake.locate(TableName.parse(table))
-            above = -1 if known is None else known
-            require_durable(folder, above=above, through=version, left=result.left)
 
 
 def _write_states(lake: Lake, results: dict[str, _Result]) -> dict[str, Halt]:

@@ -104,7 +104,10 @@ class Shape:
 
     @classmethod
     def from_metadata(cls, fields: Sequence[Mapping[str, object]]) -> Shape:
-        """Read back what was described, from the metadata of each Delta column."""
+        """Read back what was described, from the metadata of each Delta column.
+
+        Raises: ValueError if it is not there, as where another writer has replaced the columns.
+        """
         (table,) = (metadata[TABLE_KEY] for metadata in fields if TABLE_KEY in metadata)
         oid, published, rewritten, left_out = json.loads(str(table))
         columns: list[Column] = []

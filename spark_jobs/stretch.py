@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
+from urllib.parse import unquote, urlsplit
 
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
@@ -155,8 +156,29 @@ def choose_types(lake: Lake, table: TableName) -> Choose:
 
 
 def read_shape(table: DeltaTable) -> Shape:
-    """The shape that a table of the lake has."""
-    return Shape.from_metadata([field.metadata for field in table.schema().fields])
+    """The shape that a table of the lake has.
+
+    Raises: LakeError if another writer has replaced the table, and its columns with it.
+    """
+    try:
+        return Shape.from_metadata([field.metadata for field in table.schema().fields])
+    except (ValueError, TypeError) as error:
+        raise LakeError(
+            f"another writer has replaced the table in {unquote(urlsplit(table.table_uri).path)}:"
+            " its columns do not carry what Walgate keeps there",
+            fix="`walgate merge` builds it again from the log, and queues a backfill where the log"
+            " is short",
+            retry=Retry.AFTER_FIX,
+        ) from error
+
+
+def has_shape(table: DeltaTable) -> bool:
+    """Whether the columns of a table are those that a merge gave it."""
+    try:
+        read_shape(table)
+    except LakeError:
+        return False
+    return True
 
 
 def _walk(

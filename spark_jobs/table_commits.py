@@ -22,6 +22,7 @@ from deltalake.exceptions import CommitFailedError
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc_core.vocabulary import TableName
+from spark_jobs.durability import require_durable
 from spark_jobs.lake import Bound, Epoch, Losses, format_losses
 from spark_jobs.plain_files import (
     TABLE_PROPERTY,
@@ -61,14 +62,23 @@ def write_rows(  # noqa: PLR0917 - What is written, where, and what its commit s
     writer = rows.write.format("delta").mode(mode)
     if mode == "overwrite":
         writer = writer.option("overwriteSchema", "true")
+    writer = writer.option("userMetadata", format_losses(lossy))
+    if before.transaction_version(epoch.app) == int(stretch.upper.lsn):
+        # Another writer has replaced the rows of a table that had come so far: Delta passes over a
+        # write that carries the same bound.
+        writer.save(str(path))
+        if LogReader(path).version() != before.version() + 1:
+            raise _refuse(path)
+        require_durable(path, above=before.version(), through=before.version() + 1)
+        return
     (
         writer.option("txnAppId", epoch.app)
         .option("txnVersion", str(int(stretch.upper.lsn)))
-        .option("userMetadata", format_losses(lossy))
         .save(str(path))
     )
     if find_own_commit(path, before, epoch, stretch.upper).version != before.version() + 1:
         raise _refuse(path)
+    require_durable(path, above=before.version(), through=before.version() + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,3 +154,4 @@ def tell_losses(session: SparkSession, path: Path, table: TableName, lossy: Loss
         session.sql(f"ALTER TABLE {place} SET TBLPROPERTIES ('{TABLE_PROPERTY}' = '{quoted}')")
     finally:
         session.conf.unset(_USER_METADATA)
+    require_durable(path, above=written.version(), through=LogReader(path).version())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -16,10 +17,14 @@ from orchestration.status import _list_table_problems, _Progress, _tell_state
 from spark_jobs.lake import Bound, Epoch, Lake
 from spark_jobs.ledger import Cut
 from spark_jobs.older_tables import find_older
+from spark_jobs.shapes import TABLE_KEY
 
 T = TableName("public", "t")
 EPOCH = Epoch(1, "7301", Lsn(1))
-ROWS = pa.table({"k": [1]})
+# The least that tells a table from one that another writer has put in its place.
+KEPT = {TABLE_KEY: json.dumps([1, None, 0, []])}
+ROWS = pa.table({"k": [1]}, pa.schema([pa.field("k", pa.int64(), metadata=KEPT)]))
+OTHERS = pa.table({"k": [1]})
 CUT = Cut(
     Bound(1, Lsn(90)),
     None,
@@ -56,6 +61,11 @@ def lake(tmp_path: Path) -> Lake:
     ("happen", "age", "is_seen_at_once"),
     [
         (shutil.rmtree, "its folder is gone, and the newest cut names version 1 of it", True),
+        (
+            lambda f: write_deltalake(f, OTHERS, mode="overwrite", schema_mode="overwrite"),
+            "another writer has replaced it since version 1, of the newest cut",
+            False,
+        ),
         (lambda f: restore(f, 40), "it is at version 0, and the newest cut names version 1", True),
         (
             lambda f: restore(f, 40, 0, 0),
@@ -63,7 +73,7 @@ def lake(tmp_path: Path) -> Lake:
             False,
         ),
     ],
-    ids=["deleted", "restored", "restored_and_written_on"],
+    ids=["deleted", "replaced", "restored", "restored_and_written_on"],
 )
 def test_a_table_older_than_its_cut_is_not_passed_off_as_streaming(
     lake: Lake, happen: Callable[[Path], None], age: str, *, is_seen_at_once: bool

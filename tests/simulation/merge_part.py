@@ -188,13 +188,14 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "survey", frames.survey)
     for module in (rounds, cuts, older_tables):
         monkeypatch.setattr(module, "LogFiles", _LogFiles)
-        monkeypatch.setattr(module, "open_table", _open_table)
+        monkeypatch.setattr(module, "open_current", _open_table)
     for module in (rounds, cuts):
         monkeypatch.setattr(module, "find_cut", _find_cut)
         monkeypatch.setattr(module, "read_states", lambda _: dict(World.now.tables.states))
         monkeypatch.setattr(module, "read_backfilled", lambda _: lacking)
         monkeypatch.setattr(module, "read_shape", lambda opened: opened.newest.shape)
         monkeypatch.setattr(module, "read_log", _read_log)
+    monkeypatch.setattr(older_tables, "has_shape", lambda _: True)
     for module in (rounds, renewal):
         monkeypatch.setattr(module, "is_after", frames.is_after)
     monkeypatch.setattr(stretch, "find_first", frames.find_first)

@@ -16,7 +16,7 @@ from cdc_core.errors import LakeError, MergeError
 from cdc_core.vocabulary import Relation
 from spark_jobs import changes, merge, plain_files, table_commits
 from spark_jobs.failures import Failures
-from spark_jobs.lake import find_bound, open_table, read_losses
+from spark_jobs.lake import Lake, find_bound, open_table, read_losses
 from tests.spark.relations import delete, insert, make_relation, update
 from tests.spark.small_lake import SmallLake
 
@@ -236,8 +236,8 @@ def test_more_files_than_are_worth_naming_are_read_through_delta(
     assert small.rows(ROWS, "k", "v") == [(1, "uno")]
 
 
-def test_a_jvm_that_is_gone_is_no_failure_of_one_table() -> None:
-    failures = Failures()
+def test_a_jvm_that_is_gone_is_no_failure_of_one_table(tmp_path: Path) -> None:
+    failures = Failures(Lake(tmp_path, tmp_path / "state"))
     with pytest.raises(ConnectionError), failures.apart("public.rows"):
         raise ConnectionResetError
     with failures.apart("public.rows"):
