@@ -1,7 +1,7 @@
 """Who keeps a look at the tables waiting: the tables that are locked, and by which sessions.
 
-The server's own error names no table. A request that waits counts too: whoever comes after it waits
-behind it.
+The server's own error names no table. A request that waits counts too: later requests wait behind
+it.
 """
 
 from __future__ import annotations

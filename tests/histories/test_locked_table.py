@@ -1,4 +1,4 @@
-"""A table that somebody holds locked: whoever only looks gives up, says why, and looks again.
+"""A table that somebody holds locked: a look at it gives up after a while, and says why.
 
 From version 16 on the server locks each published table when it lists them.
 """
