@@ -148,7 +148,7 @@ def _read_source(settings: Settings, figures: Figures | None) -> _Source:
 def _find_unpublished(
     settings: Settings, identity: Identity, published: Collection[str]
 ) -> dict[TableName, int]:
-    # Where the lake cannot be read, that is told by itself.
+    # If the lake cannot be read, another problem reports that.
     with suppress(StagingError), staging_errors("read the relations"):
         lake = Lake.of(settings)
         return find_unpublished(lake, system_id=identity.system_id, published=published)
@@ -269,7 +269,7 @@ def _describe_tables(source: _Source | None, progress: _Progress) -> list[dict[s
 
 
 def _tell_state(table: str, source: _Source | None, progress: _Progress) -> TableState:
-    """How a table stands; one that nothing can be read of is not queued for it."""
+    """The state of a table; a table that cannot be read is not shown as queued."""
     known = progress.states.get(table)
     if (error := progress.facts.unreadable.get(table)) is not None:
         return TableState(table, HALTED, error.message, error.fix)

@@ -1,7 +1,7 @@
-"""What a merge run tells of its rounds: materializations of the tables and of the cut.
+"""What a merge run reports of its rounds: materializations of the tables and of the cut.
 
-A round takes seconds and an event costs tens of milliseconds, so each asset is told of at most once
-an interval; what its rounds did meanwhile is added up.
+A round takes seconds and an event costs tens of milliseconds. So each asset has at most one event
+in an interval, with the sum of what its rounds did.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Metadata = dict[str, dg.TableSchema | dg.MetadataValue[Any] | float | str]
 
 @dataclass(slots=True)
 class _Sum:
-    """What rounds did to one table since it was last told of."""
+    """What rounds did to one table since its last event."""
 
     rounds: int = 0
     inserted: int = 0
@@ -59,7 +59,7 @@ class _Sum:
 
 
 class TableReports:
-    """The rounds of a run that were not told yet, by asset."""
+    """The rounds of a run that were not reported yet, by asset."""
 
     def __init__(
         self, tell: Callable[[dg.AssetMaterialization], None], lake: Lake, keys: AssetKeys
@@ -74,7 +74,7 @@ class TableReports:
 
     @property
     def told(self) -> set[dg.AssetKey]:
-        """The assets that were told of."""
+        """The assets that have had an event."""
         return set(self._told_at)
 
     def add(self, done: Round) -> None:
@@ -91,7 +91,7 @@ class TableReports:
         self._tell_due(0.0)
 
     def describe_standing(self, table: TableName | None) -> Metadata | None:
-        """Say how a table, or the cut, stands without a change; None where there is none yet."""
+        """Report the state of an unchanged table or of the cut; None if there is none yet."""
         cut = find_cut(self._lake)
         if cut is None:
             return None

@@ -1,8 +1,8 @@
 """Assets of the merge: every table, and the cut at which all of them can be read together.
 
 One op merges them all, in one session, so that rounds are rounds of all tables; it goes on while
-changes arrive, lingers, and ends. A table that the code location does not know yet is merged and
-told of all the same.
+changes arrive, lingers, and ends. It also merges and reports a table that the code location does
+not know yet.
 """
 
 import threading
@@ -116,8 +116,8 @@ def build_table_assets(settings: Settings, tables: Sequence[TableName]) -> dg.As
             reports.tell_all()
 
         host_loop(context.op_execution_context, merge, most_s=most_s)
-        # Who asked for a table that had no change is told how it stands; the cut comes after the
-        # tables it depends on, as Dagster asks.
+        # A person may have asked for a table without a change: report its state. The cut comes
+        # after the tables that it depends on, as Dagster asks.
         for key in [key for key in (*keys, asset_keys.cuts) if key in selected - reports.told]:
             metadata = reports.describe_standing(keys.get(key))
             if metadata is not None:

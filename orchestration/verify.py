@@ -97,7 +97,7 @@ def verify_tables(
 
     Capture must run. `is_rotating` compares of a table larger than `[verify] rows_per_run` the part
     that follows the last; `parts` names the parts, `healed` the tables that were just read again.
-    What was found stands in the ledger then.
+    The ledger then has the results.
     Raises: WalgateError.
     """
     lake = Lake.of(settings)
@@ -122,7 +122,7 @@ def verify_tables(
         with closing(opened()) as connection:
             emit_mark(connection, json.dumps({"by": "walgate verify"}), on=snapshot.history)
         bound = _await_staged(lake, snapshot.lsn, stop=stop, tell=tell)
-        # Capture may have followed a promotion since: the snapshot is of the server that was left.
+        # Capture may have followed a promotion since: the snapshot would then be of the old server.
         require_history(snapshot.connection, snapshot.history, find_history())
         with ThreadPoolExecutor(1, "walgate-checksums") as pool:
             sight = _Sight(
@@ -156,10 +156,10 @@ def read_first(
     stop: threading.Event,
     tell: Tell,
 ) -> None:
-    """Read a table's pages once, no faster than the slot can bear, before a snapshot is opened.
+    """Read a table's pages once before a snapshot is opened; wait while the slot has no room.
 
-    A table that cannot be read is left to the comparison, which says why.
-    Raises: SourceError, where nothing could be read for minutes.
+    If a table cannot be read, this returns, and the comparison reports the reason later.
+    Raises: SourceError, if no page could be read for two minutes.
     """
     held_since: float | None = None
     with closing(FirstReading(source, table, find_history=find_history)) as first:
@@ -301,7 +301,7 @@ class _Sight:
         return found
 
     def _require_rule(self, published: PublishedTable, shape: Shape) -> None:
-        """A hashed column is compared for NULL only, so what its rows hold must be known."""
+        """Refuse rows of another rule: a hashed column is compared for NULL only."""
         relation = RelationStore(self.lake.root / "staging" / "relations").latest(shape.oid)
         changed = find_changed_rules(
             shape,

@@ -1,13 +1,14 @@
-"""Which version a cut names for each table, who must fold it, and what is older than its cut.
+"""Decides which version a cut names for a table, when a reader must fold, and what is too old.
 
 Three rules make every table readable at one LSN:
 
 - A cut names no version that holds a change above the cut. A run that died may have committed a
   table further than a later, shorter round goes: the cut then keeps the table where it was.
 - A cut may name a version below itself: the table was left out of the round, or the merge failed at
-  it. Who reads at the cut folds the log from the table's own bound up to the cut.
-- A table that is older than its cut (deleted, restored from a copy, its last commit lost) is folded
-  from what is there, not from what the cut says. What the log lacks for that is read again. A table
+  it. A reader at the cut folds the log from the table's own bound up to the cut.
+- If a table is older than its cut (deleted, restored from a copy, its last commit lost), the merge
+  folds from the bound of what is there, not from the cut. If the log lacks changes for that, the
+  merge queues a whole backfill. A table
   that another writer has replaced is folded as one that is not there.
 
 Pure: no Spark, no file, no clock.
@@ -27,10 +28,10 @@ ORIGIN = Bound(0, Lsn(0))
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """How far a table is merged, and the version of its Delta table; None before its first.
+    """How far a table is merged, and the version of its Delta table; None before its first version.
 
-    `held` is the bound in that version's own commit. It is below `bound` where the table had no
-    change since, and None where the version has none.
+    `held` is the bound in that version's own commit. It is below `bound` if the table had no change
+    since. It is None if that commit has no bound.
     """
 
     bound: Bound
@@ -52,9 +53,10 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """From where a table is folded on; None: from where the log begins.
+    """Where the fold of a table begins: above `low`; None is the beginning of the log.
 
-    A whole backfill that began at or above `missing` is needed; None where the log has everything.
+    If `missing` is not None, the log lacks changes: the table needs a whole backfill that begins at
+    or above this bound.
     """
 
     low: Bound | None
@@ -68,12 +70,12 @@ def name_places(
     *,
     waiting: Collection[str],
 ) -> dict[str, Place]:
-    """Where a cut says that each table is.
+    """Choose the place that a new cut gives each table.
 
-    `before` is what the cut before it says. `reached` is where the tables that the round looked at
-    are now. `waiting` are the tables that have changes below the cut, in the round's part of the
-    log or before it: those that the round did not bring forward stay where they were. Any other
-    table has no change up to the cut, so it is merged through the cut at its old version.
+    `before`: the places in the previous cut. `reached`: the places now of the tables that the round
+    looked at. `waiting`: the tables that have unmerged changes up to the cut. If the round did not
+    merge such a table, it keeps its previous place. Any other table has no change up to the cut, so
+    it is merged through the cut at its old version.
     """
     places: dict[str, Place] = {}
     for table in {*before, *reached, *waiting}:
@@ -89,7 +91,7 @@ def name_places(
 
 
 def needs_fold(merged: Bound, at: Bound, *, is_halted: bool) -> bool:
-    """Whether a table that is merged through a bound must be folded to be read at another.
+    """Whether a reader at `at` must fold changes on a table that is merged through `merged`.
 
     A halted table is not folded further: the answer names it with the bound that it stopped at.
     """
@@ -97,7 +99,7 @@ def needs_fold(merged: Bound, at: Bound, *, is_halted: bool) -> bool:
 
 
 def find_age(place: Place | None, found: Found | None) -> str | None:
-    """Say how a table is older than its cut; None where it is not."""
+    """Decide whether a table is older than its cut; give the reason, or None if it is not."""
     if place is None or place.version is None:
         return None
     if found is None:
@@ -120,11 +122,12 @@ def find_origin(
     log_begins: Bound | None,
     first_cut: Bound | None,
 ) -> Origin:
-    """From where a table must be folded on.
+    """Decide where the fold of a table begins, and whether the log has all that it needs.
 
-    `log_begins` is the least bound of an entry that the log has, `first_cut` the oldest cut: a log
-    that does not reach back to it has lost entries. A halted table whose folder is gone begins at
-    the change that halted it: older rows are in a shape that was given up, and are read again.
+    `log_begins` is the least bound of an entry in the log, `first_cut` the oldest cut. The log has
+    lost entries if it begins after the table's own bound, or after `first_cut` if the table has no
+    bound. A halted table whose folder is gone begins at the change that halted it: its older rows
+    have the old shape, so it needs a whole backfill.
     """
     is_there = found is not None and not found.is_foreign
     there = found.bound if found is not None and is_there else None

@@ -202,7 +202,7 @@ def _open_version(lake: Lake, table: TableName, version: int) -> DeltaTable:
 
 
 def _require_named(lake: Lake, table: TableName, place: Place) -> None:
-    """Have the very version that a cut names. Raises: LakeError if another is in its place."""
+    """Check that the version which a cut names is the same commit still. Raises: LakeError."""
     assert place.version is not None
     epochs = lake.read_epochs()
     held = know_place(place, epochs).held
@@ -213,8 +213,8 @@ def _require_named(lake: Lake, table: TableName, place: Place) -> None:
 def _miss_version(table: TableName, version: int) -> LakeError:
     return LakeError(
         f"version {version} of {table}, which a cut names, is gone",
-        fix="run `walgate merge`, which builds a table again that was deleted or restored; else"
-        " give a newer LSN, and keep retained versions from VACUUM",
+        fix="run `walgate merge`: it builds a deleted or restored table again; or"
+        " give a newer LSN, and do not let VACUUM remove versions that you read",
         retry=Retry.AFTER_FIX,
     )
 

@@ -20,15 +20,15 @@ from spark_jobs.ledger import Cut
 from spark_jobs.log_files import LogFiles
 from spark_jobs.stretch import has_shape
 
-FIX = "`walgate merge` builds it again from the log, and queues a backfill where the log is short"
+FIX = "run `walgate merge`: it builds the table again, and queues a backfill if necessary"
 
 
 def find_older(
     lake: Lake, cut: Cut | None, epochs: list[Epoch], *, is_thorough: bool
 ) -> dict[str, str]:
-    """How tables are older than a cut says, by quoted name.
+    """Find the tables that are older than a cut says; give the reason by quoted name.
 
-    Where it is not thorough, a table whose named commit is there is taken to be whole.
+    If it is not thorough, it trusts a table as soon as the commit file that the cut names exists.
     """
     older: dict[str, str] = {}
     for table, place in ({} if cut is None else cut.places).items():
@@ -51,7 +51,7 @@ def find_older(
 
 
 def know_place(place: Place, epochs: list[Epoch]) -> Place:
-    """A place as far as it can be compared: a commit's bound is read by a known epoch alone."""
+    """A place without `held` if its epoch is not known: no commit can show such a bound."""
     is_known = place.held is not None and any(e.number == place.held.epoch for e in epochs)
     return place if is_known else replace(place, held=None)
 

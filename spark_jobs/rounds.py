@@ -50,7 +50,7 @@ from spark_jobs.shapes import Halt
 from spark_jobs.spans import Span, survey
 from spark_jobs.stretch import Stretch, choose_types, give, plot_stretch, read_shape
 
-# Whoever waits is woken by what is staged; where nothing can wake it, it looks this often.
+# A waiting merge is woken when a batch is staged. Without wake-ups it looks this often.
 _FOLLOW_WAIT_S = 0.5
 
 
@@ -87,11 +87,11 @@ def merge_until(
 ) -> list[Round]:
     """Merge in rounds up to the staged LSN at the start; `tables` (quoted names) limits it.
 
-    Once `stop` is set or the deadline (of the monotonic clock) has passed, no round begins. Halted
-    tables are tried again in the first round, but for those `passed_over`. A table that Spark fails
-    at stays where it was: the others' round is ended, and none begins. A thorough merge opens every
-    table first, to see whether it is as new as the newest cut says. It also rewrites the newest cut
-    and states, which the disk may have refused to the process before.
+    After `stop` is set or the deadline (of the monotonic clock) has passed, no round begins. The
+    first round tries halted tables again, except those in `passed_over`. If Spark fails at a table,
+    it stays where it was; this round still merges the others, and no further round begins. If
+    `is_thorough`, the merge opens every table first, to find those that are older than the newest
+    cut says, and rewrites the newest cut and states, since the disk may have refused them before.
     Raises: LakeError if nothing was ever staged; MergeError if another process merges, or if Spark
     failed at a table.
     """
@@ -245,7 +245,7 @@ def _merge_round(
 def _merge_table(start: RoundStart, table: str, log: RoundLog, cut: Bound) -> _Result | None:
     """Merge what a table has up to a cut; `log` is what is above the newest cut.
 
-    None where the table is beyond the cut already, by a longer round that died before its own.
+    None if the table is already beyond the cut: a longer round merged it and died before its cut.
     """
     name = TableName.parse(table)
     folder = start.lake.locate(name)
@@ -300,7 +300,7 @@ def _sync_table(start: RoundStart, name: TableName, there: Found | None) -> None
 
 
 def _find_left(start: RoundStart, table: str, there: Found | None) -> int | None:
-    """The version of a table whose newest commit of ours no cut names."""
+    """The newest version of a table, if no cut names our newest commit to it."""
     place = start.find_place(table)
     held = None if place is None else place.held
     is_left = there is not None and there.bound not in {None, held} and table not in start.older

@@ -1,8 +1,8 @@
-"""Which announcements of a table follow one another without a change of rows.
+"""Decides whether a table can follow a new announcement, or halts.
 
-A plain new column follows; whatever else may change rows without row changes in the stream halts
-the table, and so does a changed rule of what the log may hold. Pure values: a table's shape is
-stored in the metadata of its Delta columns, so it changes in the same commit as the rows.
+A table follows if the announcement only adds plain columns. It halts if rows may have changed
+without row changes in the stream, or if an exclude or hash rule has changed. Pure values: a table's
+shape is in the metadata of its Delta columns, so it changes in the same commit as the rows.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Shape:
     # By what it is sent and when its values were last rewritten, as its first announcement said.
     published: str | None = None
     rewritten: int = 0
-    # The numbers of columns that a rule had kept from the log by then.
+    # The attnums of the columns that a rule had kept from the log by then.
     left_out: tuple[int, ...] = ()
 
     @classmethod
@@ -237,28 +237,28 @@ def _refuse_choice(column: Column, kind: str | None, wanted: str | None, table: 
 
 
 def explain_hash(name: str, before: str | None, now: str | None) -> str | None:
-    """Why values of a column before and after a change of rules do not mix; None if they do.
+    """Say why values from before and after a change of a hash rule must not mix; None if they may.
 
-    `before` and `now` mark the keys that the values are hashed with; None for values as sent.
+    `before` and `now` are the marks of the hash keys; None for values as sent.
     """
     quoted = quote_identifier(name)
     if before == now:
         return None
     if before is None:
-        return f"column {quoted} is hashed now, and its rows so far hold the values as sent"
+        return f"column {quoted} is hashed now, and its older rows have the values as sent"
     if now is None:
-        return f"column {quoted} is no longer hashed, and its rows so far hold hashes"
-    return f"column {quoted} is hashed with another key now than its rows so far"
+        return f"column {quoted} is no longer hashed, and its older rows have hashes"
+    return f"column {quoted} is hashed with another key now than its older rows"
 
 
 def explain_left_out(name: str) -> str:
     """Why rows lack the values of a column that a rule no longer excludes."""
-    return f"column {quote_identifier(name)} was excluded before, and rows so far lack its values"
+    return f"column {quote_identifier(name)} was excluded before, and older rows lack its values"
 
 
 def explain_excluded(name: str) -> str:
     """Why a column that a rule excludes now cannot stay as it is."""
-    return f"column {quote_identifier(name)} is excluded now, and rows so far hold its values"
+    return f"column {quote_identifier(name)} is excluded now, and older rows have its values"
 
 
 def _compare(known: Column, relation: Relation, shape: Shape) -> str | None:
@@ -276,7 +276,7 @@ def _compare(known: Column, relation: Relation, shape: Shape) -> str | None:
 
 
 def _compare_columns(known: Column, column: Column) -> str | None:
-    """What happened to a column that still has its name."""
+    """Say what changed in a column that still has its name; None if nothing did."""
     name = quote_identifier(known.name)
     if column.attnum is None or known.attnum is None:
         return f"column {name} was renamed or dropped since it was announced"
@@ -294,7 +294,7 @@ def _doubt(added: Column, newest: int, left_out: frozenset[int]) -> str | None:
     name = quote_identifier(added.name)
     if added.attnum is None:
         return f"new column {name} was renamed or dropped since it was announced"
-    # 0 stands for a column of which it is not known which one it was.
+    # 0 means a column whose attnum is not known.
     if left_out.intersection({added.attnum, 0}):
         return explain_left_out(added.name)
     if added.attnum <= newest:

@@ -1,8 +1,8 @@
 """How far a table can follow a range of the log, in which shape, and why it stops.
 
-A halt stands just before the first transaction that the table cannot follow: what came before it in
-the log is merged, what comes after waits. It is worked out from the log alone, so it does not
-depend on where rounds begin and end.
+A halt is just before the first transaction that the table cannot follow. A merge takes what comes
+before it in the log; what comes after waits. The halt depends on the log alone, and not on where
+rounds begin and end.
 """
 
 from __future__ import annotations

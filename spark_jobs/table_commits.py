@@ -1,11 +1,11 @@
 """What a commit to a table says: its rows, how far the table has come, and what it has lost.
 
-All of it in one commit, so that none can be there without the others. A commit names the version
-that it extends, and is refused where another came between: delta-rs does so for files that Spark or
-Arrow has written. A MERGE is Spark's own; done twice, it leaves the same rows. Tables with features
-or properties of others (constraints, a change feed) are left to Delta in Spark, which extends
-whatever version is there: they are merged into or overwritten, which leaves the same rows whatever
-came between, and their commit is looked at afterwards.
+One commit has all three, so none can be there without the others. delta-rs commits the files that
+Spark or Arrow wrote. Such a commit names the version that it extends, and delta-rs refuses it if
+another commit came between. Spark commits a MERGE itself; a MERGE that runs twice leaves the same
+rows. If others gave a table features or properties (constraints, a change feed), Spark makes every
+commit, and extends whatever version is there. So Walgate only merges into such a table or
+overwrites it, which leaves the same rows, and checks the commit afterwards.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def write_rows(  # noqa: PLR0917 - What is written, where, and what its commit s
     stretch: Stretch,
     lossy: Losses | None,
 ) -> None:
-    """Write rows in one commit that extends a version, and says how far the table has come.
+    """Write rows in one commit that extends a version and has the bound that the table reached.
 
-    Of a table that is not ours in every way, rows are overwritten alone, and never appended.
+    If others gave the table features or properties, `mode` must be "overwrite".
     Raises: DeltaError if another commit came between.
     """
     assert stretch.shape is not None
@@ -83,16 +83,16 @@ def write_rows(  # noqa: PLR0917 - What is written, where, and what its commit s
 
 @dataclass(frozen=True, slots=True)
 class OwnCommit:
-    """A commit of ours: the version that it made, and what its writer counted."""
+    """A commit of ours: the version that it made, and its operation metrics."""
 
     version: int
     metrics: Mapping[str, Any]
 
 
 def find_own_commit(path: Path, before: LogReader, epoch: Epoch, reached: Bound) -> OwnCommit:
-    """Find the commit that brought a table from a version to a bound, among those of others.
+    """Find the commit of ours after a version that reached a bound; other commits may be between.
 
-    Raises: DeltaError if there is none: Delta passes over a write to a table that has come that far
+    Raises: DeltaError if there is none: Delta skips a write to a table that has reached the bound
     already.
     Source: the Delta protocol, sections Delta Log Entries and Transaction Identifiers.
     """

@@ -1,8 +1,8 @@
 """Merges and readers: the real rounds, cuts and plans of both, over tables in memory.
 
-What Spark does is done by the fold on Arrow where that folds a stretch, and else by the judge's own
-interpreter; how far a table goes, which cut is written, which versions it names and what a reader
-folds on top of them is decided by the real parts.
+In place of Spark, the fold on Arrow runs if it can fold a stretch, else the judge's interpreter.
+The real parts decide how far a table goes, which cut is written, which versions it names, and what
+a reader folds on top of them.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _merge(world: World, run: Run) -> None:
 
 
 def read_table(table: str, at: Bound) -> tuple[Rows, bool] | None:
-    """A table's rows at a bound, and whether it is said to be halted; None where it has none."""
+    """A table's rows at a bound, and whether it is named as halted; None if it has none."""
     lake = SimulatedLake.make("reader")
     try:
         reading = cuts.table_at(cast("Any", None), lake, TableName("public", table), at)
