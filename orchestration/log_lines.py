@@ -24,6 +24,8 @@ LogForm = Literal["logfmt", "json"]
 FORM_VARIABLE = "WALGATE_LOG"
 
 _OURS = ("cdc_core", "spark_jobs", "orchestration", "walgate")
+# Libraries that read rows: what they log may quote the value of a row.
+_READ_ROWS = ("psycopg", "py4j", "pyspark", "deltalake", "redis")
 _PLAIN = re.compile(r"[^\s\"=]+\Z")
 
 
@@ -67,16 +69,26 @@ def logging_to_standard_error() -> Iterator[None]:
 
     Dagster keeps standard error and shows it on the page of the run. There lines have
     tracebacks. The form is that of `$WALGATE_LOG`, which `walgate up` sets from its own option.
+    The host does not receive what libraries that read rows log. Standard error shows only that
+    they logged something.
     """
     ours = logging.getLogger("walgate")
+    libraries = [logging.getLogger(name) for name in _READ_ROWS]
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogLines(_read_form(os.environ), is_debug=True))
+    propagated = [library.propagate for library in libraries]
     ours.addHandler(handler)
     ours.setLevel(logging.INFO)
+    for library in libraries:
+        library.addHandler(handler)
+        library.propagate = False
     try:
         yield
     finally:
         ours.removeHandler(handler)
+        for library, was in zip(libraries, propagated, strict=True):
+            library.removeHandler(handler)
+            library.propagate = was
 
 
 def start_logging(form: LogForm, *, is_debug: bool) -> None:

@@ -89,3 +89,17 @@ def test_a_run_logs_in_the_form_that_the_environment_asks_for(
             assert "test_log_lines.py" in told["traceback"]
         else:
             assert "error loop failed error=ValueError\n" in written
+
+
+@pytest.mark.parametrize("name", ["psycopg", "psycopg.transaction", "py4j.java", "redis"])
+def test_a_run_shows_no_text_of_a_library_and_gives_the_host_none(
+    name: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with logging_to_standard_error():
+        logging.getLogger(name).warning("error ignored: %s", "c4n4ry")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(f" warning library spoke logger={name}")
+    assert caplog.records == []
+    # After the run it is the host's matter again.
+    logging.getLogger(name).warning("closed")
+    assert [record.message for record in caplog.records] == ["closed"]
