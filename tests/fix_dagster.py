@@ -7,7 +7,7 @@ import itertools
 import json
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -47,14 +47,16 @@ def find_worker(instance: dg.DagsterInstance, job: str) -> psutil.Process | None
 class RunningDagster:
     """One `walgate up`, from its start to its end."""
 
-    def __init__(self, pipeline: Pipeline, **environment: str) -> None:
-        """Start it on a free port; it is not ready yet."""
+    def __init__(
+        self, pipeline: Pipeline, *, options: Sequence[str] = (), **environment: str
+    ) -> None:
+        """Start it on a free port, with options of `walgate`; it is not ready yet."""
         self.pipeline = pipeline
         self.state_folder = pipeline.folder / ".walgate"
         self.port = int(environment.pop("port", 0)) or find_free_port()
         settings = ENVIRONMENT | {"WALGATE_DAGSTER__PORT": str(self.port)}
         self.child = ChildProcess(
-            walgate_command("up", "--config", pipeline.folder / "walgate.toml"),
+            walgate_command(*options, "up", "--config", pipeline.folder / "walgate.toml"),
             log=pipeline.folder / f"up-{next(_NUMBERS)}.log",
             environment=walgate_environment(pipeline.environment | settings | environment),
             # It ends its own processes, each of which leads a session.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -27,10 +28,13 @@ SENSORS = ("keep_replicating", "merge_staged_changes")
 def dagster(
     postgres18: PostgresServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningDagster]:
-    """Lend one `walgate up` with a run that streams, to all tests that leave it running."""
+    """Lend one `walgate up` with a run that streams, to all tests that leave it running.
+
+    Its log is JSON; that of the stacks which tests start for themselves is not.
+    """
     with lend_database(postgres18) as database:
         pipeline = Pipeline(database, tmp_path_factory.mktemp("up"))
-        dagster = RunningDagster(pipeline)
+        dagster = RunningDagster(pipeline, options=("--log", "json"))
         try:
             dagster.wait_until_ready()
             dagster.wait_until_streaming()
@@ -51,6 +55,21 @@ def test_a_page_listens_on_loopback_alone(dagster: RunningDagster) -> None:
     assert web is not None
     listening = [c.laddr for c in web.net_connections("inet") if c.status == psutil.CONN_LISTEN]
     assert listening == [("127.0.0.1", dagster.port)]
+
+
+def test_a_run_logs_in_the_form_that_the_command_was_given(dagster: RunningDagster) -> None:
+    (run,) = dagster.read_runs("replicate")
+    storage = dagster.state_folder / "dagster" / "storage" / run["runId"]
+
+    def find_line() -> str | None:
+        """Give the line by which capture reports its start, among lines of Dagster's own."""
+        written = [line for log in storage.rglob("*.err") for line in log.read_text().splitlines()]
+        return next((w for w in written if "started" in w and dagster.pipeline.slot in w), None)
+
+    found = wait_for(find_line, READY_DEADLINE_S, "the start of capture in the log of its run")
+    assert found is not None
+    line = json.loads(found)
+    assert (line["level"], line["noun"], line["verb"]) == ("info", "capture", "started")
 
 
 def test_a_second_up_of_the_same_folder_is_refused(dagster: RunningDagster) -> None:
