@@ -41,6 +41,8 @@ class SharedDagster:
         home.mkdir()
         packaged = importlib.resources.files(orchestration) / "dagster.yaml"
         (home / "dagster.yaml").write_text(packaged.read_text(encoding="utf-8"))
+        # It makes the databases of the home, which several processes at once would not survive.
+        self.instance = dg.DagsterInstance.from_config(str(home))
         self._environment = {"DAGSTER_HOME": str(home), STACK_VARIABLE: str(folder)}
         servers = []
         self.servers: dict[str, ChildProcess] = {}
@@ -57,7 +59,6 @@ class SharedDagster:
         self.daemon = self._start(
             *("dagster._daemon", "run", *_QUIET, "-w", workspace), log="daemon.log"
         )
-        self.instance = dg.DagsterInstance.from_config(str(home))
 
     def read_last_ticks(self, location: str) -> dict[str, float]:
         """Give when each sensor of a location that has ticked did so last, in Unix seconds."""
@@ -77,6 +78,11 @@ class SharedDagster:
         """End the code servers, with whatever they still run."""
         for server in self.servers.values():
             server.stop()
+
+    def require_running(self) -> None:
+        """Fail if its daemon or one of its code servers has ended."""
+        ended = [child for child in (self.daemon, *self.servers.values()) if not child.is_running]
+        assert not ended, self.describe()
 
     def is_nothing_left(self) -> bool:
         """Whether no process of it is alive."""

@@ -111,9 +111,14 @@ def shared(tenants: list[Tenant], end_of_foreign: Path, tmp_path: Path) -> Itera
 def await_state(
     dagster: SharedDagster, condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S
 ) -> None:
-    """Wait for a state; a failure shows the runs and the logs."""
+    """Wait for a state while every process runs; a failure shows the runs and the logs."""
+
+    def look() -> Any:
+        dagster.require_running()
+        return condition()
+
     try:
-        wait_for(condition, deadline_s, what)
+        wait_for(look, deadline_s, what)
     except AssertionError as error:
         error.add_note(dagster.describe())
         raise
@@ -217,4 +222,4 @@ def test_two_pipelines_stream_under_one_daemon_beside_long_runs_of_others(
         assert tenant.pipeline.slot_facts()["pid"] is None
         tenant.pipeline.require_truth()
     shared.stop_servers()
-    await_state(shared, shared.is_nothing_left, "every process to end")
+    wait_for(shared.is_nothing_left, DEADLINE_S, "every process to end")
