@@ -35,16 +35,22 @@ def force_files(table: Path, names: Collection[str]) -> frozenset[Path]:
     """Force data files of a Delta table to the disk, before a commit names them; give their paths.
 
     If a commit reaches the disk before its files, nobody can read the table. If the disk refuses a
-    file, write it to a new one. Raises: OSError if it refuses that, too.
+    file, write it to a new one. Raises: OSError if it refuses that, too; then no file is left.
     """
     files = [table / name for name in names]
-    for file in files:
-        try:
-            sync_file(file)
-        except OSError:
-            rewrite_file(file)
-    if files:
-        sync_file(table)
+    try:
+        for file in files:
+            try:
+                sync_file(file)
+            except OSError:
+                rewrite_file(file)
+        if files:
+            sync_file(table)
+    except OSError:
+        for file in files:
+            with suppress(OSError):
+                file.unlink()
+        raise
     return frozenset([*files, table] if files else files)
 
 

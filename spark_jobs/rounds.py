@@ -300,11 +300,16 @@ def _sync_table(start: RoundStart, name: TableName, there: Found | None) -> None
 
 
 def _find_left(start: RoundStart, table: str, there: Found | None) -> int | None:
-    """The newest version of a table, if no cut names our newest commit to it."""
+    """The newest version of a table, if no cut names our newest commit to it.
+
+    The commit that makes a table carries no bound.
+    """
+    if there is None or table in start.older:
+        return None
     place = start.find_place(table)
-    held = None if place is None else place.held
-    is_left = there is not None and there.bound not in {None, held} and table not in start.older
-    return there.version if there is not None and is_left else None
+    is_made = place is None or place.version is None
+    is_left = is_made or there.bound not in {None, None if place is None else place.held}
+    return there.version if is_left else None
 
 
 def _has_sweep(spans: list[Span]) -> bool:
