@@ -77,8 +77,8 @@ def run_dagster(
 ) -> Iterator[DagsterStack]:
     """Run Dagster until the block ends; ready at its start, nothing left at its end.
 
-    Holds `[state_folder]/up.lock` meanwhile, ends what an earlier holder left and records its runs
-    as failed. `stop`, set while
+    While the block runs, it holds `[state_folder]/up.lock`. First it ends the processes that an
+    earlier holder left, and records their runs as failed. `stop`, set while
     it starts, lets the block begin at once, ready or not; `hurry` cuts the drain short. The caller
     handles SIGINT, or the processes would inherit that it is ignored.
     Raises: StackInUse; WalgateError where a folder or the port is not to be had, or where the code
@@ -94,7 +94,7 @@ def run_dagster(
         instance = dg.DagsterInstance.from_config(str(settings.dagster.home))
         own = Own(name_pipeline(settings), location=settings.dagster.pipeline)
         try:
-            # Before anything is launched: whoever is active now was left by an earlier stack.
+            # Nothing is launched yet: an earlier stack left every run that is active now.
             record_left(instance, own)
             programs = _plan_programs(settings, config, log, private, module)
             with _running(settings, programs, stop) as (keeper, page):

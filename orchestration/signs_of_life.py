@@ -1,8 +1,8 @@
 """Which runs are silent: a run writes a sign of life to its record each minute while it works.
 
-Whether a process of another host lives cannot be asked, and that host may be gone: a container that
-was made again has another name. Clocks of hosts differ and jump, so what a sign says is compared
-with nothing but the sign before it, and time is counted here.
+Nobody can ask whether a process of another host lives, and that host may be gone: a container that
+was replaced has another name. Clocks of hosts differ and jump. So a sign is compared only with the
+sign before it, and this process counts the time between them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 # A run writes a sign each minute, and while it drains for 90 s none.
 _SILENT_S = 900.0
-# What may lie between two looks counts as silence only as far as looks are made regularly, each
-# minute at least. While the instance is down, nobody looks and no run can write.
+# Looks come each minute. A longer gap between two looks counts as silence only up to this: while
+# the instance is down, nobody looks, and no run can write.
 _LONGEST_GAP_S = 120.0
 
 
@@ -28,7 +28,7 @@ class _Heard:
 class Listener:
     """Looks again and again at the signs of runs; lives as long as the code server.
 
-    A new one begins to count: that delays, and does nothing else.
+    A new one counts from the beginning: then a silent run is found later.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -37,7 +37,7 @@ class Listener:
         self._heard: dict[str, _Heard] = {}
 
     def find_silent(self, signs: Mapping[str, str]) -> set[str]:
-        """The runs, of those with these signs now, that have shown no other for very long.
+        """Give the runs whose sign of life has not changed for too long; `signs` has those of now.
 
         A run that is not among them is forgotten.
         """

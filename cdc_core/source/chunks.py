@@ -77,7 +77,7 @@ class OpenRead:
     _published: PublishedTable
     _scope: Scope
     _answer_s: float
-    # Of the columns of the key that have one.
+    # By name, for the key columns that have a collation.
     _collations: Mapping[str, str]
 
     @property

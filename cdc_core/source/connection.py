@@ -96,9 +96,9 @@ def open_connection(
 ) -> psycopg.Connection:
     """Connect in autocommit with the output settings; `replication` makes it a walsender.
 
-    Each answer is waited for as long as it takes, or for `answer_s`. A lock is waited for as long
-    as an answer, or for `lock_s`: the server goes on waiting where its client gave up. A walsender
-    waits for each lock as long as it takes: it waits so for open transactions to make a slot.
+    It waits for each answer without a limit, or for `answer_s`. The server waits for each lock as
+    long as for an answer, or for `lock_s`: otherwise it goes on waiting after its client gave up.
+    A walsender has no limit for locks, because making a slot waits for open transactions by locks.
     Raises: SourceStopping, SourceError.
     """
     options: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Who keeps a look at the tables waiting: the tables that are locked, and by which sessions.
+"""Names the locked tables, and the sessions that hold the locks, when a look at them must wait.
 
 The server's own error names no table. A request that waits counts too: later requests wait behind
 it.
@@ -35,7 +35,7 @@ order by 1, 2, 3
 def naming_locked_tables(connection: psycopg.Connection) -> Iterator[None]:
     """Add the locked tables to an error that says no more than that a lock was waited for.
 
-    In a transaction, which such an error ends, nothing can be asked, and nothing is added.
+    Such an error ends an open transaction: then the connection cannot ask, and nothing is added.
     Raises: SourceError.
     """
     try:

@@ -1,11 +1,11 @@
 """Membership: by what the publications send a table, so that a change of it is noticed.
 
-Out of a publication and in again, or with another row filter, column list or set of operations: the
-stream is silent about what was left out in between. A membership has an oid of its own, and the
-publication's row another xmin after every ALTER of its options; both are made anew with it. A table
-that moves to another schema and back gets another row of pg_depend for its schema. What a
-transaction was sent by is not known where the membership is younger than it: it is marked as older
-then.
+While a table is out of a publication, or has another row filter, column list or set of operations,
+the stream leaves changes out and does not report it. Each membership has an oid of its own, and a
+new one gets another. The publication's row gets another xmin with every ALTER of its options. A
+table that moves to another schema and back gets another row of pg_depend for its schema. If a
+membership is younger than a transaction, nobody knows by what that transaction was sent: then it is
+marked as older.
 """
 
 from __future__ import annotations

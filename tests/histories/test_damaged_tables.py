@@ -206,10 +206,10 @@ def test_a_commit_names_no_file_that_is_not_on_the_disk(
     folder, is_forced = lake.lake.locate(T.table), list[bool]()
     commit = DeltaTable.create_write_transaction
 
-    def check(self: DeltaTable, actions: list[Any], *told: Any, **more: Any) -> None:
+    def check(self: DeltaTable, actions: list[Any], *arguments: Any, **more: Any) -> None:
         is_forced.extend(disk.has(folder / action.path) for action in actions)
         is_forced.append(disk.has(folder))
-        commit(self, actions, *told, **more)
+        commit(self, actions, *arguments, **more)
 
     monkeypatch.setattr(DeltaTable, "create_write_transaction", check)
     lake.merge([insert(T, "4", "b")])

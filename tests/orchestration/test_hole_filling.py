@@ -132,8 +132,8 @@ def check_reasons(settings: Settings, instance: dg.DagsterInstance, database: Da
     with pytest.MonkeyPatch.context() as patch:
         # No key is read of a table that is left to a backfill.
         patch.delattr(holes, "find_holes")
-        told = tick(settings.model_copy(update={"tables": hashed}), instance)
-    assert told == "public.t: the lake may have hashes of its key: a whole backfill brings them"
+        answer = tick(settings.model_copy(update={"tables": hashed}), instance)
+    assert answer == "public.t: the lake may have hashes of its key: a whole backfill brings them"
 
 
 def test_a_run_reads_the_oldest_of_so_many_rows_as_it_can() -> None:

@@ -187,10 +187,10 @@ def test_a_table_materialized_alone_reads_at_the_newest_cut_together_with_the_ot
     chosen = dg.AssetKey(["tables", "public", "notes"])
     run = run_job(pipeline, instance, "merge", config=nothing_more, assets=[chosen])
     assert run.success
-    told = read_metadata(instance, chosen)[-1]
+    metadata = read_metadata(instance, chosen)[-1]
     lake = Lake.of(pipeline.load_settings())
     bound = find_bound_at(lake, "latest")
-    assert str(bound.lsn) == told["merged_lsn"]
+    assert str(bound.lsn) == metadata["merged_lsn"]
     # The other Delta table still has the old row: `walgate sql` folds the log over it.
     delta = open_table(lake.locate(TableName("public", "other")))
     assert delta is not None
