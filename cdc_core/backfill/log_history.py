@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cdc_core.source.primary import FindHistory, History
-from cdc_core.staging.epochs import read_newest_epoch
+from cdc_core.staging.epochs import EpochReader
 
 
 def find_log_history(root: Path) -> FindHistory:
@@ -13,9 +13,10 @@ def find_log_history(root: Path) -> FindHistory:
 
     Capture may follow a promotion at any moment. It then records the new timeline in the epoch.
     """
+    epochs = EpochReader(root)
 
     def find_history() -> History | None:
-        epoch = read_newest_epoch(root)
+        epoch = epochs.read()
         return None if epoch is None else History(epoch.system_id, epoch.timeline)
 
     return find_history

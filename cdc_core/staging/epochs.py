@@ -52,13 +52,62 @@ def choose_newest(rows: Iterable[dict[str, Any]]) -> Epoch | None:
     return Epoch(**{**ordered[-1], "first_lsn": Lsn(ordered[-1]["first_lsn"])})
 
 
+class EpochReader:
+    """Reads the newest epoch of a lake. Opens the table again only after a commit.
+
+    Several threads may read.
+    """
+
+    def __init__(self, root: Path) -> None:
+        """Nothing is read yet."""
+        self._folder = root / "staging" / "epochs"
+        self._log = self._folder / "_delta_log"
+        self._known: _Known | None = None
+
+    def read(self) -> Epoch | None:
+        """The newest epoch; None where the lake has no log. Raises: StagingError."""
+        with staging_errors("read the log's epochs"):
+            known = self._known
+            if known is None or not self._is_newest(known):
+                known = self._known = self._open()
+            return None if known is None else known.epoch
+
+    def _open(self) -> _Known | None:
+        if not DeltaTable.is_deltatable(str(self._folder)):
+            return None
+        # Before the table is opened: what changes after this is seen at the next call.
+        changed = self._read_change()
+        table = DeltaTable(self._folder)
+        epoch = choose_newest(read_rows(table))
+        return _Known(epoch, changed, self._log / f"{table.version() + 1:020}.json")
+
+    def _is_newest(self, known: _Known) -> bool:
+        return not known.following.exists() and self._read_change() == known.changed
+
+    def _read_change(self) -> tuple[int, int] | None:
+        """What differs once another table took the folder's place.
+
+        A commit changes it too, but not if it comes within one tick of the file system's clock.
+        """
+        try:
+            found = self._log.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The newest epoch, when the folder of the log changed last, and where the next commit goes."""
+
+    epoch: Epoch | None
+    changed: tuple[int, int] | None
+    following: Path
+
+
 def read_newest_epoch(root: Path) -> Epoch | None:
     """The newest epoch of a lake; None where it has no log. Raises: StagingError."""
-    folder = root / "staging" / "epochs"
-    with staging_errors("read the log's epochs"):
-        if not DeltaTable.is_deltatable(str(folder)):
-            return None
-        return choose_newest(read_rows(DeltaTable(folder)))
+    return EpochReader(root).read()
 
 
 def read_staged_lsn(root: Path, epoch: Epoch) -> Lsn:

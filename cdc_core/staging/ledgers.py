@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from cdc_core.durability import make_durable
 
@@ -32,8 +32,10 @@ def append_numbered(folder: Path, rows: Sequence[Mapping[str, object]], schema: 
 
 def _try_append(folder: Path, rows: Sequence[Mapping[str, object]], schema: pa.Schema) -> bool:
     """Append rows unless another commit comes between; the first rows make the table."""
-    is_there = DeltaTable.is_deltatable(str(folder))
-    ledger = DeltaTable(folder) if is_there else None
+    try:
+        ledger: DeltaTable | None = DeltaTable(folder)
+    except TableNotFoundError:
+        ledger = None
     number = 0 if ledger is None else ledger.version() + 1
     numbered = pa.Table.from_pylist([{**row, "number": number} for row in rows], schema=schema)
     once = CommitProperties(max_commit_retries=0)
@@ -46,7 +48,7 @@ def _try_append(folder: Path, rows: Sequence[Mapping[str, object]], schema: pa.S
         return False
     except DeltaError:
         # Another process may have made the table since we looked.
-        if is_there or not DeltaTable.is_deltatable(str(folder)):
+        if ledger is not None or not DeltaTable.is_deltatable(str(folder)):
             raise
         return False
     make_durable(folder, above=number - 1, through=number)

@@ -29,7 +29,7 @@ from cdc_core.vocabulary import Lsn
 
 # Readers skip files by these columns only; statistics of values would be cost and leak.
 STATISTICS_COLUMNS = ("epoch", "commit_lsn", "seq", "end_lsn", "table")
-_BOUNDED_IN_FOOTER = ["epoch", "commit_lsn", "seq", "table"]
+_BOUNDED_IN_FOOTER = ["epoch", "commit_lsn", "seq", "table", "op"]
 # Few values in long runs; a dictionary of row values would only be built and thrown away.
 _DICTIONARY_COLUMNS = [
     "epoch",

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 from cdc_core.spooled import Key
 from cdc_core.staging.tables import read_rows, reopen_table, staging_errors
-from cdc_core.vocabulary import Lsn, Position, Relation, TableName
+from cdc_core.vocabulary import Lsn, Operation, Position, Relation, TableName
 
 _COLUMNS = ["epoch", "commit_lsn", "seq", "relation_version", "values", "old_values"]
 
@@ -40,6 +40,8 @@ def read_unsent(
             (pc.field("epoch") == since.epoch)
             & (pc.field("commit_lsn") >= int(since.commit_lsn))
             & (pc.field("table") == str(table))
+            # Of most row groups the footer says that no row is one.
+            & (pc.field("op") == Operation.UPDATE.value)
             & pc.field("unchanged").is_valid()
         )
         found: list[Unsent] = []

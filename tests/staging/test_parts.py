@@ -106,7 +106,7 @@ def test_the_file_itself_holds_no_bound_of_the_end_lsn_or_of_values(tmp_path: Pa
         for index in range(group.num_columns)
         if group.column(index).statistics is not None
     }
-    assert bounded == {"epoch", "commit_lsn", "seq", "table"}
+    assert bounded == {"epoch", "commit_lsn", "seq", "table", "op"}
 
 
 def test_marks_alone_have_no_bound_of_the_table(tmp_path: Path) -> None:
