@@ -58,19 +58,20 @@ class LittleLog:
 
 
 def _read(files: Iterable[Path], table: str | None) -> pa.Table | None:
-    """The row groups that may hold entries of a table, or of any; None where they are too large."""
+    """The entries of a table, or of all tables; None where they are too large to be held."""
     size = 0
     read: list[pa.Table] = []
     for path in files:
         with naming(path), pq.ParquetFile(path, read_dictionary=_CODED) as file:
-            groups = [file.metadata.row_group(index) for index in range(file.num_row_groups)]
-            wanted = [
-                index
-                for index, group in enumerate(groups)
-                if table is None or may_hold_table(group, table)
-            ]
-            size += sum(bound_size(groups[index], _COLUMNS, coded=_CODED) for index in wanted)
-            if size > _MOST_BYTES:
-                return None
-            read.append(file.read_row_groups(wanted, columns=_COLUMNS, use_threads=False))
+            for index in range(file.num_row_groups):
+                group = file.metadata.row_group(index)
+                if table is not None and not may_hold_table(group, table):
+                    continue
+                if size + bound_size(group, _COLUMNS, coded=_CODED) > _MOST_BYTES:
+                    return None
+                rows = file.read_row_group(index, columns=_COLUMNS, use_threads=False)
+                # A few changes of a table may lie among very many rows of another.
+                kept = rows if table is None else rows.filter(pc.equal(rows["table"], table))
+                size += kept.nbytes
+                read.append(kept)
     return pa.concat_tables(read) if read else None

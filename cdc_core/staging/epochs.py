@@ -13,6 +13,7 @@ from typing import Any
 
 from deltalake import DeltaTable
 
+from cdc_core.durability import locate_commit
 from cdc_core.staging.tables import read_rows, staging_errors
 from cdc_core.vocabulary import Lsn
 
@@ -79,7 +80,7 @@ class EpochReader:
         changed = self._read_change()
         table = DeltaTable(self._folder)
         epoch = choose_newest(read_rows(table))
-        return _Known(epoch, changed, self._log / f"{table.version() + 1:020}.json")
+        return _Known(epoch, changed, locate_commit(self._folder, table.version() + 1))
 
     def _is_newest(self, known: _Known) -> bool:
         return not known.following.exists() and self._read_change() == known.changed

@@ -293,6 +293,24 @@ def test_entries_of_a_table_are_those_of_the_range(
         assert set(found["table"].to_pylist()) == {"public.t"}
 
 
+def test_few_entries_among_very_many_of_another_table_are_held(
+    small: SmallLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(little_log, "_SHARED_BYTES", 0)
+    other = make_relation("other", "k int4")
+    for k in range(4):
+        many = [insert(other, str(1_000 * k + i)) for i in range(1_000)]
+        (end,) = small.commit([insert(T, str(k), "a", "1"), *many])
+    files = LogFiles.open(small.lake)
+    assert files is not None
+    # By its footer, each of the four row groups may be 9 MB large.
+    monkeypatch.setattr(little_log, "_MOST_BYTES", 10_000_000)
+    log = LittleLog(LogRange(files, Bound(1, Lsn(0)), Bound(1, Lsn(end))))
+    found = log.take("public.t", Bound(1, Lsn(end)))
+    assert found is not None
+    assert [values[0] for values in found["values"].to_pylist()] == ["0", "1", "2", "3"]
+
+
 @pytest.mark.parametrize("point", ["before_merge_commit", "after_merge_commit"])
 def test_a_merge_that_ends_at_a_commit_is_finished_by_the_next(
     small: SmallLake, told: Told, monkeypatch: pytest.MonkeyPatch, point: str
