@@ -32,6 +32,9 @@ from cdc_core.spooled import WHOLE, Chunk, Scope
 from cdc_core.staging.chunks import ChunkFolder
 from cdc_core.vocabulary import Relation, TableName
 
+OTHER_KEY = "its key, or the order of its key, is another than before"
+# What a chunk's range was cut by, if the lake hashes or excludes a column of that key.
+HIDDEN: tuple[str, ...] = ()
 # A whole chunk is in memory, here and in capture. One row may be larger.
 MOST_BYTES = 32 << 20
 
@@ -79,9 +82,10 @@ class Left:
 
 
 class AnotherKey(Exception):
-    """The ranges were cut by another key, or in another order of it: their bounds are invalid.
+    """The bounds of the ranges that the log has are invalid, or the log does not have them.
 
-    The order is that of the key's types and of its collations, each in its version.
+    They are invalid if the key, or the order of the key, is another than before. The order is that
+    of the key's types and of its collations, each in its version. The message is the reason.
     """
 
 
@@ -222,7 +226,7 @@ class Reading:
 
     def _choose_range(self, opened: OpenRead) -> Range | None:
         if self._wanted.by not in {None, opened.by}:
-            raise AnotherKey
+            raise AnotherKey(OTHER_KEY)
         self.require_values_kept(opened.relation)
         with self._lock:
             if (again := self._plan.take_again()) is not None:
@@ -262,8 +266,12 @@ class Reading:
             values = _hash(concealment, values, [treatments[name] for name in names])
             relation = concealment.conceal_relation(relation)
         reach("after_chunk_read")
+        low, high, by = chosen.low, chosen.high, opened.by
+        if _find_hidden(opened, concealment):
+            # Bounds are keys of rows, and the log keeps bounds.
+            low, high, by = None, None, HIDDEN
         size = self._folder.store(
-            Chunk(relation, values, chosen.low, chosen.high, chosen.asked, opened.by),
+            Chunk(relation, values, low, high, chosen.asked, by),
             backfill=self._backfill,
             memory=memory,
             number=chosen.number,

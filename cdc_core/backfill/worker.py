@@ -17,7 +17,15 @@ from dataclasses import replace
 from cdc_core.backfill.chunk_size import ChunkSize
 from cdc_core.backfill.incomplete import Move, find_incomplete
 from cdc_core.backfill.plan import Plan, Range
-from cdc_core.backfill.reading import AnotherKey, Resolved, Rewritten, Wanted, resolve
+from cdc_core.backfill.reading import (
+    HIDDEN,
+    OTHER_KEY,
+    AnotherKey,
+    Resolved,
+    Rewritten,
+    Wanted,
+    resolve,
+)
 from cdc_core.backfill.results import Progress, find_dropped, read_said, read_staged_chunk
 from cdc_core.backfill.session import EpochOver, Session, Told
 from cdc_core.backfill.sharing import Sharing
@@ -211,8 +219,8 @@ class Backfill:
                 _logger.warning("what is gone is not removed", extra={"fields": fields})
         except EpochOver:
             return None
-        except AnotherKey:
-            self._note_in_vain("its key, or the order of its key, is another than before")
+        except AnotherKey as reason:
+            self._note_in_vain(str(reason))
             return None
         except Rewritten:
             self._note_in_vain("the table was rewritten after a part of it was read")
@@ -355,8 +363,10 @@ class Backfill:
             for mark in read_marks(self._lake.root, begun.start)
             if (said := read_said(mark, begun.id)) and said.get("state") == "staged"
         ]
+        if any(chunk.by == HIDDEN for chunk in chunks):
+            raise AnotherKey("the lake hashes its key, so the log has no bounds of what was read")
         if any(chunk.by != self._wanted.by for chunk in chunks):
-            raise AnotherKey
+            raise AnotherKey(OTHER_KEY)
         for chunk in chunks:
             self.progress = self.progress.add(chunk)
         # Of a run that was killed, the log may have more than is on record.
