@@ -33,8 +33,8 @@ def build_replicate_job(settings: Settings) -> dg.JobDefinition:
                 float,
                 default_value=settings.capture.run_minutes,
                 description=(
-                    "The run ends by itself after so many minutes and the next one goes on;"
-                    " 0 never ends."
+                    "The run ends by itself after so many minutes and the next one goes on; a large"
+                    " transaction is received to its end first. 0 never ends."
                 ),
             )
         },
@@ -51,7 +51,8 @@ def build_replicate_job(settings: Settings) -> dg.JobDefinition:
             with reports.every(_REPORT_S):
                 capture(settings, Bound(stop, deadline=deadline), watch=reports.look)
 
-        host_loop(context, replicate, most_s=most_s)
+        # Without a longest time: a transaction may take longer than the run means to.
+        host_loop(context, replicate, most_s=None)
 
     @dg.job(
         name=JOB_NAME,

@@ -38,7 +38,8 @@ _logger = logging.getLogger("walgate.capture")
 class Bound:
     """When a run ends by itself: at the mark of its start, at a time, or when asked to.
 
-    `deadline` is of the monotonic clock.
+    `deadline` is of the monotonic clock. A run goes on past it until it has staged a batch, and
+    until the large transaction is staged that it is writing to the spool.
     """
 
     stop: threading.Event
@@ -85,10 +86,10 @@ class CaptureLoop:
         self._skipped_logged_at = -math.inf
 
     def run(self, bound: Bound) -> None:
-        """Stage until the bound is met, then drain. Raises: WalgateError, Fenced."""
+        """Stage until the run may end, then drain. Raises: WalgateError, Fenced."""
         self._awaited = self._marker.request()
         self._progress.state = "streaming"
-        while not bound.is_met():
+        while not self._may_end(bound):
             self._require_alive()
             self._receive(self._stream.read_frames(most=_FRAMES_AT_ONCE, wait_s=_WAIT_S))
             self._stage_if_due()
@@ -118,6 +119,17 @@ class CaptureLoop:
         with suppress(WalgateError):
             self._status.finish()
         self._discard_spool()
+
+    def _may_end(self, bound: Bound) -> bool:
+        """Whether to end now. The next run receives again what this one has not staged.
+
+        If a run always ended at its deadline, a transaction that takes longer would never be
+        staged, and the slot would hold back WAL without limit.
+        """
+        if bound.stop.is_set():
+            return True
+        has_moved = self._progress.batches > 0 and self._spool is None
+        return bound.is_met() and has_moved
 
     def _discard_spool(self) -> None:
         if self._spool is not None:

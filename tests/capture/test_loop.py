@@ -211,8 +211,48 @@ def test_a_run_is_not_idle_before_its_first_mark_has_come(
 ) -> None:
     monkeypatch.setattr(MemoryMarks, "emit_mark", lambda *_: None)
     run = Run([], tmp_path / "spool")
-    run.loop.run(Bound(threading.Event(), deadline=time.monotonic() + 0.5))
+    stop = threading.Event()
+    threading.Timer(0.5, stop.set).start()
+    run.loop.run(Bound(stop))
     assert run.progress.idle_at == 0
+
+
+@pytest.mark.parametrize("settings", [{}, {"spool_bytes": 1, "batch_bytes": 4}])
+def test_a_transaction_that_takes_longer_than_the_run_is_staged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, float]
+) -> None:
+    monkeypatch.setattr(MemoryMarks, "emit_mark", lambda *_: None)
+    frames = SENT[0].frames()
+    run = Run(frames[:-1], tmp_path / "spool", settings=settings)
+    deadline = time.monotonic() + 0.1
+
+    def commit_late() -> None:
+        run.stream.arrive(frames[-1:])
+
+    threading.Timer(0.5, commit_late).start()
+    run.loop.run(Bound(threading.Event(), deadline=deadline))
+    assert run.ends() == [1048]
+    assert run.stream.confirmed[-1] == 1048
+
+
+def test_a_run_that_is_late_ends_at_once_when_asked_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MemoryMarks, "emit_mark", lambda *_: None)
+    frames = SENT[0].frames()[:-1]
+    settings = {"spool_bytes": 1, "batch_bytes": 4}
+    run = Run(frames, tmp_path / "spool", settings=settings)
+    stop = threading.Event()
+    threading.Timer(0.5, stop.set).start()
+    run.loop.run(Bound(stop, deadline=time.monotonic()))
+    assert 1048 not in run.ends()
+    assert list((tmp_path / "spool").iterdir()) == []
+
+
+def test_a_run_ends_at_its_deadline_once_it_has_staged(tmp_path: Path) -> None:
+    run = Run(frames_of(SENT), tmp_path / "spool", settings={"batch_seconds": 0.01})
+    run.loop.run(Bound(threading.Event(), deadline=time.monotonic()))
+    assert run.ends()
 
 
 def live_threads() -> list[str]:

@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable
 from playwright.sync_api import Page, expect
 
+from orchestration.hosting import WORKER_TAG
 from tests.deadline import wait_for
 from tests.fix_dagster import READY_DEADLINE_S, RunningDagster
 from tests.fix_pipeline import Pipeline
@@ -192,7 +193,7 @@ def test_a_run_from_the_launchpad_is_cancelled_and_loses_nothing(
     run = page.url.rsplit("/", 1)[1].split("?")[0]
     # It waits for the one that streams, and then it is the one.
     wait_for(
-        lambda: "dagster/max_runtime" in _read_tags(dagster, run),
+        lambda: WORKER_TAG in _read_tags(dagster, run),
         READY_DEADLINE_S,
         "the launched run to be under way",
     )
