@@ -56,7 +56,10 @@ def run_backfills(
     telling = threading.Lock()
     limits = settings.backfill
     watch = LoadWatch(
-        settings.source, most_percent=limits.most_slot_percent, most_lag=limits.most_lag
+        settings.source,
+        find_log_history(settings.lake.root),
+        most_percent=limits.most_slot_percent,
+        most_lag=limits.most_lag,
     )
     sharing = Sharing(parallel, rows_per_second=limits.rows_per_second, look=watch.find_reason)
 

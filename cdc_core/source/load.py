@@ -10,6 +10,7 @@ from cdc_core.errors import SourceError
 from cdc_core.quantities import format_size
 from cdc_core.settings import SourceSettings
 from cdc_core.source.connection import open_briefly, source_errors
+from cdc_core.source.primary import FindHistory, prove
 from cdc_core.source.retention import find_retention, read_slot_budget
 from cdc_core.source.slot import read_slot
 
@@ -17,9 +18,17 @@ from cdc_core.source.slot import read_slot
 class LoadWatch:
     """Looks at the slot from time to time, by one connection."""
 
-    def __init__(self, source: SourceSettings, *, most_percent: float, most_lag: int) -> None:
+    def __init__(
+        self,
+        source: SourceSettings,
+        find_history: FindHistory,
+        *,
+        most_percent: float,
+        most_lag: int,
+    ) -> None:
         """Connect later; bounds are percent of the slot's budget and bytes not staged yet."""
         self._source = source
+        self._find_history = find_history
         self._most_percent = most_percent
         self._most_lag = most_lag
         self._lock = threading.Lock()
@@ -45,6 +54,8 @@ class LoadWatch:
     def _look(self) -> str | None:
         if self._connection is None:
             self._connection = open_briefly(self._source, application_name="walgate load")
+        # Nobody takes from the slot of a former primary, so its lag would hold reading up for good.
+        prove(self._connection, self._find_history)
         slot = read_slot(self._connection, self._source.slot)
         if slot is None or slot.confirmed_flush is None:
             return None

@@ -3,7 +3,8 @@
 A snapshot of a standby lists no running transactions, and a lock on it stops nobody on the primary.
 A former primary still answers after a promotion. Data from such a server looks right, but may be
 wrong. A host name, a list of hosts or a pooler can lead any connection to one. So Walgate checks
-each connection that reads when it opens it, and a chunk's again in the transaction that reads.
+each connection that reads when it opens it, a chunk's again in the transaction that reads, and one
+that it keeps at each use.
 """
 
 from __future__ import annotations
@@ -59,11 +60,7 @@ def open_primary(
         answer_s=answer_s,
         lock_s=lock_s,
     )
-    try:
-        require_history(connection, read_history(connection), find_history())
-    except BaseException:
-        connection.close()
-        raise
+    prove(connection, find_history)
     return connection
 
 
@@ -98,6 +95,19 @@ def require_history(
             fix=f"{fix}; after a failover, run capture first: it must follow the failover",
             retry=Retry.LATER,
         )
+
+
+def prove(connection: psycopg.Connection, find_history: FindHistory) -> None:
+    """Check again that the server of an open connection is the primary with the log's history.
+
+    A connection that was opened before a failover still answers, from the former primary.
+    Raises: WrongServer, SourceError; then the connection is closed.
+    """
+    try:
+        require_history(connection, read_history(connection), find_history())
+    except BaseException:
+        connection.close()
+        raise
 
 
 def format_presence(history: History) -> sql.Composed:

@@ -8,7 +8,7 @@ import psycopg
 
 from cdc_core.settings import SourceSettings
 from cdc_core.source import chunks, marks
-from cdc_core.source.primary import FindHistory, open_primary
+from cdc_core.source.primary import FindHistory, open_primary, prove
 from cdc_core.vocabulary import TableName
 
 
@@ -56,4 +56,6 @@ class StepConnection:
                 application_name="walgate steps",
                 answer_s=self._source.silence_timeout,
             )
+        else:
+            prove(self._connection, self._find_history)
         return self._connection

@@ -15,10 +15,12 @@ from cdc_core.settings import Settings, SourceSettings, load_settings
 from cdc_core.source import connection as connections
 from cdc_core.source import server
 from cdc_core.source.chunks import ChunkReader
+from cdc_core.source.load import LoadWatch
 from cdc_core.source.marks import emit_mark
 from cdc_core.source.primary import History, open_primary, read_history
 from cdc_core.source.server import MarkConnection, Source
 from cdc_core.source.snapshots import open_snapshot
+from cdc_core.source.steps import StepConnection
 from cdc_core.vocabulary import TableName
 from orchestration.backfill import run_backfills
 from tests.backfill.folded_log import fold, read_source
@@ -165,6 +167,38 @@ def test_a_reader_that_another_history_came_to_is_refused_in_its_own_transaction
         known[0] = History(here.system_id, 2)
         with pytest.raises(WrongServer, match="timeline 1, the log was filled from"), reader.lock():
             reader.look()
+
+
+def test_a_connection_that_is_kept_is_proven_at_each_use(pair: Pair) -> None:
+    source = SourceSettings(dsn=pair.database.dsn)
+    with closing(open_primary(source, lambda: None, application_name="walgate test")) as one:
+        here = read_history(one)
+    assert here.timeline is not None
+    there = History(here.system_id, here.timeline + 1)
+    expected = [here]
+    steps = StepConnection(source, lambda: expected[-1])
+    watch = LoadWatch(source, lambda: expected[-1], most_percent=0.001, most_lag=1)
+    pair.database.query("select pg_create_logical_replication_slot('walgate', 'pgoutput')")
+    pair.database.query("select pg_logical_emit_message(false, 'x', repeat('x', 1 << 20))")
+    with closing(steps), closing(watch):
+        assert steps.take_xid()
+        reason = watch.find_reason()
+        assert reason is not None
+        assert "not staged yet" in reason
+        # A standby was promoted; this server does not know it.
+        expected.append(there)
+        for use in (steps.take_xid, steps.read_snapshot, lambda: steps.emit("a step")):
+            with pytest.raises(WrongServer):
+                use()
+        assert watch.find_reason() is None
+        expected.append(here)
+        assert steps.take_xid()
+        assert watch.find_reason() is not None
+    assert pair.database.query(
+        "select count(*) from pg_logical_slot_peek_binary_changes('walgate', null, null,"
+        " 'proto_version', '1', 'publication_names', 'walgate', 'messages', 'true')"
+        " where encode(data, 'escape') like '%a step%'"
+    ) == [(0,)]
 
 
 def test_a_mark_enters_only_the_history_that_it_is_for(pair: Pair) -> None:

@@ -118,13 +118,15 @@ def test_nothing_is_read_while_the_source_is_behind(
     database18.execute("insert into t select generate_series(1, 50)")
     settings = pipeline.load_settings()
     source = settings.source.model_copy(update={"slot_budget": 64 << 20})
-    with closing(LoadWatch(source, most_percent=50, most_lag=1 << 30)) as watch:
+    with closing(LoadWatch(source, lambda: None, most_percent=50, most_lag=1 << 30)) as watch:
         assert watch.find_reason() is None
         database18.query("select pg_logical_emit_message(false, 'x', repeat('x', 40 << 20))")
         reason = watch.find_reason()
         assert reason is not None
         assert "% of its budget, at most 50 % is agreed" in reason
-    with closing(LoadWatch(settings.source, most_percent=100, most_lag=10 << 20)) as watch:
+    with closing(
+        LoadWatch(settings.source, lambda: None, most_percent=100, most_lag=10 << 20)
+    ) as watch:
         behind = watch.find_reason()
         assert behind is not None
         assert "of WAL are not staged yet, at most 10MB are agreed" in behind
