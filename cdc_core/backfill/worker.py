@@ -46,6 +46,8 @@ from cdc_core.staging.tail import read_marks
 from cdc_core.staging.unsent import read_unsent
 from cdc_core.vocabulary import Lsn
 
+# A row that changes several times a second changes each time that it is read again.
+_MOST_ROUNDS = 10
 # One statement names them.
 _KEYS_AT_ONCE = 1000
 _PAUSED_LOOK_S = 0.2
@@ -252,11 +254,13 @@ class Backfill:
     def _complete_rows(self, begun: Begun, *, has_plain_key: bool) -> None:
         """Read rows that lack a value in the log again, in rounds, until no row lacks one.
 
-        It reads them by key; if the lake hashes the key, everything. Raises: as `_run_session`.
+        It reads them by key; if the lake hashes the key, everything. After `_MOST_ROUNDS` rounds it
+        leaves the rest: the table names the missing values, and the job `fill_holes` reads them.
+        Raises: as `_run_session`.
         """
         name, since = begun.id, None
         read_before: frozenset[Key] | None = None
-        while True:
+        for number in range(_MOST_ROUNDS + 1):
             dropped = find_dropped(read_marks(self._lake.root, begun.start), name)
             unsent = read_unsent(self._lake.root, begun.table, begun.start, dropped.keys)
             moves = [Move(one.position, one.old, one.key) for one in unsent if one.old is not None]
@@ -265,6 +269,9 @@ class Backfill:
             if not found:
                 return
             fields = {"table": str(begun.table), "rows": len(found)}
+            if number == _MOST_ROUNDS:
+                _logger.warning("rows change too often to be read whole", extra={"fields": fields})
+                return
             _logger.info("rows read again", extra={"fields": fields})
             name, read_before, since = uuid.uuid4().hex, found, dropped.through
             if has_plain_key:

@@ -87,6 +87,23 @@ def test_rows_that_change_while_they_are_read_again_are_read_once_more(
     assert fold(pipeline.root, str(T)) == read_source(table, "t")
 
 
+def test_a_row_that_changes_at_each_reading_keeps_no_backfill_from_its_end(
+    table: Database,
+    pipeline: Pipeline,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    act_once(monkeypatch, table, *["update t set v = v + 1 where id = 7"] * 1_000)
+    run(pipeline)
+    pipeline.catch_up()
+    (left,) = [one for one in caplog.records if "too often" in one.message]
+    assert vars(left)["fields"] == {"table": "public.t", "rows": 1}
+    kept, source = fold(pipeline.root, str(T)), read_source(table, "t")
+    assert kept.pop("7") == (*source.pop("7")[:2], HOLE)
+    assert kept == source
+    assert read_changes(pipeline.root, None, "sweep")
+
+
 def test_a_range_asks_for_no_row_that_it_does_not_cover(
     table: Database, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
