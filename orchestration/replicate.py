@@ -51,7 +51,7 @@ def build_replicate_job(settings: Settings) -> dg.JobDefinition:
             with reports.every(_REPORT_S):
                 capture(settings, Bound(stop, deadline=deadline), watch=reports.look)
 
-        # Without a longest time: a transaction may take longer than the run means to.
+        # Dagster sets no limit: to receive one transaction may take longer than `run_minutes`.
         host_loop(context, replicate, most_s=None)
 
     @dg.job(

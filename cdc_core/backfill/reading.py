@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from cdc_core.backfill.chunk_size import AIM_S, ChunkSize
 from cdc_core.backfill.openings import Openings
 from cdc_core.backfill.plan import Plan, Range
+from cdc_core.backfill.reading_in_vain import HIDDEN, OTHER_KEY, AnotherKey, Rewritten
 from cdc_core.backfill.sharing import Sharing
 from cdc_core.backfill.steps import Step, Watermark, format_step
 from cdc_core.backfill.visibility import Snapshot
@@ -32,9 +33,6 @@ from cdc_core.spooled import WHOLE, Chunk, Scope
 from cdc_core.staging.chunks import ChunkFolder
 from cdc_core.vocabulary import Relation, TableName
 
-OTHER_KEY = "its key, or the order of its key, is another than before"
-# What a chunk's range was cut by, if the lake hashes or excludes a column of that key.
-HIDDEN: tuple[str, ...] = ()
 # A whole chunk is in memory, here and in capture. One row may be larger.
 MOST_BYTES = 32 << 20
 
@@ -79,22 +77,6 @@ class Left:
 
     size: int
     seconds: float
-
-
-class AnotherKey(Exception):
-    """The bounds of the ranges that the log has are invalid, or the log does not have them.
-
-    They are invalid if the key, or the order of the key, is another than before. The order is that
-    of the key's types and of its collations, each in its version. The message is the reason.
-    """
-
-
-class Rewritten(Exception):
-    """The table was rewritten after a part of it was read, so the values read may have changed.
-
-    `ALTER COLUMN … TYPE … USING` changes rows without a change in the stream. VACUUM FULL, CLUSTER
-    and TRUNCATE alone do not raise this.
-    """
 
 
 class Reading:

@@ -17,15 +17,8 @@ from dataclasses import replace
 from cdc_core.backfill.chunk_size import ChunkSize
 from cdc_core.backfill.incomplete import Move, find_incomplete
 from cdc_core.backfill.plan import Plan, Range
-from cdc_core.backfill.reading import (
-    HIDDEN,
-    OTHER_KEY,
-    AnotherKey,
-    Resolved,
-    Rewritten,
-    Wanted,
-    resolve,
-)
+from cdc_core.backfill.reading import Resolved, Wanted, resolve
+from cdc_core.backfill.reading_in_vain import HIDDEN, HIDDEN_KEY, OTHER_KEY, AnotherKey, Rewritten
 from cdc_core.backfill.results import Progress, find_dropped, read_said, read_staged_chunk
 from cdc_core.backfill.session import EpochOver, Session, Told
 from cdc_core.backfill.sharing import Sharing
@@ -46,7 +39,7 @@ from cdc_core.staging.tail import read_marks
 from cdc_core.staging.unsent import read_unsent
 from cdc_core.vocabulary import Lsn
 
-# A row that changes several times a second changes each time that it is read again.
+# Rounds. A row that changes several times a second changes each time that it is read again.
 _MOST_ROUNDS = 10
 # One statement names them.
 _KEYS_AT_ONCE = 1000
@@ -371,7 +364,7 @@ class Backfill:
             if (said := read_said(mark, begun.id)) and said.get("state") == "staged"
         ]
         if any(chunk.by == HIDDEN for chunk in chunks):
-            raise AnotherKey("the lake hashes its key, so the log has no bounds of what was read")
+            raise AnotherKey(HIDDEN_KEY)
         if any(chunk.by != self._wanted.by for chunk in chunks):
             raise AnotherKey(OTHER_KEY)
         for chunk in chunks:

@@ -38,8 +38,8 @@ _logger = logging.getLogger("walgate.capture")
 class Bound:
     """When a run ends by itself: at the mark of its start, at a time, or when asked to.
 
-    `deadline` is of the monotonic clock. A run goes on past it until it has staged a batch, and
-    until the large transaction is staged that it is writing to the spool.
+    `deadline` is of the monotonic clock. A run goes on past it until the run has staged a batch. If
+    the run is writing a large transaction to the spool then, it goes on until that is staged.
     """
 
     stop: threading.Event

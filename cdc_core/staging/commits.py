@@ -8,6 +8,8 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
+from cdc_core.durability import locate_commit
+
 
 class Commits:
     """What is committed to one table from now on."""
@@ -23,11 +25,8 @@ class Commits:
 
         Source: the Delta protocol, sections Delta Log Entries and Add File and Remove File.
         """
-        while (commit := self._commit_path(self._version + 1)).exists():
+        while (commit := locate_commit(self._folder, self._version + 1)).exists():
             for line in commit.read_text(encoding="utf-8").splitlines():
                 if (added := json.loads(line).get("add")) is not None:
                     yield self._folder / added["path"]
             self._version += 1
-
-    def _commit_path(self, version: int) -> Path:
-        return self._folder / "_delta_log" / f"{version:020}.json"

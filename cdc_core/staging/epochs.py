@@ -76,7 +76,7 @@ class EpochReader:
     def _open(self) -> _Known | None:
         if not DeltaTable.is_deltatable(str(self._folder)):
             return None
-        # Before the table is opened: what changes after this is seen at the next call.
+        # Read before the table is opened, so the next call sees what changes from here on.
         changed = self._read_change()
         table = DeltaTable(self._folder)
         epoch = choose_newest(read_rows(table))
@@ -86,9 +86,9 @@ class EpochReader:
         return not known.following.exists() and self._read_change() == known.changed
 
     def _read_change(self) -> tuple[int, int] | None:
-        """What differs once another table took the folder's place.
+        """Identify the log's folder and its last change, to notice another table in its place.
 
-        A commit changes it too, but not if it comes within one tick of the file system's clock.
+        A commit changes the time too, unless it comes within one tick of the file system's clock.
         """
         try:
             found = self._log.stat()
@@ -99,7 +99,7 @@ class EpochReader:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The newest epoch, when the folder of the log changed last, and where the next commit goes."""
+    """The newest epoch, the last change of the log's folder, and the path of the next commit."""
 
     epoch: Epoch | None
     changed: tuple[int, int] | None

@@ -40,7 +40,7 @@ def read_unsent(
             (pc.field("epoch") == since.epoch)
             & (pc.field("commit_lsn") >= int(since.commit_lsn))
             & (pc.field("table") == str(table))
-            # Of most row groups the footer says that no row is one.
+            # The footer bounds the operations of a row group: most row groups are skipped.
             & (pc.field("op") == Operation.UPDATE.value)
             & pc.field("unchanged").is_valid()
         )

@@ -15,11 +15,10 @@ from deltalake.transaction import AddAction
 from pyspark.sql import SparkSession
 
 from cdc_core.errors import LakeError, MergeError
-from cdc_core.vocabulary import Lsn, Relation
+from cdc_core.vocabulary import Relation
 from spark_jobs import little_log, little_merge, merge, plain_files, round_log
-from spark_jobs.lake import Bound, Lake, find_bound, open_table
-from spark_jobs.little_log import LittleLog
-from spark_jobs.log_files import LogFiles, LogRange
+from spark_jobs.lake import Lake, find_bound, open_table
+from spark_jobs.log_files import LogFiles
 from spark_jobs.rounds import Round
 from tests.spark.plain_rows import PLAIN, make_row, read_json
 from tests.spark.relations import (
@@ -269,46 +268,6 @@ def test_a_table_loses_its_last_row_and_gets_another(small: SmallLake, told: Tol
     assert done.tables["public.t"].version == small.version(T)
     assert small.rows(T, "k", "v") == [(1, "b")]
     assert told.done == 2
-
-
-@pytest.mark.parametrize("shared", [True, False])
-def test_entries_of_a_table_are_those_of_the_range(
-    small: SmallLake,
-    monkeypatch: pytest.MonkeyPatch,
-    shared: bool,  # noqa: FBT001 - Whether files are read once for all tables.
-) -> None:
-    if not shared:
-        monkeypatch.setattr(little_log, "_SHARED_BYTES", 0)
-    other = make_relation("other", "k int4")
-    # In one file.
-    ends = small.commit(*([insert(T, str(k), "a", "1"), insert(other, str(k))] for k in range(5)))
-    files = LogFiles.open(small.lake)
-    assert files is not None
-    low, middle, high = (Bound(1, Lsn(end)) for end in (ends[0], ends[2], ends[3]))
-    log = LittleLog(LogRange(files, low, high))
-    for upper, expected in ((middle, ["1", "2"]), (high, ["1", "2", "3"])):
-        found = log.take("public.t", upper)
-        assert found is not None
-        assert [values[0] for values in found["values"].to_pylist()] == expected
-        assert set(found["table"].to_pylist()) == {"public.t"}
-
-
-def test_few_entries_among_very_many_of_another_table_are_held(
-    small: SmallLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(little_log, "_SHARED_BYTES", 0)
-    other = make_relation("other", "k int4")
-    for k in range(4):
-        many = [insert(other, str(1_000 * k + i)) for i in range(1_000)]
-        (end,) = small.commit([insert(T, str(k), "a", "1"), *many])
-    files = LogFiles.open(small.lake)
-    assert files is not None
-    # By its footer, each of the four row groups may be 9 MB large.
-    monkeypatch.setattr(little_log, "_MOST_BYTES", 10_000_000)
-    log = LittleLog(LogRange(files, Bound(1, Lsn(0)), Bound(1, Lsn(end))))
-    found = log.take("public.t", Bound(1, Lsn(end)))
-    assert found is not None
-    assert [values[0] for values in found["values"].to_pylist()] == ["0", "1", "2", "3"]
 
 
 @pytest.mark.parametrize("point", ["before_merge_commit", "after_merge_commit"])
