@@ -119,8 +119,15 @@ class RunningDagster:
 
     def find_worker(self, job: str) -> psutil.Process | None:
         """Give the live process that signed the newest run of a job; no page shows the tag."""
-        with dg.DagsterInstance.from_config(str(self.state_folder / "dagster")) as instance:
+        with self._open_instance() as instance:
             return find_worker(instance, job)
+
+    def read_tags(self, run_id: str) -> dict[str, str]:
+        """Give all tags of a run, those too that no page shows."""
+        with self._open_instance() as instance:
+            run = instance.get_run_by_id(run_id)
+        assert run is not None
+        return dict(run.tags)
 
     def read_materializations(self, *key: str) -> list[dict[str, Any]]:
         """Give the newest materializations of an asset, newest first."""
@@ -176,6 +183,9 @@ class RunningDagster:
         logs = sorted((self.state_folder / "dagster-logs").glob("*.log"))
         parts = [self.child.output(), *(f"{log.name}:\n{log.read_text()[-2000:]}" for log in logs)]
         return "\n".join(parts)
+
+    def _open_instance(self) -> dg.DagsterInstance:
+        return dg.DagsterInstance.from_config(str(self.state_folder / "dagster"))
 
     def _wait_for(self, condition: Callable[[], Any], deadline_s: float, what: str) -> Any:
         def look() -> Any:

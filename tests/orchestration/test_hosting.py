@@ -2,6 +2,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import dagster as dg
 import pytest
@@ -22,9 +23,12 @@ DEADLINE_S = 60.0
 
 
 @pytest.fixture
-def instance() -> Iterator[dg.DagsterInstance]:
-    """Lend an instance of its own."""
-    with dg.DagsterInstance.ephemeral() as instance:
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    """Lend an instance of its own, on disk: the loop's thread reads beside the run's.
+
+    An ephemeral instance has one SQLite connection, which two threads cannot use at once.
+    """
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
         yield instance
 
 

@@ -193,7 +193,7 @@ def test_a_run_from_the_launchpad_is_cancelled_and_loses_nothing(
     run = page.url.rsplit("/", 1)[1].split("?")[0]
     # It waits for the one that streams, and then it is the one.
     wait_for(
-        lambda: WORKER_TAG in _read_tags(dagster, run),
+        lambda: WORKER_TAG in dagster.read_tags(run),
         READY_DEADLINE_S,
         "the launched run to be under way",
     )
@@ -213,8 +213,3 @@ def _wait_until_staged(dagster: RunningDagster) -> None:
     """Wait until runs have staged all that is committed now."""
     lsn = dagster.pipeline.current_lsn()
     wait_for(lambda: dagster.pipeline.staged() >= lsn, READY_DEADLINE_S, "staging to catch up")
-
-
-def _read_tags(dagster: RunningDagster, run_id: str) -> dict[str, str]:
-    runs = {run["runId"]: run for run in dagster.read_runs("replicate")}
-    return {tag["key"]: tag["value"] for tag in runs[run_id]["tags"]}
