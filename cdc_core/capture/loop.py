@@ -25,7 +25,7 @@ from cdc_core.crash_points import reach
 from cdc_core.errors import Retry, StagingError, WalgateError
 from cdc_core.settings import CaptureSettings
 from cdc_core.staging.log import Fenced
-from cdc_core.vocabulary import MARK_PREFIX
+from cdc_core.vocabulary import MARK_PREFIX, Lsn
 
 _FRAMES_AT_ONCE = 4096
 _WAIT_S = 0.1
@@ -38,8 +38,9 @@ _logger = logging.getLogger("walgate.capture")
 class Bound:
     """When a run ends by itself: at the mark of its start, at a time, or when asked to.
 
-    `deadline` is of the monotonic clock. A run goes on past it until the run has staged a batch. If
-    the run is writing a large transaction to the spool then, it goes on until that is staged.
+    `deadline` is of the monotonic clock. The loop goes on past it until it has staged a batch. If
+    it is writing a large transaction to the spool then, it goes on until that is staged. A loop
+    whose session breaks after the deadline is not begun again.
     """
 
     stop: threading.Event
@@ -47,7 +48,7 @@ class Bound:
     deadline: float | None = None
 
     def is_met(self) -> bool:
-        """Whether to stop now."""
+        """Whether the time is over or a stop was asked for. The loop may still go on."""
         late = self.deadline is not None and time.monotonic() >= self.deadline
         return late or self.stop.is_set()
 
@@ -79,6 +80,8 @@ class CaptureLoop:
         self._progress = progress
         self._settings = settings
         self._spool: Spool | None = None
+        # The end of the last transaction that was spooled and submitted.
+        self._spooled_to = Lsn(0)
         self._due_at = math.inf
         self._awaited: str | None = None
         self._replay_open = not collector.is_replay_checked
@@ -97,6 +100,8 @@ class CaptureLoop:
             self._log_skipped()
             if bound.until_current and self._awaited is None:
                 break
+        if not bound.until_current:
+            self._await_spooled(bound)
         self.drain()
 
     def drain(self) -> None:
@@ -130,6 +135,14 @@ class CaptureLoop:
             return True
         has_moved = self._progress.batches > 0 and self._spool is None
         return bound.is_met() and has_moved
+
+    def _await_spooled(self, bound: Bound) -> None:
+        """Let the last spooled transaction land, however often the storage refuses it.
+
+        `drain` gives it up at the next failure, and the next run receives all of it again.
+        """
+        while self._progress.staged < self._spooled_to and not bound.stop.wait(_WAIT_S):
+            self._require_alive()
 
     def _discard_spool(self) -> None:
         if self._spool is not None:
@@ -196,6 +209,7 @@ class CaptureLoop:
         if landing is not None:
             self._spool = None
             self._writer.submit(landing)
+            self._spooled_to = landing.end_lsn
 
     def _stage_if_due(self) -> None:
         settings, collector = self._settings, self._collector

@@ -29,6 +29,7 @@ from tests.twins import MemoryLog, MemoryStream, Storage
 
 EPOCH = Epoch(1, "742", 1, "walgate", "walgate", Lsn(0), datetime(2026, 1, 1, tzinfo=UTC), "test")
 SUBSCRIPTION = Subscription(("walgate",), "any")
+DEADLINE_S = 60.0
 MARKS_FROM = 1 << 20
 SENT = [
     Sent(1000, 1048, 7, (Step("announce"), *[Step("insert", value="x")] * 5)),
@@ -233,6 +234,27 @@ def test_a_transaction_that_takes_longer_than_the_run_is_staged(
     run.loop.run(Bound(threading.Event(), deadline=deadline))
     assert run.ends() == [1048]
     assert run.stream.confirmed[-1] == 1048
+
+
+def test_a_large_transaction_that_the_storage_refuses_is_staged_by_a_run_that_is_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MemoryMarks, "emit_mark", lambda *_: None)
+    first, second = (sent.frames() for sent in SENT[:2])
+    settings = {"spool_bytes": 1, "batch_bytes": 4}
+    run = Run([*first, *second[:-1]], tmp_path / "spool", settings=settings)
+
+    def commit_late() -> None:
+        wait_for(lambda: run.ends() == [1048], DEADLINE_S, "the first transaction")
+        run.storage.refusals[:] = ["before", "before"]
+        run.stream.arrive(second[-1:])
+
+    late = threading.Thread(target=commit_late)
+    late.start()
+    run.loop.run(Bound(threading.Event(), deadline=time.monotonic()))
+    late.join()
+    assert run.ends() == [1048, 1096]
+    assert run.storage.refusals == []
 
 
 def test_a_run_that_is_late_ends_at_once_when_asked_to(
