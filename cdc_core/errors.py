@@ -19,7 +19,6 @@ RECOVER = (
 class Retry(Enum):
     """When the same call may succeed."""
 
-    NOW = "now"
     LATER = "later"
     AFTER_FIX = "after_fix"
 

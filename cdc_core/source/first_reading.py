@@ -21,7 +21,7 @@ from psycopg import sql
 from cdc_core.quantities import format_size
 from cdc_core.settings import SourceSettings
 from cdc_core.source.connection import source_errors
-from cdc_core.source.primary import FindHistory
+from cdc_core.source.primary import FindHistory, History, prove
 from cdc_core.source.published_tables import PublishedTable
 from cdc_core.source.reading_connection import connect_reader
 from cdc_core.source.retention import read_wal_limit
@@ -160,21 +160,18 @@ class FirstReading:
         self._table = table
         self._find_history = find_history
         self._connection: psycopg.Connection | None = None
+        self._history: History | None = None
         self._page = 0
         self.is_done = False
 
     def read_some(self) -> str | None:
-        """Read some pages; if none can be read now, give the reason. Raises: SourceError."""
-        if self._connection is None:
-            self._connection, self._published = connect_reader(
-                self._source, self._table, find_history=self._find_history
-            )
-            with source_errors(f"read {self._table}"):
-                # Force a scan of the given page numbers only.
-                self._connection.execute("set enable_seqscan = off")
-            self._unread = count_unread(self._connection, self._published)
-        slot = read_slot(self._connection, self._source.slot)
-        wal_limit = read_wal_limit(self._connection)
+        """Read some pages; if none can be read now, give the reason.
+
+        Raises: SourceError, StagingError.
+        """
+        connection = self._connect()
+        slot = read_slot(connection, self._source.slot)
+        wal_limit = read_wal_limit(connection)
         left = None if slot is None else slot.safe_wal_size
         if left is None or wal_limit is None or self._page >= self._unread.longest:
             self.is_done = True
@@ -191,10 +188,29 @@ class FirstReading:
         return None
 
     def close(self) -> None:
-        """Disconnect. The next call of `read_some` goes on at the same page."""
+        """Disconnect. The next call of `read_some` goes on at the same page of the same server."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+    def _connect(self) -> psycopg.Connection:
+        if self._connection is not None and not self._connection.closed:
+            # Nobody takes from the slot of a former primary: there it never has room again.
+            prove(self._connection, self._find_history)
+            return self._connection
+        history = self._find_history()
+        if history != self._history:
+            # The log follows another server now, whose pages are unread.
+            self._history, self._page = history, 0
+        connection, self._published = connect_reader(
+            self._source, self._table, find_history=self._find_history
+        )
+        self._connection = connection
+        with source_errors(f"read {self._table}"):
+            # Force a scan of the given page numbers only.
+            connection.execute("set enable_seqscan = off")
+        self._unread = count_unread(connection, self._published)
+        return connection
 
     def _read_pages(self, past: int) -> None:
         assert self._connection is not None

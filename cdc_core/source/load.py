@@ -6,7 +6,7 @@ import threading
 
 import psycopg
 
-from cdc_core.errors import SourceError
+from cdc_core.errors import WalgateError
 from cdc_core.quantities import format_size
 from cdc_core.settings import SourceSettings
 from cdc_core.source.connection import open_briefly, source_errors
@@ -37,12 +37,12 @@ class LoadWatch:
     def find_reason(self) -> str | None:
         """Why nothing should be read now; None if there is no reason, or if it cannot be found out.
 
-        If the server does not answer here, the reader itself will get the error.
+        If the server or the lake does not answer here, the reader itself will get the error.
         """
         with self._lock:
             try:
                 return self._look()
-            except SourceError:
+            except WalgateError:
                 self._close()
                 return None
 

@@ -3,8 +3,8 @@
 A snapshot of a standby lists no running transactions, and a lock on it stops nobody on the primary.
 A former primary still answers after a promotion. Data from such a server looks right, but may be
 wrong. A host name, a list of hosts or a pooler can lead any connection to one. So Walgate checks
-each connection that reads when it opens it, a chunk's again in the transaction that reads, and one
-that it keeps at each use.
+each connection that reads rows or writes marks when it opens it, a chunk's again in the transaction
+that reads, and one that a backfill keeps at each use.
 """
 
 from __future__ import annotations

@@ -7,9 +7,8 @@ import threading
 import psycopg
 
 from cdc_core.settings import SourceSettings
-from cdc_core.source import chunks, marks
+from cdc_core.source import marks
 from cdc_core.source.primary import FindHistory, open_primary, prove
-from cdc_core.vocabulary import TableName
 
 
 class StepConnection:
@@ -36,11 +35,6 @@ class StepConnection:
         """A transaction id that is larger than every one taken before. Raises: SourceError."""
         with self._lock:
             return marks.take_xid(self._connect())
-
-    def estimate_size(self, table: TableName) -> tuple[int, int]:
-        """About how many rows a table has, and its bytes on disk. Raises: SourceError."""
-        with self._lock:
-            return chunks.estimate_size(self._connect(), table)
 
     def close(self) -> None:
         """Disconnect."""

@@ -14,6 +14,7 @@ from typing import Any
 from deltalake import DeltaTable
 
 from cdc_core.durability import locate_commit
+from cdc_core.errors import Retry, StagingError
 from cdc_core.staging.tables import read_rows, staging_errors
 from cdc_core.vocabulary import Lsn
 
@@ -66,11 +67,22 @@ class EpochReader:
         self._known: _Known | None = None
 
     def read(self) -> Epoch | None:
-        """The newest epoch; None where the lake has no log. Raises: StagingError."""
+        """The newest epoch; None where the lake has no log.
+
+        Raises: StagingError, also if the log is gone since the last call: a lake that is not
+        mounted for a moment must not look like one without a log, for then any server would do.
+        """
         with staging_errors("read the log's epochs"):
             known = self._known
             if known is None or not self._is_newest(known):
-                known = self._known = self._open()
+                found = self._open()
+                if found is None and known is not None:
+                    raise StagingError(
+                        f"the log is gone: there is no table {self._folder}",
+                        fix="see that the lake is mounted",
+                        retry=Retry.LATER,
+                    )
+                known = self._known = found
             return None if known is None else known.epoch
 
     def _open(self) -> _Known | None:

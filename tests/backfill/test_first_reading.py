@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 
 from cdc_core.backfill.results import Progress
-from cdc_core.errors import WalgateError
+from cdc_core.errors import WalgateError, WrongServer
+from cdc_core.source.connection import open_connection
+from cdc_core.source.first_reading import FirstReading
+from cdc_core.source.primary import History, read_history
 from cdc_core.staging.backfills import BackfillLedger, BackfillState
 from cdc_core.vocabulary import TableName
 from orchestration.backfill import run_backfills
@@ -84,6 +88,39 @@ def test_it_is_announced_and_costs_no_slot(loaded: Pipeline) -> None:
     costly = plan_recovery(settings).costly
     assert costly is not None
     assert "public.t 6" in costly
+
+
+def test_it_proves_its_server_at_each_use_and_reads_another_from_its_first_page(
+    loaded: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = loaded.load_settings().source
+    with closing(open_connection(source)) as connection:
+        here = read_history(connection)
+    assert here.timeline is not None
+    begun: list[int] = []
+
+    def read_pages(reading: FirstReading, past: int) -> None:
+        begun.append(reading._page)
+        _READ_PAGES(reading, past)
+
+    monkeypatch.setattr(FirstReading, "_read_pages", read_pages)
+    expected: list[History | None] = [None]
+    first = FirstReading(source, T, find_history=lambda: expected[-1])
+    with closing(first):
+        first.read_some()
+        # A standby was promoted; this server does not know it.
+        expected.append(History(here.system_id, here.timeline + 1))
+        for _ in range(2):
+            with pytest.raises(WrongServer):
+                first.read_some()
+        expected.append(here)
+        first.read_some()
+        first.read_some()
+    assert begun[:2] == [0, 0]
+    assert begun[2] > 0
+
+
+_READ_PAGES = FirstReading._read_pages
 
 
 def test_a_verification_waits_for_the_slot_too(loaded: Pipeline) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from cdc_core.errors import StagingError
 from cdc_core.layout import EPOCHS_SCHEMA
 from cdc_core.staging.epochs import Epoch, EpochReader
 from cdc_core.staging.tables import append_rows, open_table
@@ -56,12 +57,15 @@ def test_a_commit_counts_that_the_clock_of_the_files_does_not_show(
     assert require(reader).epoch == 2
 
 
-def test_a_lake_in_the_place_of_another_is_read(tmp_path: Path) -> None:
+def test_a_log_that_is_gone_is_an_error_and_another_in_its_place_is_read(
+    tmp_path: Path,
+) -> None:
     add_epoch(tmp_path, 1, system_id="old")
     reader = EpochReader(tmp_path)
     assert require(reader).system_id == "old"
     shutil.rmtree(tmp_path / "staging")
-    assert reader.read() is None
+    with pytest.raises(StagingError, match="the log is gone"):
+        reader.read()
     add_epoch(tmp_path, 1, system_id="new")
     assert require(reader).system_id == "new"
 
