@@ -38,6 +38,8 @@ class Plan:
         self._rest: tuple[Key | None, Key | None] | None = (low, high)
         self._again: deque[Range] = deque()
         self._open: dict[tuple[int, int], Range] = {}
+        # By number, those that the log has taken since this plan was made.
+        self.taken: dict[int, Range] = {}
         known = {one.number: one for one in staged}
         self._next = max(known, default=-1) + 1
         following = {one.low: number for number, one in known.items()}
@@ -56,10 +58,20 @@ class Plan:
     @classmethod
     def of_keys(cls, keys: Sequence[Key], *, at_once: int) -> Plan:
         """Just some keys, so many read at once."""
+        batches = (tuple(keys[i : i + at_once]) for i in range(0, len(keys), at_once))
+        return cls._of(Range(n, None, None, asked=batch) for n, batch in enumerate(batches))
+
+    @classmethod
+    def of_ranges(cls, ranges: Iterable[Range]) -> Plan:
+        """Just some ranges of another plan, under new numbers."""
+        return cls._of(Range(n, one.low, one.high) for n, one in enumerate(ranges))
+
+    @classmethod
+    def _of(cls, ranges: Iterable[Range]) -> Plan:
         plan = cls()
         plan._rest = None
-        batches = (tuple(keys[i : i + at_once]) for i in range(0, len(keys), at_once))
-        plan._again.extend(Range(n, None, None, asked=batch) for n, batch in enumerate(batches))
+        plan._again.extend(ranges)
+        plan._next = len(plan._again)
         return plan
 
     @property
@@ -107,7 +119,15 @@ class Plan:
 
     def record_staged(self, number: int, attempt: int) -> Range | None:
         """Note that a range is in the log; None where that was known, or is of no concern."""
-        return self._open.pop((number, attempt), None)
+        taken = self._open.pop((number, attempt), None)
+        if taken is not None:
+            self.taken[number] = taken
+        return taken
+
+    @property
+    def unanswered(self) -> list[Range]:
+        """The ranges that are being read, or that the log has yet to take."""
+        return list(self._open.values())
 
     def record_void(self, number: int, attempt: int) -> None:
         """Note that a range must be read again."""

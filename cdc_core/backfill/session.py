@@ -234,6 +234,7 @@ class Session:
                     self._take_news()
                     self._show_life_again()
                     if not self._memory.is_usable and not running:
+                        reading.void_unanswered(self._memory.id)
                         self.begin()
                 except WalgateError as error:
                     pause = self._pause_after(error, pause)

@@ -11,6 +11,7 @@ from cdc_core.backfill import reading, session
 from cdc_core.backfill.remembering import Remembering
 from cdc_core.backfill.steps import Alive, Begin
 from cdc_core.settings import load_settings
+from cdc_core.source.chunks import ChunkReader
 from cdc_core.vocabulary import TableName
 from orchestration.backfill import run_backfills
 from tests.backfill.folded_log import fold, read_source
@@ -76,3 +77,47 @@ def test_a_chunk_that_outlives_a_session_of_capture_is_read_again(
     captures[1].finish()
     is_equal = fold(pipeline.root, "public.t") == read_source(database18, "t")
     assert is_equal == is_guarded
+
+
+def test_a_chunk_whose_watermark_never_comes_is_read_again(
+    database18: Database, make_pipeline: Callable[..., Pipeline], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A primary fails whose last WAL no standby has; the standby goes on in the same epoch."""
+    database18.execute("create table t (id int primary key, v text)")
+    database18.execute("insert into t select i, 'old' from generate_series(1, 10) i")
+    pipeline = make_pipeline(database18)
+    lost = threading.Event()
+
+    def lose_first(reader: ChunkReader, message: str) -> None:
+        if lost.is_set():
+            _EMIT(reader, message)
+        lost.set()
+
+    monkeypatch.setattr(ChunkReader, "emit", lose_first)
+    monkeypatch.setattr(session, "_SIGN_OF_LIFE_S", 0.2)
+    settings = load_settings(pipeline.folder / "walgate.toml", {})
+    captures = [Capturing(settings), Capturing(settings)]
+    captures[0].start()
+    stop = threading.Event()
+    done: list[TableName] = []
+    worker = threading.Thread(
+        target=lambda: done.extend(
+            run_backfills(settings, [T], chunk_rows=100, parallel=1, stop=stop)
+        )
+    )
+    worker.start()
+    try:
+        assert lost.wait(DEADLINE_S)
+        # What comes after a promotion is a new session of capture, which knows no memory.
+        captures[0].finish()
+        captures[1].start()
+        wait_for(lambda: not worker.is_alive(), DEADLINE_S, "the backfill to end")
+    finally:
+        stop.set()
+        worker.join()
+        captures[1].finish()
+    assert done == [T]
+    assert fold(pipeline.root, "public.t") == read_source(database18, "t")
+
+
+_EMIT = ChunkReader.emit
