@@ -20,7 +20,7 @@ class Chunk:
     `low` and `high` are the texts of the keys between which they lie, the first outside, the last
     inside; None where there is no bound. `asked` are the keys that were asked for one by one: those
     without a row are in the source no more. `by` are the columns that the bounds are of, with their
-    types and collations.
+    types and collations; empty if the lake hashes one of them, and then there are no bounds.
     """
 
     relation: Relation

@@ -42,7 +42,8 @@ def record_left(instance: dg.DagsterInstance, own: Own) -> None:
     """Record as failed what a stack that was killed left in progress: nobody works on it.
 
     The caller holds the stack, and has ended every process of it. What waits in the queue is left
-    there for the next stack. A process of this host that works beside the stack goes on.
+    there for the next stack. A process of this host that works beside the stack goes on. A run that
+    another host signed is recorded as failed too.
     """
     for run in _list_active(instance, own):
         worker = run.tags.get(WORKER_TAG)

@@ -67,8 +67,8 @@ class HoleReader:
                 left[table] = hindrance.reason
             elif (need := backfilled.find_need(str(table), state, merged)) is not None:
                 left[table] = f"a backfill of it brings them: {need.reason}"
-            elif self._hashes(table):
-                left[table] = "the lake may have hashes of its key: a whole backfill brings them"
+            elif self._hashes_key(table):
+                left[table] = "the lake has hashes of its key: a whole backfill brings them"
         with staging_errors("look for holes in the tables"):
             fillable = choose_oldest(set(found) - left.keys(), self._take, most=MOST_KEYS)
         self._taken = {table: self._taken[table] for table in fillable}
@@ -116,9 +116,13 @@ class HoleReader:
             self._taken[table] = version, most, holes
         return self._taken[table][2]
 
-    def _hashes(self, table: TableName) -> bool:
-        rules = self._settings.tables
-        return choose_rule(rules, table, having=lambda rule: rule.hash) is not None
+    def _hashes_key(self, table: TableName) -> bool:
+        chosen = choose_rule(self._settings.tables, table, having=lambda rule: rule.hash)
+        delta = open_current(self._lake.locate(table))
+        if chosen is None or delta is None:
+            return False
+        shape = read_shape(delta)
+        return any(shape.columns[index].name in chosen[1].hash for index in shape.key)
 
 
 def choose_oldest(

@@ -1,4 +1,7 @@
-"""Job `replicate`: the capture loop, hosted for a bounded time, reporting on the staging asset."""
+"""Job `replicate`: the capture loop for `run_minutes`, reporting on the staging asset.
+
+A run goes on past its minutes until it has staged what it is receiving.
+"""
 
 import threading
 import time
@@ -57,7 +60,7 @@ def build_replicate_job(settings: Settings) -> dg.JobDefinition:
     @dg.job(
         name=JOB_NAME,
         description=(
-            "Streams the source's changes into staging/changes for a bounded time. Sensor"
+            "Streams the source's changes into staging/changes for `run_minutes`. Sensor"
             " keep_replicating keeps one such run alive; to stop replication, stop the sensor,"
             " then cancel the run."
         ),

@@ -61,8 +61,9 @@ class Failures:
         said = "; ".join(f"{table}: {explain(error)}" for table, error in self._errors.items())
         raise MergeError(
             f"not every table could be merged: {said}",
-            fix="the other tables go on; these do from where they are, once what is named here is"
-            " mended; a table whose own files are damaged is built again once its folder is gone",
+            fix="mend what is named here; the next merge goes on with these tables, and meanwhile"
+            " the others go on; if a table's own files are damaged, delete its folder: it is built"
+            " again",
             retry=Retry.LATER,
         ) from next(iter(self._errors.values()))
 

@@ -89,8 +89,9 @@ def merge_stretch(
 ) -> Merged:
     """Commit a stretch to its table, which the caller holds locked; made unless it is `there`.
 
-    A stretch with no shape before it replaces what the table holds, in whatever shape. `log` is the
-    range that the stretch is all of its table in, up to its end; None where it is not all of one.
+    A stretch with no shape before it replaces what the table holds, in whatever shape. `log` is a
+    range of the log: up to the stretch's end, the stretch has every entry of its table there. It is
+    None if the stretch has not.
     """
     assert stretch.shape is not None
     began = time.monotonic()

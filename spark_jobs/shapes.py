@@ -190,9 +190,8 @@ def follow(shape: Shape, relation: Relation, choose: Choose = choose_own) -> Sha
         )
     if relation.rewritten != shape.rewritten:
         changes.append(
-            "the table was rewritten and a column altered, or it was renamed and renamed back: its"
-            " rows may have other values, by ALTER COLUMN … TYPE … USING, which the stream does not"
-            " report, or by changes under its other name"
+            "its rows may have values that the stream did not report: ALTER COLUMN … TYPE … USING"
+            " rewrote the table, or it was renamed, changed under its other name and renamed back"
         )
     for change in filter(None, changes):
         return _refuse(change, relation.table)

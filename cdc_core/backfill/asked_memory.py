@@ -16,8 +16,8 @@ class AskedMemory:
     """The position where capture began to remember, and whether the memory is of use.
 
     `remembered_from` is None until the log has that position. `is_settled`: the worker sees every
-    change from before it. `is_forgotten` is final: nobody knows what changed since, so the worker
-    asks for another memory.
+    change from before it. `is_forgotten` is final: capture may not know what changed since, so the
+    worker asks for another memory.
     """
 
     id: str

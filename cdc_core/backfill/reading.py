@@ -50,7 +50,8 @@ class Wanted:
     chunk_rows: int
     conceal: Conceal
     scope: Scope = WHOLE
-    by: tuple[str, ...] | None = None  # The columns that ranges were cut by so far, if known.
+    # The key's columns, with types and collations, at the start of the run; None before that.
+    by: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +129,7 @@ class Reading:
         """Read one range, its rows to be judged by `memory`; `number` is that of this read.
 
         Raises: SourceError, StagingError, ConfigurationError; the range is then read again.
+        AnotherKey, Rewritten; then the whole backfill begins again.
         """
         began = time.monotonic()
         reader = self._take_reader()
@@ -174,6 +176,18 @@ class Reading:
         self._discard(memory, number, attempt)
         with self._lock:
             self._plan.record_void(number, attempt)
+
+    def void_unanswered(self, memory: str) -> None:
+        """Note that everything that was read for a memory, and is not in the log, is lost.
+
+        Call it once the log says that capture forgot the memory, and nothing is being read. Capture
+        has then answered every watermark that it received before; it admits no later one. The one
+        of a primary that failed may never reach capture: nobody else would void its range.
+        """
+        with self._lock:
+            unanswered = self._plan.unanswered
+        for one in unanswered:
+            self.record_void(memory, one.number, one.attempt)
 
     def interrupt(self) -> None:
         """End what is being read: its ranges are not in the log."""
@@ -323,7 +337,7 @@ def hold_relation(wanted: Wanted) -> Iterator[tuple[Relation, Callable[[Step], N
 
 
 def _find_hashed(wanted: Wanted, opened: OpenRead) -> str | None:
-    """Why the lake's keys have no order at all; None where they have their own."""
+    """Why Spark cannot compare hashed keys with the bounds of the scope; None if it need not."""
     concealment = wanted.conceal(opened.relation)
     bounds = [key for key in (wanted.scope.low, wanted.scope.high) if key is not None]
     width = max((len(key) for key in bounds), default=0)

@@ -23,7 +23,7 @@ from cdc_core.vocabulary import Operation, Relation
 MEMORY_BYTES = 64 << 20
 # A worker is heard of every minute.
 SILENCE_US = 10 * 60 * 1_000_000
-# Far more than run at once: only a foreign role would begin more.
+# Far more than run at once. A role of the database can have more begun for the same backfill.
 _MOST_MEMORIES = 256
 
 
@@ -70,7 +70,7 @@ class Remembering:
     def begin(self, step: Begin, *, at_us: int) -> bool:
         """Begin a new memory of the keys that change in a table from here on.
 
-        Returns False, and changes nothing, if the memory exists or if there are too many memories.
+        Returns False, and begins nothing, if the memory exists or if there are too many memories.
         """
         self.expire(at_us)
         if step.memory in self._kept or len(self._kept) >= _MOST_MEMORIES:

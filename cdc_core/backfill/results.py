@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,11 +48,17 @@ class Progress:
 class Dropped:
     """The keys that chunks dropped, because their rows changed while the chunk was read.
 
-    `through` is the position of the last chunk in the log; None if there is none.
+    `by_chunk` has them by the chunk's number. `through` is the position of the last chunk in the
+    log; None if there is none.
     """
 
-    keys: frozenset[Key]
+    by_chunk: Mapping[int, frozenset[Key]]
     through: Position | None
+
+    @property
+    def keys(self) -> frozenset[Key]:
+        """The keys that any chunk dropped."""
+        return frozenset().union(*self.by_chunk.values())
 
 
 def read_said(staged: Staged, backfill: str) -> Said | None:
@@ -80,14 +86,15 @@ def read_staged_chunk(
 
 def find_dropped(marks: Iterable[Staged], backfill: str) -> Dropped:
     """Read from the marks in the log which keys the chunks of a backfill dropped."""
-    keys: set[Key] = set()
+    by_chunk: dict[int, frozenset[Key]] = {}
     through: Position | None = None
     for mark in marks:
         said = read_said(mark, backfill)
         if said is not None and said["step"] == "watermark" and said.get("state") == "staged":
-            keys.update(map(tuple, said["dropped"]))
+            before = by_chunk.get(said["chunk"], frozenset())
+            by_chunk[said["chunk"]] = before.union(map(tuple, said["dropped"]))
             through = mark.position
-    return Dropped(frozenset(keys), through)
+    return Dropped(by_chunk, through)
 
 
 def _read_key(texts: list[str] | None) -> Key | None:

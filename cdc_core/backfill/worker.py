@@ -19,10 +19,16 @@ from cdc_core.backfill.incomplete import Move, find_incomplete
 from cdc_core.backfill.plan import Plan, Range
 from cdc_core.backfill.reading import Resolved, Wanted, resolve
 from cdc_core.backfill.reading_in_vain import HIDDEN, HIDDEN_KEY, OTHER_KEY, AnotherKey, Rewritten
-from cdc_core.backfill.results import Progress, find_dropped, read_said, read_staged_chunk
+from cdc_core.backfill.results import (
+    Dropped,
+    Progress,
+    find_dropped,
+    read_said,
+    read_staged_chunk,
+)
 from cdc_core.backfill.session import EpochOver, Session, Told
 from cdc_core.backfill.sharing import Sharing
-from cdc_core.errors import Retry, WalgateError
+from cdc_core.errors import Retry, SourceError, WalgateError
 from cdc_core.settings import LakeSettings
 from cdc_core.source.steps import StepConnection
 from cdc_core.spooled import WHOLE, Key
@@ -37,7 +43,7 @@ from cdc_core.staging.chunks import ChunkFolder
 from cdc_core.staging.orders import Orders
 from cdc_core.staging.tail import read_marks
 from cdc_core.staging.unsent import read_unsent
-from cdc_core.vocabulary import Lsn
+from cdc_core.vocabulary import Lsn, TableName
 
 # Rounds. A row that changes several times a second changes each time that it is read again.
 _MOST_ROUNDS = 10
@@ -112,7 +118,7 @@ class Backfill:
                 state = self._run_as(unfinished.begun.id, resolved, unfinished)
                 if state is not None:
                     return state
-            # What was unfinished is of an epoch that is over or of another key, as this one may be.
+            # Begin again under a new id if nobody can go on from the old one (reading_in_vain.py).
             while (state := self._run_as(uuid.uuid4().hex, resolved, None)) is None:
                 resolved = self._resolve()
                 if resolved is None:
@@ -188,7 +194,7 @@ class Backfill:
                     raise
 
     def _run_session(self, name: str, resolved: Resolved) -> BackfillState | None:
-        """Run until it is done; None where what was begun is of an epoch that is over.
+        """Run until it is done; None if it must begin again, under a new id.
 
         Raises: _Stopped, _Paused, _Cancelled, WalgateError.
         """
@@ -203,9 +209,10 @@ class Backfill:
                 return None
             if not self._read_first(session, resolved):
                 return None
-            session.read(Plan(staged=self._find_staged(self._begun)))
+            plan = Plan(staged=self._find_staged(self._begun))
+            session.read(plan)
             self._record_chunks()
-            self._complete_rows(self._begun, has_plain_key=resolved.has_plain_key)
+            self._complete_rows(self._begun, plan, has_plain_key=resolved.has_plain_key)
             swept = None
             if resolved.unswept is None:
                 swept = session.sweep(self._begun.start)
@@ -218,7 +225,7 @@ class Backfill:
             self._note_in_vain(str(reason))
             return None
         except Rewritten:
-            self._note_in_vain("the table was rewritten after a part of it was read")
+            self._note_in_vain("the table was rewritten or renamed after a part of it was read")
             return None
         finally:
             session.end()
@@ -244,12 +251,14 @@ class Backfill:
         fields = {"table": str(self._wanted.table), "reason": reason}
         _logger.warning("backfill begins again", extra={"fields": fields})
 
-    def _complete_rows(self, begun: Begun, *, has_plain_key: bool) -> None:
+    def _complete_rows(self, begun: Begun, plan: Plan, *, has_plain_key: bool) -> None:
         """Read rows that lack a value in the log again, in rounds, until no row lacks one.
 
-        It reads them by key; if the lake hashes the key, everything. After `_MOST_ROUNDS` rounds it
-        leaves the rest: the table names the missing values, and the job `fill_holes` reads them.
-        Raises: as `_run_session`.
+        It reads them by key. If the lake hashes the key, it reads the ranges of `plan` that have
+        them; everything, if one of them moved to its key.
+        Raises: SourceError if rows still change after `_MOST_ROUNDS` rounds: the backfill is not
+        done, since the table may have values of theirs that are older than it; and as
+        `_run_session`.
         """
         name, since = begun.id, None
         read_before: frozenset[Key] | None = None
@@ -261,19 +270,18 @@ class Backfill:
             found = find_incomplete(updated, moves, read_before=read_before, since=since)
             if not found:
                 return
-            fields = {"table": str(begun.table), "rows": len(found)}
             if number == _MOST_ROUNDS:
-                _logger.warning("rows change too often to be read whole", extra={"fields": fields})
-                return
+                raise _rows_keep_changing(begun.table, len(found))
+            fields = {"table": str(begun.table), "rows": len(found)}
             _logger.info("rows read again", extra={"fields": fields})
             name, read_before, since = uuid.uuid4().hex, found, dropped.through
             if has_plain_key:
                 # With a condition or a range, a row outside of it would look deleted.
                 wanted = replace(self._wanted, scope=WHOLE)
                 plan = Plan.of_keys(sorted(found), at_once=_KEYS_AT_ONCE)
-                self._read_beside(name, wanted, plan)
             else:
-                self._read_beside(name, self._wanted, Plan())
+                wanted, plan = self._wanted, _plan_ranges_of(found, dropped, plan)
+            self._read_beside(name, wanted, plan)
 
     def _read_beside(self, name: str, wanted: Wanted, plan: Plan) -> None:
         """Read under another id, so the backfill's own plan never counts these chunks."""
@@ -391,3 +399,19 @@ class Backfill:
             self._ledger.record_chunks(self._begun, self._unrecorded)
             self._recorded_at = time.monotonic()
         self._unrecorded = []
+
+
+def _plan_ranges_of(found: frozenset[Key], dropped: Dropped, read: Plan) -> Plan:
+    """Plan to read the ranges again whose chunks dropped some keys; everything, if none did."""
+    numbers = [number for number, keys in dropped.by_chunk.items() if keys & found]
+    if found <= dropped.keys and read.taken.keys() >= set(numbers):
+        return Plan.of_ranges(read.taken[number] for number in numbers)
+    return Plan()
+
+
+def _rows_keep_changing(table: TableName, rows: int) -> SourceError:
+    return SourceError(
+        f"{rows} rows of {table} changed each time that they were read, {_MOST_ROUNDS} times",
+        fix="run the backfill again, best when they change less often: it goes on where it was",
+        retry=Retry.LATER,
+    )

@@ -113,7 +113,7 @@ def _create(source: SourceSettings, tables: list[TableName]) -> None:
                 fix="mend these, then run `walgate check`",
                 retry=Retry.AFTER_FIX,
             )
-    # A slot is made once the transactions that are open now have ended: there is no limit to that.
+    # A slot is made once the transactions that are open now have ended.
     with closing(open_connection(source, application_name="walgate init")) as connection:
         creation = create_replication(connection, source, tables or list_keyed_tables(connection))
     for name in creation.made:

@@ -128,12 +128,15 @@ def check_reasons(settings: Settings, instance: dg.DagsterInstance, database: Da
         source = settings.source.model_copy(update={name: value})
         assert tick(settings.model_copy(update={"source": source}), instance) == why
     database.execute(f"drop role {role}")
-    hashed = {"public.*": TableSettings(hash=("v",))}
+    hashed = {"public.*": TableSettings(hash=("id",))}
     with pytest.MonkeyPatch.context() as patch:
         # No key is read of a table that is left to a backfill.
         patch.delattr(holes, "find_holes")
         answer = tick(settings.model_copy(update={"tables": hashed}), instance)
-    assert answer == "public.t: the lake may have hashes of its key: a whole backfill brings them"
+    assert answer == "public.t: the lake has hashes of its key: a whole backfill brings them"
+    # A hash that is not of the key keeps no row from being read again by its key.
+    other = settings.model_copy(update={"tables": {"public.*": TableSettings(hash=("v",))}})
+    assert HoleReader(other).read().fillable.keys() == {T}
 
 
 def test_a_run_reads_the_oldest_of_so_many_rows_as_it_can() -> None:
