@@ -168,8 +168,8 @@ class Relation:
     `storage` stands for the files that held its rows when it had no columns but these: where it is
     another, values may have changed without a change of rows. None where that is not known; it
     makes no other version.
-    `rewritten` names the last time that they may have, or that the table got its name: 0 for never
-    since the table was first seen.
+    `rewritten` changes each time that values may have changed without a change of rows, or that the
+    table gets an earlier name back. It is 0 until the first such time.
     `left_out` are the attnums of columns that a rule kept from the log, now or in an announcement
     before. Where the catalog no longer showed such a column, all attnums that it may have had are
     listed; 0 stands for any attnum.

@@ -128,7 +128,7 @@ class HoleReader:
 def choose_oldest(
     tables: Iterable[TableName], find: Callable[[TableName, int], list[Hole]], *, most: int
 ) -> dict[TableName, list[Hole]]:
-    """As many rows as one run reads, tables in order of name; `find` gives the oldest of one."""
+    """Take the tables by name, and of each its oldest rows by `find`, until one run is full."""
     chosen: dict[TableName, list[Hole]] = {}
     for table in sorted(tables):
         if most <= 0:

@@ -25,7 +25,7 @@ from orchestration.log_lines import logging_to_standard_error
 
 # Dagster shows no tag of this prefix: it would fill the list of runs.
 WORKER_TAG = ".dagster/walgate_worker"
-# Its last sign of life: what it says is for a person, that it changes is for signs_of_life.py.
+# The time of its last sign of life. A person reads it; signs_of_life.py notices only a change.
 ALIVE_TAG = ".dagster/walgate_alive"
 RETRY_TAG = "walgate/retry"
 MAX_RUNTIME_TAG = "dagster/max_runtime"

@@ -71,7 +71,7 @@ def capturing(settings: Settings, stop: threading.Event) -> Iterator[None]:
 
 
 def _wait_until_free(settings: Settings, finished: threading.Event, *, patience_s: float) -> bool:
-    """Wait until nobody has had the slot for so long; whether that came before the end.
+    """Wait until the slot has been free for `patience_s`; False if `finished` is set before.
 
     After a first moment it must have been free for as long as it is between two runs.
     """

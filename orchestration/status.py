@@ -218,7 +218,7 @@ def _describe_slot(name: str, source: _Source) -> dict[str, Any]:
 def _describe_capture(
     source: _Source | None, progress: _Progress, figures: Figures | None
 ) -> dict[str, Any]:
-    """Tell how far staging is from the lake, what is alive from the slot, the rest from Redis."""
+    """Staging comes from the lake, liveness from the slot, the figures from Redis."""
     is_alive = figures is not None if source is None else source.is_capture_active
     live = figures if is_alive else None
     state = "stopped" if not is_alive else "running" if live is None else live.state

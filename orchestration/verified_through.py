@@ -159,7 +159,7 @@ def build_verify_schedule(settings: Settings, tables: Sequence[TableName]) -> dg
 
 
 def find_last(settings: Settings, tables: Sequence[TableName], *, now: float) -> datetime | None:
-    """When the table was verified whose last verification is the oldest; None without a log.
+    """The oldest among the last verifications of the tables; None without a log.
 
     A table that was never verified counts from when the log began, and so does one whose last
     verification a wrong clock has dated far ahead.

@@ -8,8 +8,8 @@ Three rules make every table readable at one LSN:
   it. A reader at the cut folds the log from the table's own bound up to the cut.
 - If a table is older than its cut (deleted, restored from a copy, its last commit lost), the merge
   folds from the bound of what is there, not from the cut. If the log lacks changes for that, the
-  merge queues a whole backfill. A table
-  that another writer has replaced is folded as one that is not there.
+  merge queues a whole backfill. A table that another writer has replaced is folded as one that is
+  not there.
 
 Pure: no Spark, no file, no clock.
 """
@@ -43,7 +43,7 @@ class Place:
 class Found:
     """What a table's folder holds: its newest version, and the newest bound in its commits.
 
-    A foreign table has nothing of ours: another writer has replaced its rows, and left the bound.
+    Another writer has replaced the rows of a foreign table; older commits still carry our bound.
     """
 
     version: int

@@ -25,7 +25,7 @@ from spark_jobs.stretch import read_shape
 _HOLES = "_holes"
 _POSITION = ["_epoch", "_commit_lsn", "_seq"]
 _BATCH_ROWS = 65_536
-# Rows that are gathered before those which are not among the oldest are let go.
+# Rows that are collected before all but the oldest are dropped.
 _ROOM_ROWS = 262_144
 
 
@@ -75,7 +75,7 @@ def _keep_oldest(tables: list[pa.Table], most: int) -> pa.Table:
 
 
 def sign(holes: list[Hole]) -> str:
-    """A short text that is another as soon as any of the rows has changed, or was read again."""
+    """A hash of the rows; it is another if any row changes, or is read again."""
     told = json.dumps([[hole.key, str(hole.position)] for hole in holes])
     return hashlib.sha256(told.encode()).hexdigest()[:16]
 

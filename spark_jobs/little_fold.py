@@ -69,7 +69,7 @@ def _join(rows: pa.Table) -> pa.RecordBatch:
 
 
 def _find_images(entries: pa.Table, width: int, key: tuple[int, ...]) -> pa.ListArray | None:
-    """The texts by which each entry names its row; None where one leaves more to be said."""
+    """The texts by which each entry names its row; None if one lacks a value or changes the key."""
     op, values, old = (entries[name].combine_chunks() for name in ("op", "values", "old_values"))
     if pc.any(pc.greater(pc.list_value_length(entries["unchanged"]), 0)).as_py():
         return None
@@ -86,7 +86,10 @@ def _find_images(entries: pa.Table, width: int, key: tuple[int, ...]) -> pa.List
 
 
 def _were_brought(changes: pa.Table, gone: pa.Table, names: list[str]) -> bool:
-    """Whether a transaction took away a key of which it had brought a row: which left is open."""
+    """Whether a transaction inserted a row and ended without its key.
+
+    Nobody can tell then which of two rows with that key it deleted.
+    """
     brought = changes.filter(pc.equal(changes["op"], Operation.INSERT.value))
     of = [*names, *_TRANSACTION]
     if not brought.num_rows or not gone.num_rows:

@@ -1,7 +1,8 @@
 """Few plain changes of a small table, made durable without a job of Spark: by Arrow, in one commit.
 
-Spark takes 0.7 s for this, and a second of CPU, however little changes; this takes a tenth. It is
-the same commit, of the same rows; of what is not plain in any way nothing is done here.
+Spark takes 0.7 s for this, and a second of CPU, however little changes; this takes a tenth. It
+makes the commit that Spark would make, of the same rows. If anything is not plain (a value that was
+not sent, a change of a key), it does nothing, and Spark merges.
 """
 
 from __future__ import annotations

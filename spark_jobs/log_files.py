@@ -21,8 +21,9 @@ from spark_jobs.plain_files import can_read
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """A file: its entries, how many of them are marks, the least end of one, the greatest.
+    """A file of the log: how many entries it has, how many of them are marks.
 
+    `begin` and `end` are the least and the greatest end LSN of an entry.
     `tables` are the least and the greatest name of a table, None where that is not known.
     """
 

@@ -56,8 +56,8 @@ def setting_apart(
 ) -> Iterator[LoneReads | None]:
     """Tell lone reads from other steps; None where they are few, or too much else is among them.
 
-    `above` is the range of the log that the stretch is all of its table in, None where it is not;
-    `path` the folder of its table. What is lent holds until the block ends.
+    `above` is a range of the log: the stretch has every entry of its table there. It is None if the
+    stretch has not. `path` is the folder of its table. What is lent holds until the block ends.
     """
     reads = _only(stretch, Operation.READ)
     rest = _only(stretch, *(ROW_OPERATIONS - {Operation.READ}))

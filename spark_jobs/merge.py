@@ -122,8 +122,8 @@ def _commit(
 ) -> Merged:
     assert stretch.shape is not None
     path = lake.locate(stretch.table)
-    counts_for_nothing = stretch.before is None or stretch.truncated_at is not None
-    base = None if counts_for_nothing else Base(session, path, before, stretch.shape)
+    replaces_all = stretch.before is None or stretch.truncated_at is not None
+    base = None if replaces_all else Base(session, path, before, stretch.shape)
     is_counted = stretch.before is not None and not stretch.has_younger_values
     known = read_losses(before) if is_counted else None
     others = None if lone is None else lone.others
@@ -149,7 +149,7 @@ def _commit(
         outcome = add_lone(outcome, lone, stretch.shape)
     assert outcome is not None
     is_small = _is_small(before, outcome.arrived)
-    is_replaced = counts_for_nothing or stretch.has_younger_values or is_small
+    is_replaced = replaces_all or stretch.has_younger_values or is_small
     lossy = count_losses(outcome, stretch, _read(base), known)
     made = before.version() + 1
     reach("before_merge_commit")
@@ -159,7 +159,7 @@ def _commit(
         inserted, updated, deleted = 0, 0, 0
     elif is_replaced:
         updated, deleted = _replace(_read(base), outcome, path, before, epoch, stretch, lossy)
-        if counts_for_nothing:
+        if replaces_all:
             deleted = count_rows(path, before)
         inserted = outcome.arrived - updated
     else:
@@ -178,7 +178,10 @@ def _read(base: Base | None) -> DataFrame | None:
 
 @dataclass(frozen=True, slots=True)
 class _Addition:
-    """Lone reads, what all else leaves, and what they are added to; None if it does not count."""
+    """Lone reads, the outcome of the other changes, and the table that both are added to.
+
+    `base` is None if they replace the rows of the table.
+    """
 
     lone: LoneReads
     outcome: Outcome | None
@@ -239,7 +242,7 @@ def _write_added(
 
 
 def _changes_nothing(stretch: Stretch, outcome: Outcome) -> bool:
-    """Whether a stretch leaves a table, which counts for something, as it is."""
+    """Whether a stretch that does not replace a table changes no row and no column of it."""
     is_same = stretch.shape == stretch.before
     return is_same and not (stretch.swept or outcome.arrived or outcome.departed)
 

@@ -287,7 +287,7 @@ def _merge_table(start: RoundStart, table: str, log: RoundLog, cut: Bound) -> _R
 
 
 def _sync_table(start: RoundStart, name: TableName, there: Found | None) -> None:
-    """Make durable what no cut names of a table: the next commit and the cut are built on it.
+    """Force the commits of a table that no cut names to the disk: the next ones are built on them.
 
     Raises: MergeError.
     """
@@ -300,7 +300,7 @@ def _sync_table(start: RoundStart, name: TableName, there: Found | None) -> None
 
 
 def _find_left(start: RoundStart, table: str, there: Found | None) -> int | None:
-    """The newest version of a table, if no cut names our newest commit to it.
+    """The version through which the files must be forced to the disk; None if a cut names it.
 
     The commit that makes a table carries no bound.
     """
@@ -317,7 +317,7 @@ def _has_sweep(spans: list[Span]) -> bool:
 
 
 def _begin_anew(stretch: Stretch, log: DataFrame, plot: Callable[..., Stretch]) -> Stretch:
-    """Begin a halted table whose folder was deleted at the change that it could not follow.
+    """Build a halted table whose folder was deleted, from the change that halted it.
 
     The transaction of that change may hold older ones, in the shape that was given up.
     """

@@ -25,7 +25,7 @@ from spark_jobs.spans import Span, survey
 from spark_jobs.sweeps import Sweep, find_sweeps
 from spark_jobs.types import settle_type
 
-# Entries of the log: a query of Spark costs more to make than few of them to merge.
+# Makes a query of entries. Making it costs more than merging few, so it is made when needed.
 Read: TypeAlias = Callable[[], DataFrame]
 
 _KNOWN_OPERATIONS = ROW_OPERATIONS | {Operation.TRUNCATE, Operation.SWEEP}
@@ -104,7 +104,7 @@ def plot_stretch(
 ) -> Stretch:
     """Say how far a table can follow a range. `spans` are those of this table in the range.
 
-    `log` reads the range's entries, which few need.
+    `log` reads the range's entries; it is called only if the spans do not tell enough.
     `choose` gives the types that the settings choose for its columns.
     Raises: LakeError if a change names a relation version that the log does not hold.
     """

@@ -119,7 +119,7 @@ class TypedReads:
 def typing_reads(
     session: SparkSession, stretch: Stretch, above: LogRange, path: Path
 ) -> Iterator[TypedReads | None]:
-    """Type the reads of a stretch, which is all of its table in a range, beside the table.
+    """Type the reads of a stretch beside its table. It has every entry of its table in `above`.
 
     None where anything is not plain. What was not moved is gone when the block ends.
     Raises: OSError.

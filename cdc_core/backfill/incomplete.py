@@ -33,11 +33,12 @@ def find_incomplete(
 ) -> frozenset[Key]:
     """The keys of all rows that may lack a value in the log; some of them may lack none.
 
-    `updated`: keys that the last round's chunks dropped, with an update that did not send every
-    value. `moves`: in order. `read_before`: the keys that the last round read; None if the last
-    round was the backfill itself, and then every move counts. After other rounds a move counts only
-    if it came after `since`, from a key in `read_before` or from a key that counts already. `since`
-    is the position of the last chunk of the round before.
+    Each round reads the keys that the round before left incomplete; the backfill itself counts as
+    the first round. `updated`: keys that the chunks of the last round dropped, with an update that
+    did not send every value. `moves`: in order. `read_before`: the keys that the last round read;
+    None if that was the first round, and then every move counts. After a later round a move counts
+    only if it came after `since`, from a key in `read_before` or from a key that counts already.
+    `since` is the position of the last chunk of the round before the last.
     """
     incomplete = set(updated) if read_before is None else set(updated).intersection(read_before)
     for move in moves:

@@ -1,6 +1,7 @@
 """The reads of a backfill that are open, and the oldest snapshot among them.
 
-A snapshot is known here before any later one is, so that what it does not see is not forgotten.
+Each snapshot is registered before a later one is taken. So capture keeps every change that an open
+snapshot does not see.
 """
 
 from __future__ import annotations

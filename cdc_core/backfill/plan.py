@@ -44,9 +44,9 @@ class Plan:
         self._next = max(known, default=-1) + 1
         following = {one.low: number for number, one in known.items()}
         while known and self._rest is not None:
-            # One that begins where another ends comes next. Where none does there is a gap up to
-            # the one that was cut first: of ranges that were split, the gap may hold more than one,
-            # and what lies in it is then read again.
+            # Find the range that begins where the last one ended. If there is none, there is a gap.
+            # It is taken to end at the range with the lowest number that is left. If ranges were
+            # split, staged ranges may lie in the gap; these are read again.
             at = self._rest[0]
             number = following.get(at)
             if number not in known:

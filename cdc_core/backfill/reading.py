@@ -56,11 +56,12 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A part of a table, checked, about how many rows it has, and bytes on disk each of them.
+    """What was found out about the part of a table that is to be read.
 
-    `by` are the columns by which it is cut, with types and collations; `unswept` is why rows that
-    the source has no more cannot be removed; None where they can. `costly` says how much WAL the
-    first reading may write; None where the slot bears it.
+    `row_bytes` are those on disk. `by` are the columns by which the part is cut, with types and
+    collations. `unswept` is why rows that the source has no more cannot be removed; None if they
+    can. `has_plain_key`: the lake hashes no column of the key. `costly` says how much WAL the first
+    reading may write; None if the slot bears it.
     """
 
     scope: Scope

@@ -1,4 +1,4 @@
-"""One session of a backfill: from where capture begins to remember for it until it may forget.
+"""One session of a backfill: it begins and ends with one memory in capture.
 
 What it says to capture goes through the source's WAL, what it brings lies in the spool, and what
 became of it is read from the log. A pause ends a session: it leaves no lock, no snapshot and no
@@ -127,7 +127,7 @@ class Session:
         The worker takes a transaction id after the message. Each transaction whose commit record is
         before the message has a smaller id. A snapshot need not list such a transaction, since no
         snapshot lists an open transaction above the newest one that ended.
-        Raises, as all of these: EpochOver.
+        Raises: EpochOver; every other method may raise it too.
         """
         pause = _FIRST_PAUSE_S
         while (start := self._begin_once()) is None:
@@ -189,7 +189,7 @@ class Session:
         return self._swept_lsn
 
     def end(self) -> None:
-        """Have capture forget; where that cannot be said, it does so after a while by itself."""
+        """Have capture forget. If the message cannot be sent, capture forgets after ten minutes."""
         with suppress(WalgateError):
             self._emit(End(self._backfill, self._memory.id))
 

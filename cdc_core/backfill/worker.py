@@ -340,13 +340,13 @@ class Backfill:
     def _record_state(
         self, state: BackfillState, *, swept: Lsn | None = None, reason: str | None = None
     ) -> None:
-        """Put what became of it on record."""
+        """Write the new state to the ledger, if the backfill has begun, then report it."""
         if self._begun is not None:
             self._ledger.record_state(self._begun, state, swept=swept, reason=reason)
             self._note_state(state, reason)
 
     def _note_state(self, state: BackfillState, reason: str | None = None) -> BackfillState:
-        """Tell who watches what became of it, which is on record already."""
+        """Report a state that the ledger has, and give it."""
         fields = {"table": str(self._wanted.table), "backfill": self.progress.backfill}
         fields |= {} if reason is None else {"reason": reason}
         _logger.info("backfill %s", state, extra={"fields": fields})

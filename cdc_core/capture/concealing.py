@@ -1,9 +1,9 @@
 """Which columns of which table the settings keep from the log.
 
-A rule that names a column in vain may be misspelt, or the column renamed, and what it was to
-conceal be staged in the clear. So for a table named exactly capture stops where a column of the
-rule is missing and the table is new, or another column has appeared. A pattern conceals what a
-table has of it.
+If a rule names a column that is missing, the name is misspelt or the column was renamed. Its values
+would then be staged in the clear. So if the rule names the table exactly, capture stops where a
+column of the rule is missing and the table is new, or another column has appeared. A rule with a
+pattern conceals those of its columns that a table has.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The writer: one batch lands while the next is decoded, which waits for it; so does reading then.
+"""The writer: it stages one batch while the loop decodes the next.
+
+The loop waits if the writer is still busy then.
 
 A failed append is tried again only after asking whether it has landed; a log in which another
 writer came between ends the run. Nothing is confirmed before its commit has returned.

@@ -130,7 +130,7 @@ def complete_relation(
                 has_default=has_default,
                 base_oid=base_oid,
                 base_modifier=base_modifier,
-                # Seen first when a rewrite may have come since.
+                # When the column was seen first, a rewrite may have come before that.
                 catalog_xid=None if previous is None and storage and is_newer else catalog_xid,
             )
             for (
@@ -176,8 +176,8 @@ def complete_relation(
         table=announcement.table,
         identity=announcement.identity,
         columns=_keep_whole_key(columns, listed, announcement.identity),
-        # Files that may have been written when a column was there that we have yet to hear of
-        # prove nothing of it.
+        # If the catalog has a column that was not announced yet, the number of the files does not
+        # tell what older rows hold in it.
         storage=storage if is_same or not storage or not unseen else None,
         width=width,
     )

@@ -39,7 +39,7 @@ _KEEPALIVE_PROBES = 3
 # Long enough for a server that is there.
 _BRIEF_S = 3.0
 
-# A connection that only looks gives up behind an ALTER TABLE, also behind one that waits itself.
+# A connection that only looks waits no longer for a lock that an ALTER TABLE holds, or waits for.
 LOCK_S = 5.0
 
 # Classes of SQLSTATE that another try does not cure: wrong role or password, no such database, no
@@ -96,9 +96,9 @@ def open_connection(
 ) -> psycopg.Connection:
     """Connect in autocommit with the output settings; `replication` makes it a walsender.
 
-    It waits for each answer without a limit, or for `answer_s`. The server waits for each lock as
-    long as for an answer, or for `lock_s`: otherwise it goes on waiting after its client gave up.
-    A walsender has no limit for locks, because making a slot waits for open transactions by locks.
+    It waits for each answer without a limit, or for `answer_s`. The server waits for each lock for
+    `lock_s`, else for `answer_s`: without a limit it goes on waiting after its client gave up. A
+    walsender has no limit for locks, because making a slot waits for open transactions by locks.
     Raises: SourceStopping, SourceError.
     """
     options: dict[str, Any] = {

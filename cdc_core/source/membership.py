@@ -4,8 +4,8 @@ While a table is out of a publication, or has another row filter, column list or
 the stream leaves changes out and does not report it. Each membership has an oid of its own, and a
 new one gets another. The publication's row gets another xmin with every ALTER of its options. A
 table that moves to another schema and back gets another row of pg_depend for its schema. If a
-membership is younger than a transaction, nobody knows by what that transaction was sent: then it is
-marked as older.
+membership is younger than a transaction, nobody knows by what that transaction was sent: then the
+transaction is marked as older than it.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def test_a_loop_that_ends_makes_a_successful_run(instance: dg.DagsterInstance) -
     assert RETRY_TAG not in tags
 
 
-def test_an_endless_loop_has_no_longest_time(instance: dg.DagsterInstance) -> None:
+def test_without_a_limit_a_run_has_no_max_runtime(instance: dg.DagsterInstance) -> None:
     run_hosted(instance, lambda _: None)
     assert MAX_RUNTIME_TAG not in read_tags(instance)
 

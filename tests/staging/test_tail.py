@@ -67,7 +67,7 @@ def test_marks_and_sweeps_of_any_row_group_are_told_once(tmp_path: Path) -> None
     assert list(tail.read()) == []
 
 
-def test_of_row_groups_without_any_nothing_more_is_read(
+def test_a_row_group_without_marks_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     extend(tmp_path, [Operation.READ])
