@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql import SparkSession
 
 from cdc_core.backfill.results import Progress
+from cdc_core.errors import WalgateError
 from cdc_core.settings import Settings
 from cdc_core.spooled import Key
 from cdc_core.staging.verifications import Verified
@@ -85,7 +86,10 @@ def _heal(
     stop: threading.Event,
     tell: Tell,
 ) -> list[TableName]:
-    """Read again the keys that differ, or the whole table; give the tables that were done."""
+    """Read again the keys that differ, or the whole table; give the tables that were done.
+
+    A table that cannot be read now stays different, and keeps no other from being healed.
+    """
 
     def tell_progress(table: TableName, progress: Progress) -> None:
         tell(f"{table}: healing, {progress.rows:,} rows read")
@@ -94,18 +98,22 @@ def _heal(
     for table in tables:
         keys = _choose_keys(different.get(table))
         tell(f"{table}: healing, {_describe(keys)}")
-        if keys is not None:
-            is_done = reread_keys(settings, table, keys, stop=stop)
-        else:
-            is_done = table in run_backfills(
-                settings,
-                [table],
-                chunk_rows=settings.backfill.chunk_rows,
-                parallel=settings.backfill.parallel,
-                stop=stop,
-                on_progress=tell_progress,
-                is_anew=True,
-            )
+        try:
+            if keys is not None:
+                is_done = reread_keys(settings, table, keys, stop=stop)
+            else:
+                is_done = table in run_backfills(
+                    settings,
+                    [table],
+                    chunk_rows=settings.backfill.chunk_rows,
+                    parallel=settings.backfill.parallel,
+                    stop=stop,
+                    on_progress=tell_progress,
+                    is_anew=True,
+                )
+        except WalgateError as error:
+            tell(f"{table}: not healed: {error}")
+            continue
         if is_done:
             done.append(table)
     return done

@@ -159,7 +159,7 @@ def read_first(
     """Read a table's pages once before a snapshot is opened; wait while the slot has no room.
 
     If a table cannot be read, this returns, and the comparison reports the reason later.
-    Raises: SourceError, if no page could be read for two minutes.
+    Raises: SourceError if no page could be read for two minutes.
     """
     held_since: float | None = None
     with closing(FirstReading(source, table, find_history=find_history)) as first:
@@ -167,7 +167,7 @@ def read_first(
             _require_going(stop)
             try:
                 reason = first.read_some()
-            except SourceError as error:
+            except (SourceError, StagingError) as error:
                 if error.retry is Retry.AFTER_FIX:
                     return
                 reason = error.message

@@ -36,6 +36,8 @@ class Plan:
         """Everything between the bounds is to be read, but for what is staged already."""
         self._end = high
         self._rest: tuple[Key | None, Key | None] | None = (low, high)
+        # Parts that are cut into ranges after the rest.
+        self._later: deque[tuple[Key | None, Key | None]] = deque()
         self._again: deque[Range] = deque()
         self._open: dict[tuple[int, int], Range] = {}
         # By number, those that the log has taken since this plan was made.
@@ -58,20 +60,19 @@ class Plan:
     @classmethod
     def of_keys(cls, keys: Sequence[Key], *, at_once: int) -> Plan:
         """Just some keys, so many read at once."""
+        plan = cls()
+        plan._rest = None
         batches = (tuple(keys[i : i + at_once]) for i in range(0, len(keys), at_once))
-        return cls._of(Range(n, None, None, asked=batch) for n, batch in enumerate(batches))
+        plan._again.extend(Range(n, None, None, asked=batch) for n, batch in enumerate(batches))
+        plan._next = len(plan._again)
+        return plan
 
     @classmethod
     def of_ranges(cls, ranges: Iterable[Range]) -> Plan:
-        """Just some ranges of another plan, under new numbers."""
-        return cls._of(Range(n, one.low, one.high) for n, one in enumerate(ranges))
-
-    @classmethod
-    def _of(cls, ranges: Iterable[Range]) -> Plan:
+        """Just some ranges of another plan, each cut anew."""
         plan = cls()
-        plan._rest = None
-        plan._again.extend(ranges)
-        plan._next = len(plan._again)
+        plan._later.extend((one.low, one.high) for one in ranges)
+        plan._rest = plan._take_later()
         return plan
 
     @property
@@ -102,7 +103,7 @@ class Plan:
         assert self._rest is not None
         low, high = self._rest
         cut = Range(self._take_number(), low, high if boundary is None else boundary)
-        self._rest = None if boundary is None else (boundary, high)
+        self._rest = self._take_later() if boundary is None else (boundary, high)
         self._open[cut.number, cut.attempt] = cut
         return cut
 
@@ -112,6 +113,9 @@ class Plan:
         self._open[part.number, part.attempt] = part
         self._again.append(Range(self._take_number(), boundary, whole.high))
         return part
+
+    def _take_later(self) -> tuple[Key | None, Key | None] | None:
+        return self._later.popleft() if self._later else None
 
     def _take_number(self) -> int:
         self._next += 1

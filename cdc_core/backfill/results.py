@@ -60,6 +60,10 @@ class Dropped:
         """The keys that any chunk dropped."""
         return frozenset().union(*self.by_chunk.values())
 
+    def find_chunks(self, keys: frozenset[Key]) -> list[int]:
+        """The numbers of the chunks that dropped any of some keys."""
+        return [number for number, dropped in self.by_chunk.items() if dropped & keys]
+
 
 def read_said(staged: Staged, backfill: str) -> Said | None:
     """What a mark says of a backfill; None where it is of another, or of none."""

@@ -15,23 +15,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from cdc_core.backfill.chunk_size import ChunkSize
-from cdc_core.backfill.incomplete import Move, find_incomplete
+from cdc_core.backfill.completing import KEYS_AT_ONCE, complete_rows
 from cdc_core.backfill.plan import Plan, Range
 from cdc_core.backfill.reading import Resolved, Wanted, resolve
 from cdc_core.backfill.reading_in_vain import HIDDEN, HIDDEN_KEY, OTHER_KEY, AnotherKey, Rewritten
 from cdc_core.backfill.results import (
-    Dropped,
     Progress,
-    find_dropped,
     read_said,
     read_staged_chunk,
 )
 from cdc_core.backfill.session import EpochOver, Session, Told
 from cdc_core.backfill.sharing import Sharing
-from cdc_core.errors import Retry, SourceError, WalgateError
+from cdc_core.errors import Retry, WalgateError
 from cdc_core.settings import LakeSettings
 from cdc_core.source.steps import StepConnection
-from cdc_core.spooled import WHOLE, Key
+from cdc_core.spooled import Key
 from cdc_core.staging.backfills import (
     BackfillLedger,
     BackfillReport,
@@ -42,13 +40,9 @@ from cdc_core.staging.backfills import (
 from cdc_core.staging.chunks import ChunkFolder
 from cdc_core.staging.orders import Orders
 from cdc_core.staging.tail import read_marks
-from cdc_core.staging.unsent import read_unsent
-from cdc_core.vocabulary import Lsn, TableName
+from cdc_core.vocabulary import Lsn
 
-# Rounds. A row that changes several times a second changes each time that it is read again.
-_MOST_ROUNDS = 10
-# One statement names them.
-_KEYS_AT_ONCE = 1000
+_HELD_S = 60.0
 _PAUSED_LOOK_S = 0.2
 _AGAIN_S = 2.0
 # Each time is a commit and a file more, and the log itself knows what it has.
@@ -138,10 +132,10 @@ class Backfill:
         self._orders = Orders(self._lake.root, name)
         try:
             with ChunkFolder(self._lake.spool).claim(name):
-                session = self._open_session(name, row_bytes=None)
+                session = self._open_session(name)
                 try:
                     session.begin()
-                    session.read(Plan.of_keys(keys, at_once=_KEYS_AT_ONCE))
+                    session.read(Plan.of_keys(keys, at_once=KEYS_AT_ONCE))
                 finally:
                     session.end()
         except (_Stopped, EpochOver, Rewritten):
@@ -212,7 +206,15 @@ class Backfill:
             plan = Plan(staged=self._find_staged(self._begun))
             session.read(plan)
             self._record_chunks()
-            self._complete_rows(self._begun, plan, has_plain_key=resolved.has_plain_key)
+            complete_rows(
+                self._lake.root,
+                self._begun,
+                plan,
+                self._wanted,
+                has_plain_key=resolved.has_plain_key,
+                read=self._read_beside,
+                hold=self._hold,
+            )
             swept = None
             if resolved.unswept is None:
                 swept = session.sweep(self._begun.start)
@@ -251,42 +253,19 @@ class Backfill:
         fields = {"table": str(self._wanted.table), "reason": reason}
         _logger.warning("backfill begins again", extra={"fields": fields})
 
-    def _complete_rows(self, begun: Begun, plan: Plan, *, has_plain_key: bool) -> None:
-        """Read rows that lack a value in the log again, in rounds, until no row lacks one.
-
-        It reads them by key. If the lake hashes the key, it reads the ranges of `plan` that have
-        them; everything, if one of them moved to its key.
-        Raises: SourceError if rows still change after `_MOST_ROUNDS` rounds: the backfill is not
-        done, since the table may have values of theirs that are older than it; and as
-        `_run_session`.
-        """
-        name, since = begun.id, None
-        read_before: frozenset[Key] | None = None
-        for number in range(_MOST_ROUNDS + 1):
-            dropped = find_dropped(read_marks(self._lake.root, begun.start), name)
-            unsent = read_unsent(self._lake.root, begun.table, begun.start, dropped.keys)
-            moves = [Move(one.position, one.old, one.key) for one in unsent if one.old is not None]
-            updated = {one.key for one in unsent}.intersection(dropped.keys)
-            found = find_incomplete(updated, moves, read_before=read_before, since=since)
-            if not found:
-                return
-            if number == _MOST_ROUNDS:
-                raise _rows_keep_changing(begun.table, len(found))
-            fields = {"table": str(begun.table), "rows": len(found)}
-            _logger.info("rows read again", extra={"fields": fields})
-            name, read_before, since = uuid.uuid4().hex, found, dropped.through
-            if has_plain_key:
-                # With a condition or a range, a row outside of it would look deleted.
-                wanted = replace(self._wanted, scope=WHOLE)
-                plan = Plan.of_keys(sorted(found), at_once=_KEYS_AT_ONCE)
-            else:
-                wanted, plan = self._wanted, _plan_ranges_of(found, dropped, plan)
-            self._read_beside(name, wanted, plan)
+    def _hold(self, reason: str) -> None:
+        """Report why nothing is read, for a minute. Raises: as `_run_session`."""
+        self._note_held(reason)
+        until = time.monotonic() + _HELD_S
+        while time.monotonic() < until:
+            self._require_wanted()
+            self._stop.wait(_PAUSED_LOOK_S)
+        self._note_held(None)
 
     def _read_beside(self, name: str, wanted: Wanted, plan: Plan) -> None:
         """Read under another id, so the backfill's own plan never counts these chunks."""
         with ChunkFolder(self._lake.spool).claim(name):
-            session = self._open_session(name, row_bytes=None, wanted=wanted)
+            session = self._open_session(name, wanted=wanted)
             try:
                 session.begin()
                 session.read(plan)
@@ -294,19 +273,22 @@ class Backfill:
                 session.end()
 
     def _open_session(
-        self, name: str, *, row_bytes: float | None, wanted: Wanted | None = None
+        self, name: str, *, row_bytes: float | None = None, wanted: Wanted | None = None
     ) -> Session:
         """Open a session: of the backfill itself, or with `wanted` one that reads rows again."""
-        add_chunks = self._add_chunks if wanted is None else lambda _: None
         return Session(
             self._lake,
             wanted or self._wanted,
             self._steps,
             backfill=name,
-            size=ChunkSize(self._wanted.chunk_rows, row_bytes=row_bytes),
+            size=ChunkSize((wanted or self._wanted).chunk_rows, row_bytes=row_bytes),
             sharing=self._sharing,
             stop=self._stop,
-            told=Told(self._require_wanted, add_chunks, self._note_held),
+            told=Told(
+                self._require_wanted,
+                self._add_chunks if wanted is None else lambda _: None,
+                self._note_held,
+            ),
         )
 
     def _note_held(self, reason: str | None) -> None:
@@ -399,19 +381,3 @@ class Backfill:
             self._ledger.record_chunks(self._begun, self._unrecorded)
             self._recorded_at = time.monotonic()
         self._unrecorded = []
-
-
-def _plan_ranges_of(found: frozenset[Key], dropped: Dropped, read: Plan) -> Plan:
-    """Plan to read the ranges again whose chunks dropped some keys; everything, if none did."""
-    numbers = [number for number, keys in dropped.by_chunk.items() if keys & found]
-    if found <= dropped.keys and read.taken.keys() >= set(numbers):
-        return Plan.of_ranges(read.taken[number] for number in numbers)
-    return Plan()
-
-
-def _rows_keep_changing(table: TableName, rows: int) -> SourceError:
-    return SourceError(
-        f"{rows} rows of {table} changed each time that they were read, {_MOST_ROUNDS} times",
-        fix="run the backfill again, best when they change less often: it goes on where it was",
-        retry=Retry.LATER,
-    )

@@ -133,8 +133,8 @@ class CaptureLoop:
         """
         if bound.stop.is_set():
             return True
-        has_moved = self._progress.batches > 0 and self._spool is None
-        return bound.is_met() and has_moved
+        has_moved = self._progress.batches > 0 or self._spooled_to > 0
+        return bound.is_met() and has_moved and self._spool is None
 
     def _await_spooled(self, bound: Bound) -> None:
         """Let the last spooled transaction land, however often the storage refuses it.

@@ -2,8 +2,9 @@
 
 The loop waits if the writer is still busy then.
 
-A failed append is tried again only after asking whether it has landed; a log in which another
-writer came between ends the run. Nothing is confirmed before its commit has returned.
+A failed append is tried again only after asking whether it has landed. A file that is gone before
+it is staged ends the session; a log in which another writer came between ends the run. Nothing is
+confirmed before its commit has returned.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from cdc_core.capture.progress import Progress
 from cdc_core.capture.shores import ChangeLog
 from cdc_core.errors import Retry, StagingError
 from cdc_core.staging.epochs import Epoch
-from cdc_core.staging.parts import Part
+from cdc_core.staging.parts import Part, PartLost
 from cdc_core.vocabulary import Lsn, Relation
 
 _FIRST_PAUSE_S = 0.25
@@ -130,6 +131,8 @@ class Writer:
             try:
                 if not (landing.parts and self._log.has_landed(landing.parts)):
                     self._append(landing)
+            except PartLost:
+                raise
             except (StagingError, OSError) as exc:
                 reason = exc.message if isinstance(exc, StagingError) else str(exc.strerror)
                 self._progress.storage_error = reason

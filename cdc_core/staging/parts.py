@@ -45,6 +45,10 @@ _DICTIONARY_COLUMNS = [
 _GROUP_ROWS = 20_000
 
 
+class PartLost(StagingError):
+    """Somebody removed a part before it was in the log: it can only be written again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """A finished file, what Delta must know of it, and the bounds of its columns."""
@@ -157,7 +161,10 @@ def seal_part(part: Part, end_lsn: Lsn) -> Part:
 
 
 def move_part(part: Part, folder: Path) -> Part:
-    """Bring a sealed part into the log's folder, across file systems too; again does nothing."""
+    """Bring a sealed part into the log's folder, across file systems too; again does nothing.
+
+    Raises: PartLost, OSError.
+    """
     assert part.sealed
     target = folder / part.path.name
     if target.exists():
@@ -165,6 +172,12 @@ def move_part(part: Part, folder: Path) -> Part:
     try:
         part.path.rename(target)
     except OSError as exc:
+        if not part.path.exists():
+            raise PartLost(
+                f"{part.path.name} is gone before it was staged",
+                fix="leave the files of [lake] spool alone; what it had arrives again",
+                retry=Retry.LATER,
+            ) from exc
         if exc.errno != errno.EXDEV:
             raise
         _copy_privately(part.path, target)

@@ -125,3 +125,18 @@ def test_after_restarts_and_splits_every_key_is_read(seed: int) -> None:
 def lies_in(one: Range, number: int) -> bool:
     low = int(one.low[0]) if one.low else 0
     return low < number and (one.high is None or number <= int(one.high[0]))
+
+
+def test_ranges_of_another_plan_are_cut_anew_one_after_the_other() -> None:
+    plan = Plan.of_ranges([Range(7, None, key(10)), Range(9, key(20), None, 3)])
+    cut = []
+    while plan.rest is not None:
+        low, high = plan.rest
+        cut.append(plan.cut(key(5) if low is None else None))
+        assert cut[-1].high in {key(5), high}
+    assert cut == [Range(0, None, key(5)), Range(1, key(5), key(10)), Range(2, key(20), None)]
+    for one in cut:
+        assert not plan.is_done
+        plan.record_staged(one.number, one.attempt)
+    assert plan.is_done
+    assert plan.taken == {one.number: one for one in cut}

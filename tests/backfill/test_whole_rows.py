@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import pytest
 
+from cdc_core.backfill import worker
 from cdc_core.backfill.incomplete import Move, find_incomplete
 from cdc_core.backfill.results import Progress
-from cdc_core.backfill.worker import Backfill
 from cdc_core.errors import SourceError
 from cdc_core.settings import load_settings
 from cdc_core.spooled import WHOLE, Scope
@@ -54,11 +55,22 @@ def act_once(monkeypatch: pytest.MonkeyPatch, database: Database, *statements: s
     monkeypatch.setattr("cdc_core.backfill.reading.reach", reach)
 
 
-def run(pipeline: Pipeline, *, scope: Scope = WHOLE) -> Progress:
+def run(
+    pipeline: Pipeline,
+    *,
+    scope: Scope = WHOLE,
+    on_progress: Callable[[TableName, Progress], None] = lambda _table, _progress: None,
+) -> Progress:
     """Read the table, or a part of it, by 20 rows at a time."""
     settings = load_settings(pipeline.folder / "walgate.toml", {"WALGATE_HASH_KEY": "0123" * 16})
     done = run_backfills(
-        settings, [T], chunk_rows=20, parallel=1, stop=threading.Event(), scope=scope
+        settings,
+        [T],
+        chunk_rows=20,
+        parallel=1,
+        stop=threading.Event(),
+        on_progress=on_progress,
+        scope=scope,
     )
     return done[T]
 
@@ -144,6 +156,33 @@ def test_only_the_chunks_of_rows_known_by_a_hash_are_read_again(
     )
 
 
+def test_a_backfill_of_a_hashed_key_holds_while_a_row_changes_at_each_reading(
+    table: Database, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it ended, the next run would read the whole table again."""
+    monkeypatch.setattr(worker, "_HELD_S", 0.1)
+    file = pipeline.folder / "walgate.toml"
+    file.write_text(file.read_text() + '[tables."public.t"]\nhash = ["id"]\n')
+    # Enough for the table's three chunks, and two for each of more than eleven rounds.
+    act_once(monkeypatch, table, *["update t set v = v + 1 where id = 7"] * 28)
+    held: list[str] = []
+
+    def note(_: TableName, progress: Progress) -> None:
+        if progress.state is BackfillState.HELD and progress.reason not in held:
+            held.append(str(progress.reason))
+
+    run(pipeline, on_progress=note)
+    times = [
+        f"1 rows of public.t changed each time that they were read, {n} times" for n in (10, 11)
+    ]
+    assert held[:2] == times
+    assert sorted(row[1:] for row in fold(pipeline.root, str(T)).values()) == sorted(
+        row[1:] for row in read_source(table, "t").values()
+    )
+    (report,) = BackfillLedger(pipeline.root).read_all()
+    assert report.state is BackfillState.DONE
+
+
 def test_a_resumed_backfill_reads_again_what_an_earlier_run_of_it_dropped(
     table: Database, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,7 +192,7 @@ def test_a_resumed_backfill_reads_again_what_an_earlier_run_of_it_dropped(
         def die(*_: object, **__: object) -> None:
             raise KeyboardInterrupt
 
-        patch.setattr(Backfill, "_complete_rows", die)
+        patch.setattr(worker, "complete_rows", die)
         with pytest.raises(KeyboardInterrupt):
             run(pipeline)
     assert any(HOLE in row for row in fold(pipeline.root, str(T)).values())

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from cdc_core.capture.loop import Bound, CaptureLoop
 from cdc_core.capture.marker import Marker
 from cdc_core.capture.progress import Progress
 from cdc_core.capture.status import StatusSender
-from cdc_core.capture.transactions import Collector
+from cdc_core.capture.transactions import Collector, Frame
 from cdc_core.capture.writer import Writer
 from cdc_core.errors import SourceError
 from cdc_core.settings import CaptureSettings
@@ -255,6 +256,34 @@ def test_a_large_transaction_that_the_storage_refuses_is_staged_by_a_run_that_is
     late.join()
     assert run.ends() == [1048, 1096]
     assert run.storage.refusals == []
+
+
+def test_a_late_run_takes_nothing_more_until_its_large_transaction_is_staged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another batch would be refused, and that ends a late run."""
+    monkeypatch.setattr(MemoryMarks, "emit_mark", lambda *_: None)
+    settings = {"spool_bytes": 1, "batch_bytes": 4}
+    *frames, commit = SENT[0].frames()
+    run = Run(frames, tmp_path / "spool", settings=settings)
+    run.storage.refusals[:] = ["before"] * 2
+    read = run.stream.read_frames
+
+    def read_busily(*, most: int, wait_s: float) -> list[Frame]:
+        frames = read(most=most, wait_s=wait_s)
+        run.stream.arrive(next(arriving))
+        return frames
+
+    def arrive() -> Iterator[Sequence[Frame]]:
+        yield [commit]
+        # From now on something has come each time that somebody looks.
+        for at in itertools.count(2000, 48):
+            yield Sent(at, at + 48, at, (Step("insert"),)).frames()
+
+    arriving = arrive()
+    monkeypatch.setattr(run.stream, "read_frames", read_busily)
+    run.loop.run(Bound(threading.Event(), deadline=time.monotonic()))
+    assert run.ends() == [1048]
 
 
 def test_a_run_that_is_late_ends_at_once_when_asked_to(

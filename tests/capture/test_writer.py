@@ -11,10 +11,11 @@ import pytest
 from cdc_core.capture.progress import Progress
 from cdc_core.capture.transactions import Collector
 from cdc_core.capture.writer import Landing, Writer
-from cdc_core.errors import StagingError
+from cdc_core.errors import Retry, StagingError
 from cdc_core.layout import CHANGES_SCHEMA
 from cdc_core.staging.epochs import Epoch
 from cdc_core.staging.log import Fenced
+from cdc_core.staging.parts import PartLost
 from cdc_core.staging.subscriptions import Subscription
 from cdc_core.vocabulary import Lsn
 from tests.capture.stream import Sent, Step, complete
@@ -124,6 +125,20 @@ def test_another_writers_commit_ends_the_writer(bench: Bench) -> None:
     with pytest.raises(Fenced):
         bench.submit()
     assert bench.commits() == [9000]
+    assert bench.progress.confirmable == 0
+
+
+def test_a_part_that_is_lost_ends_the_writer(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing brings it back; in the next session the transaction arrives again."""
+
+    def lose(*_: object, **__: object) -> None:
+        raise PartLost("part is gone", fix="none", retry=Retry.LATER)
+
+    monkeypatch.setattr(bench.log, "append", lose)
+    bench.submit()
+    wait_for(lambda: bench.writer.failure, DEADLINE_S, "the writer to end")
+    with pytest.raises(PartLost):
+        bench.writer.require_alive()
     assert bench.progress.confirmable == 0
 
 

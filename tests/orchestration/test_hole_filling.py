@@ -8,8 +8,8 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
+from cdc_core.backfill import worker
 from cdc_core.backfill.results import Progress
-from cdc_core.backfill.worker import Backfill
 from cdc_core.settings import Settings, TableSettings, load_settings
 from cdc_core.vocabulary import Lsn, Position, TableName
 from orchestration import holes
@@ -53,7 +53,7 @@ def test_history_22_a_hole_that_no_chunk_fills_is_filled_by_itself(
 
     The backfill itself would read it again before it is done; here it does not.
     """
-    monkeypatch.setattr(Backfill, "_complete_rows", lambda *_, **__: None)
+    monkeypatch.setattr(worker, "complete_rows", lambda *_, **__: None)
     database18.execute("create table t (id int primary key, v int, big text)")
     database18.execute("alter table t alter big set storage external")
     database18.execute(

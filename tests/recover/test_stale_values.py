@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc_core.backfill.worker import Backfill
+from cdc_core.backfill import worker
 from cdc_core.vocabulary import TableName
 from orchestration.backfill import run_backfills
 from orchestration.recover import plan_recovery, recover
@@ -35,7 +35,7 @@ def test_no_value_of_an_older_epoch_outlives_the_backfill_after_a_lost_slot(
     database18.execute("alter table t alter big set storage external")
     pipeline = make_pipeline(database18)
     if not is_guarded:
-        monkeypatch.setattr(Backfill, "_complete_rows", lambda *_, **__: None)
+        monkeypatch.setattr(worker, "complete_rows", lambda *_, **__: None)
     database18.execute("insert into t select i, i, repeat('old', 900) from generate_series(1, 9) i")
     pipeline.catch_up()
     session, lake = spark.newSession(), Lake.of(read_settings(pipeline))

@@ -17,7 +17,7 @@ import pytest
 
 from cdc_core.errors import StagingError
 from cdc_core.layout import CHANGES_SCHEMA, END_LSN_NOT_KNOWN
-from cdc_core.staging.parts import Part, PartWriter, move_part, seal_part, write_part
+from cdc_core.staging.parts import Part, PartLost, PartWriter, move_part, seal_part, write_part
 from cdc_core.vocabulary import Lsn
 
 OTHER_FILE_SYSTEM = Path("/dev/shm")  # noqa: S108 - memory, mostly.
@@ -130,6 +130,17 @@ def test_a_part_is_moved_once_and_again_does_nothing(tmp_path: Path) -> None:
     assert moved.path == folder / part.path.name
     assert not part.path.exists()
     assert move_part(part, folder) == moved == move_part(moved, folder)
+
+
+def test_a_part_is_lost_if_somebody_removed_it_and_not_without_a_folder(
+    tmp_path: Path,
+) -> None:
+    part = seal_part(write_spooled(tmp_path, groups=1), Lsn(900))
+    with pytest.raises(FileNotFoundError):
+        move_part(part, tmp_path / "not mounted")
+    part.path.unlink()
+    with pytest.raises(PartLost, match="gone before it was staged"):
+        move_part(part, tmp_path)
 
 
 def test_a_part_moves_across_file_systems_and_stays_private(tmp_path: Path) -> None:
