@@ -90,8 +90,7 @@ def merge_stretch(
     """Commit a stretch to its table, which the caller holds locked; made unless it is `there`.
 
     A stretch with no shape before it replaces what the table holds, in whatever shape. `log` is a
-    range of the log: up to the stretch's end, the stretch has every entry of its table there. It is
-    None if the stretch has not.
+    range that has every entry of the table up to the stretch's end; None if there is none.
     """
     assert stretch.shape is not None
     began = time.monotonic()
@@ -178,10 +177,7 @@ def _read(base: Base | None) -> DataFrame | None:
 
 @dataclass(frozen=True, slots=True)
 class _Addition:
-    """Lone reads, the outcome of the other changes, and the table that both are added to.
-
-    `base` is None if they replace the rows of the table.
-    """
+    """Lone reads, other changes, and the table that receives both; None if they replace its rows."""
 
     lone: LoneReads
     outcome: Outcome | None

@@ -182,8 +182,7 @@ class Reading:
         """Note that everything that was read for a memory, and is not in the log, is lost.
 
         Call it once the log says that capture forgot the memory, and nothing is being read. Capture
-        has then answered every watermark that it received before; it admits no later one. The one
-        of a primary that failed may never reach capture: nobody else would void its range.
+        has then answered every watermark that it received, but none that a failed primary lost.
         """
         with self._lock:
             unanswered = self._plan.unanswered

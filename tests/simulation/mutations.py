@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from cdc_core.backfill import worker
+from cdc_core.backfill import completing
 from cdc_core.backfill.reading import Reading
 from cdc_core.backfill.remembering import Remembering, _Kept
 from cdc_core.backfill.steps import Alive
@@ -115,7 +115,7 @@ def _name_versions_above_the_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _read_no_row_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "find_incomplete", lambda *_, **__: frozenset())
+    monkeypatch.setattr(completing, "find_incomplete", lambda *_, **__: frozenset())
 
 
 def _admit_what_is_stale(monkeypatch: pytest.MonkeyPatch) -> None:

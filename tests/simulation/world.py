@@ -39,7 +39,7 @@ from typing import Any
 
 import pytest
 
-from cdc_core.backfill import openings, reading, session, sharing, worker
+from cdc_core.backfill import completing, openings, reading, session, sharing, worker
 from cdc_core.capture import run
 from cdc_core.staging import relations
 from tests.simulation import threads
@@ -116,7 +116,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     ids = SimpleNamespace(uuid4=_make_id)
     for module in (session, worker, reading, sharing):
         monkeypatch.setattr(module, "time", clock)
-    for module in (session, worker):
+    for module in (session, worker, completing):
         monkeypatch.setattr(module, "uuid", ids)
     for module in (session, reading, openings, sharing):
         monkeypatch.setattr(module, "threading", threads)
@@ -129,8 +129,9 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "StepConnection", lambda *_: source.SimulatedSteps())
     monkeypatch.setattr(worker, "BackfillLedger", lambda _: World.now.ledger)
     monkeypatch.setattr(worker, "Orders", lambda *_: SimpleNamespace(read=lambda: None))
-    monkeypatch.setattr(worker, "read_marks", lambda _, since: World.now.log.read_marks(since))
-    monkeypatch.setattr(worker, "read_unsent", lambda _, *of: World.now.log.read_unsent(*of))
+    for module in (worker, completing):
+        monkeypatch.setattr(module, "read_marks", lambda _, since: World.now.log.read_marks(since))
+    monkeypatch.setattr(completing, "read_unsent", lambda _, *of: World.now.log.read_unsent(*of))
     monkeypatch.setattr(relations, "open_table", lambda *_: None)
     monkeypatch.setattr(relations, "reopen_table", lambda _: None)
     monkeypatch.setattr(relations, "read_rows", lambda _: list(World.now.log.relations))
