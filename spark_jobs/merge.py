@@ -177,7 +177,7 @@ def _read(base: Base | None) -> DataFrame | None:
 
 @dataclass(frozen=True, slots=True)
 class _Addition:
-    """Lone reads, other changes, and the table that receives both; None if they replace its rows."""
+    """Lone reads, other changes, and the table that both are added to; None if they replace it."""
 
     lone: LoneReads
     outcome: Outcome | None

@@ -190,8 +190,9 @@ def follow(shape: Shape, relation: Relation, choose: Choose = choose_own) -> Sha
         )
     if relation.rewritten != shape.rewritten:
         changes.append(
-            "its rows may have values that the stream did not report: ALTER COLUMN … TYPE … USING"
-            " rewrote the table, or it was renamed, changed under its other name and renamed back"
+            "the table was rewritten by ALTER COLUMN … TYPE … USING, or it was renamed, changed"
+            " under its other name and renamed back: its rows may have values that the stream did"
+            " not report"
         )
     for change in filter(None, changes):
         return _refuse(change, relation.table)

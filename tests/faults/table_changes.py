@@ -99,7 +99,7 @@ CHANGES = (
         "retyped_to_its_own",
         """begin; insert into {t} values (2, 'b'); alter table {t} alter v type text using upper(v);
         insert into {t} values (3, 'c'); commit""",
-        "rewrote the table",
+        "the table was rewritten by ALTER COLUMN",
     ),
     Change(
         "f17",
