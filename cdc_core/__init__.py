@@ -1,1 +1,1 @@
-"""PostgreSQL to an ordered, durable log of changes. No Dagster, no Spark."""
+"""Brings the changes of PostgreSQL into an ordered, durable log. No Dagster, no Spark."""

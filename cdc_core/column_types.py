@@ -1,8 +1,8 @@
-"""Types that the settings may give a column of the lake instead of its own, and which of them hold.
+"""Types that the settings may give a column of the lake instead of its own type.
 
-A type holds a PostgreSQL type if each of its texts is given back by the value, or stays whole in
-`_raw` if it does not fit. A type that would hold none of the texts is refused, too. Pure values;
-`spark_jobs/types.py` has how a text is read.
+A type holds a PostgreSQL type if the lake can give back each of its texts: from the value, or from
+`_raw` if the text does not fit. A type that fits none of the texts does not hold it.
+Pure values. `spark_jobs/types.py` reads the texts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _INTEGERS = frozenset({"smallint", "int", "bigint"})
 _NAMES = frozenset({"string", "double", "decimal"}) | _INTEGERS
 _EXPECTED = "string, smallint, int, bigint, double, decimal(p,s) or an array<…> of one of them"
 
-# By the object id of the type, or of the element of an array; each array's id beside its type's.
+# The oids of PostgreSQL types, each with the oid of its array type.
 _WHOLE = {21: 1005, 23: 1007, 20: 1016, 26: 1028, 28: 1011, 29: 1012, 5069: 271}
 _NUMERIC = {1700: 1231}
 _FLOAT4 = {700: 1021}
@@ -31,7 +31,7 @@ _ELEMENTS = {array: oid for oid, array in (_WHOLE | _NUMERIC | _FLOAT4).items()}
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """A Delta type by its name; precision and scale are those of a decimal."""
+    """A Delta type by its name. Only a decimal has precision and scale."""
 
     name: str
     precision: int = 0
@@ -56,12 +56,12 @@ class ColumnType:
         return cls("decimal", precision, scale, array is not None)
 
     def __str__(self) -> str:
-        """As Spark spells it."""
+        """The type as Spark spells it."""
         name = f"decimal({self.precision},{self.scale})" if self.name == "decimal" else self.name
         return f"array<{name}>" if self.is_array else name
 
     def holds(self, type_oid: int) -> bool:
-        """Whether values of a PostgreSQL type, a domain's base type, can stand in it."""
+        """Whether the type holds a PostgreSQL type. For a domain, pass the oid of its base type."""
         if self.name == "string" and not self.is_array:
             return True
         element = _ELEMENTS.get(type_oid) if self.is_array else type_oid

@@ -1,12 +1,14 @@
-"""What two sides of a comparison agree on: how values are written, which ranges, what a range is.
+"""What both sides of a comparison agree on: texts of values, ranges of rows, sums of ranges.
 
-Both sides write each row as one text: for each column the text's length in bytes, a colon and the
-text; a colon alone for NULL. A range is known by how many rows it has and by the exclusive or of
-the first 128 bits of their texts' SHA-256, which knows no order. Keys make rows differ, so that no
-two rows of a table cancel one another.
+Each side writes a row as one text: for each column, the length of the value's text in bytes, a
+colon and the value's text. For NULL, it writes only the colon. The sum of a range is its number of
+rows and the exclusive or of the first 128 bits of the SHA-256 of each row's text. The exclusive or
+does not depend on the order of rows. No two rows of a table have the same key, so no two rows
+cancel each other.
 
-A row's place in the ranges is its ordinal: the key itself where that is one integer, the first 60
-bits of a uuid, and elsewhere 28 bits of the key text's hash, for no two systems sort texts alike.
+A row's place in the ranges is its ordinal. If the key is one integer, the ordinal is the key. If
+the key is one uuid, the ordinal is its first 60 bits. For all other keys, the ordinal is 28 bits of
+the hash of the key's text, because no two systems sort texts alike.
 Pure.
 """
 
@@ -21,9 +23,11 @@ _DIGEST_MASK = (1 << 64) - 1
 
 
 class CanonicalForm(StrEnum):
-    """How a value is written: as PostgreSQL writes it, or a float by the number that its bits are.
+    """How a value is written as text.
 
-    Of a column that the settings hash only whether it is there can be compared.
+    `TEXT` is the text that PostgreSQL writes. The float forms write a float as the number that its
+    bits are. `PRESENCE` is the form of a column that the settings hash: it shows only whether a
+    value is NULL.
     """
 
     TEXT = "text"
@@ -35,7 +39,7 @@ class CanonicalForm(StrEnum):
 
 
 class Ordering(StrEnum):
-    """What a row's ordinal is."""
+    """What a row's ordinal is made of."""
 
     INTEGER = "integer"
     UUID = "uuid"
@@ -43,7 +47,7 @@ class Ordering(StrEnum):
 
     @property
     def span(self) -> tuple[int, int] | None:
-        """The least and the greatest ordinal; None where the table's own keys bound it."""
+        """The least and the greatest ordinal; None if they depend on the keys of the table."""
         match self:
             case Ordering.INTEGER:
                 return None
@@ -55,7 +59,7 @@ class Ordering(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The columns that are compared, by the source's names, and what identifies a row."""
+    """The compared columns and the key columns, by the source's names, and the kind of ordinal."""
 
     columns: tuple[tuple[str, CanonicalForm], ...]
     key: tuple[str, ...]
@@ -64,7 +68,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Part:
-    """The ordinals from `low` to below `high`; None where there is no bound.
+    """The ordinals from `low` to below `high`; None means no bound.
 
     Rows without an ordinal are in the part without an upper bound.
     """
@@ -75,9 +79,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class RangeSum:
-    """Rows, their checksum in two halves of 64 bits each, and how many have a hole.
+    """The number of rows of a range, and their checksum in two halves of 64 bits.
 
-    `low` and `high` are the least and the greatest ordinal, None without one.
+    `low` and `high` are the least and the greatest ordinal; None if no row has an ordinal.
+    `holes` is the number of rows with a missing value.
     """
 
     rows: int = 0
@@ -89,11 +94,11 @@ class RangeSum:
 
     @property
     def checksum(self) -> str:
-        """In hexadecimal."""
+        """The checksum in hexadecimal."""
         return f"{self.first & _DIGEST_MASK:016x}{self.second & _DIGEST_MASK:016x}"
 
     def add(self, other: RangeSum) -> RangeSum:
-        """Both together."""
+        """The sum of both ranges."""
         lows = [low for low in (self.low, other.low) if low is not None]
         highs = [high for high in (self.high, other.high) if high is not None]
         return RangeSum(
@@ -106,17 +111,17 @@ class RangeSum:
         )
 
     def equals(self, other: RangeSum) -> bool:
-        """Whether the same rows gave both."""
+        """Whether both have the same number of rows and the same checksum."""
         return (self.rows, self.checksum) == (other.rows, other.checksum)
 
 
-# By number, which is an ordinal divided by the width of the ranges; None without an ordinal.
+# By the number of the range: an ordinal divided by the width. None: rows without an ordinal.
 RangeSums = Mapping[int | None, RangeSum]
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A range of ordinals that is not equal; no range of rows without an ordinal."""
+    """A range that is not equal. `part` is None for the rows without an ordinal."""
 
     part: Part | None
     source: RangeSum
@@ -124,12 +129,15 @@ class Difference:
 
     @property
     def rows(self) -> int:
-        """The rows of the side that has more."""
+        """The number of rows on the side that has more."""
         return max(self.source.rows, self.lake.rows)
 
     @property
     def filled(self) -> Part | None:
-        """The part of it in which there are rows, so that uneven keys are narrowed at once."""
+        """The part from the least to the greatest ordinal that a row has; None without ordinals.
+
+        It lets a comparison leave out at once the ordinals that no row has.
+        """
         both = self.source.add(self.lake)
         if self.part is None or both.low is None or both.high is None:
             return None
@@ -137,7 +145,7 @@ class Difference:
 
 
 def add_up(sums: RangeSums) -> RangeSum:
-    """All ranges together."""
+    """The sum of all ranges."""
     total = RangeSum()
     for one in sums.values():
         total = total.add(one)
@@ -147,7 +155,7 @@ def add_up(sums: RangeSums) -> RangeSum:
 def find_differences(
     source: RangeSums, lake: RangeSums, width: int, within: Part
 ) -> list[Difference]:
-    """The ranges that are not equal, in order; none reaches beyond the part."""
+    """The ranges that are not equal, in order, each cut at the bounds of `within`."""
     empty = RangeSum()
     numbers = sorted({*source, *lake}, key=lambda number: (number is None, number))
     return [
@@ -158,7 +166,10 @@ def find_differences(
 
 
 def part_of(number: int | None, width: int, within: Part) -> Part | None:
-    """The ordinals that, divided by a width and cut towards zero, give a number."""
+    """The part of `within` whose ordinals, divided by `width` and truncated, give `number`.
+
+    None if `number` is None.
+    """
     if number is None:
         return None
     low = number * width if number > 0 else (number - 1) * width + 1
@@ -169,7 +180,10 @@ def part_of(number: int | None, width: int, within: Part) -> Part | None:
 
 
 def choose_width(span: tuple[int, int] | None, rows: int, range_rows: int, most: int) -> int:
-    """How wide ranges of about so many rows are; there are at most so many ranges."""
+    """The width in ordinals of ranges that have about `range_rows` rows each.
+
+    `most` ranges of this width are long enough for `span`. 1 if `span` is None.
+    """
     if span is None:
         return 1
     ranges = min(most, max(1, -(-rows // range_rows)))

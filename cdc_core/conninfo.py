@@ -44,7 +44,7 @@ _MOST_PROBLEMS = 10
 # Replaces an unknown option, so that the parser reads the rest of the string, too.
 _STAND_IN = "fallback_application_name"
 
-# libpq's environment variables for what is judged here.
+# libpq's environment variables for the options that a check here needs.
 _ENVIRONMENT = {
     "host": "PGHOST",
     "hostaddr": "PGHOSTADDR",
@@ -55,7 +55,7 @@ _ENVIRONMENT = {
 
 
 def read_conninfo(text: str) -> tuple[dict[str, str], list[str]]:
-    """Read a connection string: its parameters, and every mistake in it."""
+    """Read a connection string; return its parameters and every mistake in it."""
     problems: list[str] = []
     while True:
         try:
@@ -80,19 +80,19 @@ def read_conninfo(text: str) -> tuple[dict[str, str], list[str]]:
 
 
 def complete_conninfo(parameters: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Add what libpq takes from its environment where the string is silent."""
+    """Add what libpq takes from its environment for options that the string does not set."""
     inherited = {key: environ[name] for key, name in _ENVIRONMENT.items() if environ.get(name)}
     return inherited | {key: value for key, value in parameters.items() if value}
 
 
 def is_verified(parameters: Mapping[str, str]) -> bool:
-    """Tell whether the server's name is checked against its certificate."""
+    """Whether libpq checks the server's name against its certificate."""
     default = "verify-full" if parameters.get("sslrootcert") == "system" else "prefer"
     return parameters.get("sslmode", default) == "verify-full"
 
 
 def remote_hosts(parameters: Mapping[str, str]) -> list[str]:
-    """List the hosts reached over a network: neither a socket folder nor the loopback."""
+    """List the hosts that are reached over a network, not by a socket folder or the loopback."""
     hosts = parameters.get("hostaddr") or parameters.get("host") or ""
     return [host for host in hosts.split(",") if host and not _is_local(host)]
 
@@ -124,7 +124,7 @@ def _explain_unknown(name: str) -> str:
 
 
 def _find_value_problems(parameters: Mapping[str, str]) -> list[str]:
-    """Find the values that libpq would refuse before it asks a server."""
+    """Find the values that libpq would refuse before it contacts a server."""
     problems = []
     ports = parameters.get("port", "").split(",")
     if not all(not port.strip() or _is_port(port) for port in ports):

@@ -1,7 +1,8 @@
-"""Named points at which a test kills or holds this process; nothing happens unless asked for.
+"""Crash points: named points at which a test kills or holds this process.
 
-`WALGATE_CRASH_AT=name[:n]` sends SIGKILL to this very process at the n-th arrival.
-`WALGATE_HOLD_AT=name=path` waits at the point for as long as the file at path exists.
+`WALGATE_CRASH_AT=name[:n]` sends SIGKILL to this process at the n-th arrival.
+`WALGATE_HOLD_AT=name=path` makes the process wait at the point while the file at path exists.
+Without these variables the points have no effect.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _arrivals: Counter[str] = Counter()
 
 
 def reach(name: str) -> None:
-    """Say that execution has arrived at a named point."""
+    """Report that execution has arrived at a crash point; die or wait if a variable asks for it."""
     assert name in CRASH_POINTS, name
     _arrivals[name] += 1
     wanted, _, nth = os.environ.get("WALGATE_CRASH_AT", "").partition(":")

@@ -6,7 +6,7 @@ whose own fsync succeeded and which then took the old file's name. A process can
 failed in an earlier process, so it rewrites the newest commit of the earlier one.
 
 Neither Spark's Delta nor delta-rs calls fsync after a commit on a local disk. The files reach the
-disk in any order: the disk may have a commit, and not a file that the commit names.
+disk in any order: the disk may have a commit, but not a file that the commit names.
 
 Source: fsync(2); the Delta protocol, sections Delta Log Entries, Add File, and Deletion Vector
 Descriptor Schema.
@@ -27,15 +27,17 @@ from urllib.parse import unquote
 
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _UUID_CHARACTERS = 20
-# Seconds. No copy takes so long: the process that made an older one has died.
+# Seconds. No copy takes this long: the process that made an older copy has died.
 _LONGEST_COPY_S = 3600.0
 
 
 def force_files(table: Path, names: Collection[str]) -> frozenset[Path]:
-    """Force data files of a Delta table to the disk, before a commit names them; give their paths.
+    """Force data files of a Delta table to the disk, before a commit names them.
 
+    Return the paths that are on the disk: the files and the table's folder.
     If a commit reaches the disk before its files, nobody can read the table. If the disk refuses a
-    file, write it to a new one. Raises: OSError if it refuses that, too; then no file is left.
+    file, write a new file in its place. Raises: OSError if the disk refuses that, too; then none
+    of the files is left.
     """
     files = [table / name for name in names]
     try:
@@ -59,8 +61,8 @@ def make_durable(
 ) -> None:
     """Force the files of a Delta table's commits between two versions to the disk.
 
-    The files in `forced` are on the disk already. If the disk refuses a file, write all others to
-    new files. Raises: OSError if it refuses those, too.
+    The files in `forced` are on the disk already. If the disk refuses any other file, write all
+    files that are not in `forced` to new files. Raises: OSError if the disk refuses those, too.
     """
     versions = range(above + 1, through + 1)
     try:
@@ -78,7 +80,7 @@ def rewrite_commits(table: Path, *, above: int, through: int) -> None:
 
 
 def locate_commit(table: Path, version: int) -> Path:
-    """The file of a commit."""
+    """The path of a commit's file."""
     return table / "_delta_log" / f"{version:020}.json"
 
 
@@ -108,7 +110,7 @@ def rewrite_file(file: Path) -> None:
 
 
 def remove_old_copies(folder: Path) -> None:
-    """Remove the copies that a killed rewrite left; those of a running one are younger."""
+    """Remove the copies that a killed rewrite left. The copies of a running one are younger."""
     for copied in folder.glob(".*.new"):
         with suppress(FileNotFoundError):
             if time.time() - copied.stat().st_mtime > _LONGEST_COPY_S:
@@ -133,14 +135,14 @@ def _rewrite(table: Path, versions: range, *, besides: Collection[Path]) -> None
 def _handle_commits(
     table: Path, versions: range, handle: Callable[[Path], None], *, besides: Collection[Path]
 ) -> None:
-    """Handle each file that commits have brought, then make the names durable.
+    """Call `handle` with each file that the commits added, then make the names durable.
 
-    The files and folders `besides` those are left as they are.
+    This leaves out the files and folders in `besides`.
     """
     log = table / "_delta_log"
     for file in sorted({*_list_files(table, log, versions)}.difference(besides)):
         if not file.exists():
-            continue  # A VACUUM removed it; if a reader still needs it, the reader fails.
+            continue  # VACUUM removed the file. A reader that still needs it fails.
         handle(file)
         # Spark refuses a file whose checksum file is torn.
         sums = file.with_name(f".{file.name}.crc")
@@ -160,7 +162,7 @@ def _list_files(table: Path, log: Path, versions: range) -> Iterator[Path]:
     for version in versions:
         commit = locate_commit(table, version)
         if not commit.exists():
-            continue  # A checkpoint has taken its place.
+            continue  # A checkpoint replaced this commit.
         yield commit
         for line in commit.read_text(encoding="utf-8").splitlines():
             if (added := json.loads(line).get("add")) is not None:

@@ -1,15 +1,15 @@
 """Every error that Walgate raises on purpose.
 
-An error says what happened, to what, expected against found; its `fix` says in one sentence what to
-do. Neither ever holds a row value or a secret. `retry` is all that orchestration reads to choose
-between another try and a person, and where the exit code comes from.
+The message says what happened, to what, what was expected and what was found. `fix` says in one
+sentence what to do. Neither ever has a row value or a secret. Orchestration reads only `retry` to
+choose between another try and a person. The exit code comes from `retry`, too.
 """
 
 from __future__ import annotations
 
 from enum import Enum
 
-# What a person does where the slot and the log no longer belong together.
+# The fix if the slot and the log no longer belong together.
 RECOVER = (
     "run `walgate recover`: it says what it would do, and with --yes begins a new epoch, in which"
     " every table is read again"
@@ -27,7 +27,7 @@ class WalgateError(Exception):
     """What happened, with the fix; `str()` is one line for a person."""
 
     def __init__(self, message: str, *, fix: str, retry: Retry) -> None:
-        """Keep the message and its remedy apart, so that each can be shown alone."""
+        """Keep the message and the fix apart, so that each can be shown alone."""
         super().__init__(message)
         self.message = message
         self.fix = fix
@@ -39,7 +39,7 @@ class WalgateError(Exception):
 
     @property
     def exit_code(self) -> int:
-        """3 where a retry may cure it, 4 where a person must."""
+        """3 if a retry may succeed, 4 if a person must act first."""
         return 4 if self.retry is Retry.AFTER_FIX else 3
 
 
@@ -53,7 +53,7 @@ class ConfigurationError(WalgateError):
 
     @property
     def exit_code(self) -> int:
-        """2: wrong use."""
+        """2, for wrong settings or arguments."""
         return 2
 
 
@@ -66,7 +66,7 @@ class SourceStopping(SourceError):
 
 
 class SourceSilent(SourceError):
-    """The stream brought nothing for longer than the server was asked to be silent."""
+    """The stream brought nothing for longer than the server may be silent."""
 
 
 class SlotLost(SourceError):
@@ -86,7 +86,7 @@ class StreamRefused(SourceError):
 
 
 class SubscriptionChanged(SourceError):
-    """The server sends other changes again than were staged, because the settings changed."""
+    """Settings changed, so the changes that the server sends again differ from the staged ones."""
 
 
 class ProtocolError(WalgateError):
@@ -97,7 +97,7 @@ class MalformedMessage(ProtocolError):
     """The server's bytes do not form the message they claim to be."""
 
     def __init__(self, kind: str, *, offset: int, size: int, reason: str) -> None:
-        """Name the message kind, where in it decoding stopped, and its size in bytes."""
+        """Name the message kind, the offset at which decoding stopped, and the size in bytes."""
         super().__init__(
             f"malformed {kind} message: {reason} at offset {offset} of {size} bytes",
             fix="restart capture; if it recurs, report the server version and the message kind",
@@ -109,7 +109,7 @@ class MalformedMessage(ProtocolError):
 
 
 class UnexpectedMessage(ProtocolError):
-    """A well-formed message at a moment when it may not come."""
+    """A well-formed message came at a moment when it is not allowed."""
 
     def __init__(self, state: str, kind: str) -> None:
         """Name the state of the receiver and the message kind."""
@@ -131,4 +131,4 @@ class MergeError(WalgateError):
 
 
 class LakeError(WalgateError):
-    """The lake does not hold what was asked for."""
+    """The lake does not have what the caller asked for."""

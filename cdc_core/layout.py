@@ -1,21 +1,21 @@
-"""The columns of the staging tables, as Arrow schemas.
+"""The columns of the log and its ledgers, as Arrow schemas.
 
-`table` is the quoted name (`str(TableName)`); null for marks. LSNs are 64-bit integers. `values`
-are Postgres' text forms in relation column order; `unchanged` the indexes of unchanged TOAST values
-(null there in `values`); `old_values` the old tuple as sent: the key columns, or the whole row
-under replica identity full. `detail` is JSON.
+`table` is the quoted name (`str(TableName)`); it is null for marks. LSNs are 64-bit integers.
+`values` are Postgres' text forms, in the order of the relation's columns. `unchanged` has the
+indexes of unchanged TOAST values, which are null in `values`. `old_values` is the old tuple as
+Postgres sent it: the key columns, or the whole row under replica identity full. `detail` is JSON.
 """
 
 from __future__ import annotations
 
 import pyarrow as pa
 
-# Stands in `end_lsn` of a transaction still arriving in the spool; no LSN is negative.
+# The `end_lsn` of a transaction that still arrives in the spool. No LSN is negative.
 END_LSN_NOT_KNOWN = -0x5741_4C47_4154_4521
 
 _TEXTS = pa.list_(pa.field("element", pa.string()))
 
-# What decoding gives; the other columns of a change come from its transaction.
+# The columns that decoding gives. The other columns of a change come from its transaction.
 DECODED_FIELDS = (
     pa.field("table", pa.string()),
     pa.field("relation_version", pa.int64()),
@@ -43,7 +43,7 @@ RELATIONS_SCHEMA = pa.schema(
     [
         pa.field("relation_version", pa.int64(), nullable=False),
         pa.field("epoch", pa.int32(), nullable=False),
-        # The commit LSN of its announcement, and the order within one transaction.
+        # The commit LSN of the announcement, and its order within the transaction.
         pa.field("first_lsn", pa.int64(), nullable=False),
         pa.field("ordinal", pa.int64(), nullable=False),
         pa.field("oid", pa.int64(), nullable=False),
@@ -96,9 +96,9 @@ EPOCHS_SCHEMA = pa.schema(
     ]
 )
 
-# A row for each chunk that the log has taken, and one without a chunk for each change of state of a
-# whole backfill, with the position that it began at; the first has the keys that it is bounded by,
-# both inside, and its condition.
+# Each chunk that the log has taken has a row. Each change of a backfill's state has a row without a
+# chunk. Every row has the start position of the backfill. The first row of a backfill also has its
+# bounds, both inclusive, and its condition.
 BACKFILLS_SCHEMA = pa.schema(
     [
         pa.field("backfill_id", pa.string(), nullable=False),
@@ -133,8 +133,8 @@ _RANGE = pa.struct(
     ]
 )
 
-# A row for each table of each verification; `ordering` says what ordinals are, `from_ordinal` and
-# `to_ordinal` (not itself) which of them were compared, null where there was no bound.
+# Each table of each verification has a row. `ordering` says what ordinals are. The verification
+# compared those from `from_ordinal` to below `to_ordinal`; null means no bound.
 VERIFICATIONS_SCHEMA = pa.schema(
     [
         pa.field("table", pa.string(), nullable=False),

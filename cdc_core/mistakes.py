@@ -1,7 +1,7 @@
-"""What is wrong in a configuration, said so that a person can mend it.
+"""Explains what is wrong in a configuration, so that a person can correct it.
 
-Each mistake names its key and line, what was expected and found, and the fix. A value is repeated
-only where it cannot be a secret.
+Each mistake names its key, what was expected and found, and the fix. It repeats a value only if the
+value cannot be a secret.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _EXAMPLES: dict[Key, str] = {
 # Planned settings. They are refused, because this version removes nothing from the lake.
 _WITHOUT_EFFECT: set[Key] = {("lake", "retention"), ("lake", "grace")}
 _PASSWORD_FIX = (
-    "set WALGATE_SOURCE__PASSWORD, "  # noqa: S105 - it tells where a password goes.
+    "set WALGATE_SOURCE__PASSWORD, "  # noqa: S105 - it says where a password goes.
     "or password_file, or use libpq's PGPASSFILE"
 )
 HASH_KEY_VARIABLE = "WALGATE_HASH_KEY"
-# Of 256 bits made by chance and written in hex; a word could be guessed from hashed values.
+# Characters. The fix makes 256 random bits in hex. A word could be guessed from hashed values.
 _MIN_HASH_KEY_LENGTH = 32
 _HASH_KEY_FIX = f"set {HASH_KEY_VARIABLE} or hash_key_file to the output of `openssl rand -hex 32`"
-# Larger defaults are sizes, which the template shows with their unit.
+# Defaults from here on are sizes, which the template shows with their unit.
 _SMALLEST_SIZE = 1e6
 _LAKE_FOLDERS = ("staging", "tables", "history", "quarantine", "reports", "ledger")
 
@@ -53,7 +53,7 @@ def find_mistakes(
     *,
     folder: Path,
 ) -> list[Mistake]:
-    """Find what no single value shows: secrets in the wrong place and contradictions."""
+    """Find the mistakes that no single value shows: misplaced secrets and contradictions."""
     mistakes = []
     mistakes += [
         Mistake((name,), "unknown section", fix="remove it")
@@ -72,7 +72,7 @@ def find_mistakes(
 def explain_mistakes(
     error: ValidationError, model: type[BaseModel], values: Mapping[str, Any]
 ) -> list[Mistake]:
-    """Say each of pydantic's errors in our words."""
+    """Explain each of pydantic's errors in Walgate's words."""
     mistakes = []
     for entry in error.errors(include_url=False):
         key = tuple(str(part) for part in entry["loc"][: _depth_of(entry["loc"])])
@@ -102,14 +102,14 @@ def explain_mistakes(
         }.get(entry["type"], entry["msg"].removeprefix("Value error, "))
         expected = expected.replace("Input should be", "expected")
         found = _describe_value(key, values)
-        # What a section as a whole is refused for says itself what was found.
+        # An error of a whole section says what was found.
         what = expected if found == "a dict" else f"{expected}, found {found}"
         mistakes.append(Mistake(key, what, fix=fix))
     return mistakes
 
 
 def _depth_of(place: tuple[int | str, ...]) -> int:
-    """How many parts of pydantic's place are keys of ours; what is below them is its own."""
+    """The number of parts of pydantic's location that are keys of ours. The rest is its own."""
     if place[:1] != ("tables",):
         return 2
     return 4 if place[2:3] == ("types",) else 3
@@ -151,7 +151,7 @@ def _find_source_mistakes(
 
 
 def _find_transport_mistakes(parameters: Mapping[str, str], *, is_allowed: bool) -> list[Mistake]:
-    """Refuse an unverified connection over a network, and one that cannot be judged."""
+    """Refuse an unverified connection over a network, and one whose host a service hides."""
     key = ("source", "dsn")
     if is_allowed or is_verified(parameters):
         return []
@@ -212,7 +212,7 @@ def _find_secret_file_mistakes(name: str, file: Path, *, what: str) -> list[Mist
 
 
 def _find_lake_mistakes(root: Path, spool: Path, folder: Path) -> list[Mistake]:
-    """Refuse a spool folder whose emptying would remove anything else."""
+    """Refuse a spool folder if emptying it would remove other files."""
     root, spool = root.resolve(), spool.resolve()
     taken = [root, folder.resolve(), *(root / name for name in _LAKE_FOLDERS)]
     is_inside = any(spool.is_relative_to(root / name) for name in _LAKE_FOLDERS)
@@ -223,7 +223,7 @@ def _find_lake_mistakes(root: Path, spool: Path, folder: Path) -> list[Mistake]:
 
 
 def _explain_unknown(key: Key, model: type[BaseModel]) -> Mistake:
-    """Name the nearest key that exists."""
+    """Report an unknown section or key; name the nearest one that exists."""
     if key in _WITHOUT_EFFECT:
         what = "this version removes nothing from the lake, so the setting has no effect"
         return Mistake(key, what, "remove it; README, Limits, says what grows and how fast")
@@ -239,7 +239,7 @@ def _explain_unknown(key: Key, model: type[BaseModel]) -> Mistake:
 
 
 def _section_of(key: Key, model: type[BaseModel]) -> object:
-    """Give the model of the section that a key is in; of `[tables]`, that of each table."""
+    """Give the model of a key's section; for `[tables]`, the model of one table."""
     annotation = model.model_fields[key[0]].annotation
     return get_args(annotation)[-1] if get_origin(annotation) is dict else annotation
 
@@ -263,7 +263,7 @@ def _number(value: object) -> str | None:
 
 
 def _describe_value(key: Key, values: Mapping[str, Any]) -> str:
-    """Name what was found: the value where it is harmless, else its kind."""
+    """Name what was found: the value if it cannot be a secret, otherwise its type."""
     found: Any = values
     for part in key:
         found = found.get(part) if isinstance(found, Mapping) else None

@@ -1,4 +1,4 @@
-"""The line of each key in a configuration, so that a mistake is reported with its line."""
+"""Finds the line of each key in a configuration, so that a mistake is reported with its line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ENTRY = re.compile(r"\s*([A-Za-z0-9_.-]+|\"[^\"]+\")\s*=")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Mistake:
-    """One thing wrong at one key."""
+    """One mistake at one key, with its fix."""
 
     key: Key
     what: str
@@ -23,7 +23,7 @@ class Mistake:
 
 @dataclass(slots=True)
 class Origins:
-    """Where each key was written: a line of the file, or a variable of the environment."""
+    """Where each key is set: a line of the file, or a variable of the environment."""
 
     file_name: str
     text: str
@@ -46,7 +46,7 @@ class Origins:
         self._places.setdefault(key[:1], self._places[key])
 
     def report(self, mistakes: Iterable[Mistake]) -> list[str]:
-        """Write a line for each, in the order of the file: place, key, what is wrong, fix."""
+        """Write one line for each mistake, in the order of the file: place, key, mistake, fix."""
         placed = {(self._place_of(mistake.key), mistake) for mistake in mistakes}
         return [
             f"{place}: {'.'.join(mistake.key)}: {mistake.what}; fix: {mistake.fix}"

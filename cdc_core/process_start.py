@@ -1,6 +1,7 @@
-"""When a process started, in a form that no clock changes: its boot and its ticks since the boot.
+"""Reads when a process started, in a form that no clock changes: the boot, and ticks since then.
 
-A wall clock that is set changes the start time that others compute for a live process.
+If somebody sets the wall clock, the start time that other programs compute from it changes, even
+for a live process.
 """
 
 from __future__ import annotations
@@ -12,13 +13,17 @@ _PROC = Path("/proc")
 
 
 def read_boot() -> str:
-    """Name this boot of this machine; "-" where the system does not."""
+    """Name this boot of this machine; "-" if the system has no name for it."""
     boot = _PROC / "sys/kernel/random/boot_id"
     return boot.read_text(encoding="ascii").strip() if boot.exists() else "-"
 
 
 def read_start(process: int) -> str:
-    """Read when a process started, so that a recycled id is not taken for it; "" if it is gone."""
+    """Read when a process started, in ticks since the boot; "" if it has ended.
+
+    The system may give the id of an ended process to another process, with another start. Without
+    /proc, the result is "alive" for every live process.
+    """
     try:
         status = (_PROC / str(process) / "stat").read_text(encoding="ascii", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
@@ -28,7 +33,7 @@ def read_start(process: int) -> str:
 
 
 def _probe(process: int) -> str:
-    """The same where there is no /proc: only whether the process lives."""
+    """Give "alive" for a live process if the system has no /proc; "" otherwise."""
     if (_PROC / "self").exists():
         return ""
     try:

@@ -14,7 +14,7 @@ _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\Z")
 
 
 def parse_size(value: object) -> int:
-    """Read bytes. Raises: ValueError if it is no positive size."""
+    """Read a size in bytes. Raises: ValueError if it is not a positive size."""
     number, unit = _split_quantity(value)
     if unit not in _SIZE_UNITS:
         raise ValueError("expected a size in B, kB, MB, GB or TB such as 64MB")
@@ -25,7 +25,7 @@ def parse_size(value: object) -> int:
 
 
 def parse_duration(value: object) -> float:
-    """Read seconds. Raises: ValueError if it is no duration; zero is one."""
+    """Read a duration in seconds; it may be zero. Raises: ValueError if it is not a duration."""
     number, unit = _split_quantity(value)
     if unit not in _SECONDS:
         raise ValueError("expected a duration in ms, s, min, h or d such as 30s")

@@ -1,6 +1,6 @@
-"""The kinds of values that settings have: how each is written, and what of it is refused.
+"""The types of setting values: how each is written, and which values are refused.
 
-Pydantic's validators; each raises ValueError with what was expected.
+Pydantic calls the validators. Each raises ValueError with what it expected.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from cdc_core.column_types import ColumnType
 from cdc_core.quantities import parse_duration, parse_size
 from cdc_core.table_patterns import TablePattern
 
-# PostgreSQL cuts identifiers here.
+# PostgreSQL cuts longer identifiers.
 _NAME_BYTES = 63
-# What delta-rs takes for part of a URL: these are no characters of one, or stand for another.
+# delta-rs reads a path as a URL, in which these are forbidden or stand for other characters.
 _NOT_OPENABLE = re.compile(r"[\[\]|^\\\x00-\x1f\x7f]|%[0-9A-Fa-f]{2}")
-# If a password has a slash that is not percent-encoded, its rest becomes part of the path.
+# If a password has a slash that is not percent-encoded, the rest of it becomes part of the path.
 _DATABASE_PATH = re.compile(r"(/[0-9]{0,4})?\Z")
 
 
@@ -35,7 +35,7 @@ def _resolve_path(value: object, info: ValidationInfo) -> object:
 
 
 def _require_openable(folder: Path) -> Path:
-    """Refuse a place that the library for Delta panics at, or mistakes for another."""
+    """Refuse a folder at whose path delta-rs panics, or which it mistakes for another folder."""
     if (found := _NOT_OPENABLE.search(str(folder))) is not None:
         raise ValueError(
             f"expected a folder that Delta's library can open, which it cannot where its path has"
@@ -45,7 +45,7 @@ def _require_openable(folder: Path) -> Path:
 
 
 def _resolve_jars(value: object, info: ValidationInfo) -> object:
-    """Keep the two words; make a folder absolute."""
+    """Keep `packages` and `provided`; make the path of a folder absolute."""
     if value in {"packages", "provided"}:
         return value
     folder = _resolve_path(value, info)
@@ -55,7 +55,7 @@ def _resolve_jars(value: object, info: ValidationInfo) -> object:
 
 
 def _split_list(value: object) -> object:
-    """Accept one name for a list of one, and no name twice."""
+    """Accept one name or a list of names; refuse a name that is listed twice."""
     names = (value,) if isinstance(value, str) else value
     if not isinstance(names, (list, tuple)) or not names:
         raise ValueError("expected a name or a list of names")
@@ -67,7 +67,7 @@ def _split_list(value: object) -> object:
 
 
 def _split_types(value: object) -> object:
-    """Accept a type for each column, kept as it is written canonically."""
+    """Accept a table with a type for each column."""
     if not isinstance(value, dict) or not value:
         raise ValueError("expected a type for each column")
     _split_list(list(value))
@@ -75,21 +75,21 @@ def _split_types(value: object) -> object:
 
 
 def _spell_type(value: object) -> str:
-    """Spell a type canonically."""
+    """Spell a type as Spark does."""
     if not isinstance(value, str):
         raise ValueError("expected a type in quotes")  # noqa: TRY004 - pydantic's contract.
     return str(ColumnType.parse(value))
 
 
 def _flatten_conf(value: object) -> object:
-    """Accept `spark.x.y = 1` with or without quotes around the key; values as Spark writes them."""
+    """Accept `spark.x.y = 1` with or without quotes around the key; write values as Spark does."""
     if not isinstance(value, dict):
         raise ValueError("expected a table of Spark settings")  # noqa: TRY004 - pydantic's contract.
     flat: dict[str, str] = {}
     for key, entry in value.items():
         if isinstance(entry, dict):
             nested = _flatten_conf(entry)
-            # A validator may return anything; of a table this one returns a table.
+            # The return type is open, but for a table this validator returns a table.
             assert isinstance(nested, dict)
             flat.update({f"{key}.{k}": v for k, v in nested.items()})
         else:
@@ -98,7 +98,7 @@ def _flatten_conf(value: object) -> object:
 
 
 def _refuse_bool(value: object) -> object:
-    """Keep `true` from passing for 1."""
+    """Refuse `true`, which would count as 1."""
     if isinstance(value, bool):
         raise ValueError("expected a whole number")  # noqa: TRY004 - pydantic's contract.
     return value

@@ -1,8 +1,9 @@
 """The settings of one pipeline: `walgate.toml` with overrides from the environment.
 
-Found by an explicit path, then `$WALGATE_CONFIG`, then `./walgate.toml`; `WALGATE_SOURCE__DSN`
-overrides `dsn` in `[source]`. Relative paths are relative to the file. Every mistake is reported at
-once, each with its line and its fix; no value that may be a secret is ever repeated.
+Walgate takes the file at an explicit path, else at `$WALGATE_CONFIG`, else `./walgate.toml`.
+`WALGATE_SOURCE__DSN` overrides `dsn` in `[source]`. Relative paths are relative to the file. One
+error reports all mistakes, each with its line and its fix. It never repeats a value that may be a
+secret.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ from cdc_core.setting_values import (
 
 CONFIG_NAME = "walgate.toml"
 _PREFIX = "WALGATE_"
-# The default name of a pipeline. Each further pipeline in a Dagster needs another one.
+# The default name of a pipeline. Each further pipeline in a Dagster needs another name.
 DEFAULT_PIPELINE = "walgate"
-# Two runs that follow one another leave a gap of seconds; a slow start is no outage either.
+# Two consecutive runs leave a gap of seconds. A slow start is not an outage either.
 _STAGING_FRESHNESS_S = 300.0
 
 
@@ -76,14 +77,14 @@ class LakeSettings(_Section):
 
 
 class RedisSettings(_Section):
-    """`[redis]`: live figures and wake-ups; nothing in it is needed."""
+    """`[redis]`: live figures and wake-ups. Walgate works without them."""
 
     url: RedisUrl = Field(default="redis://127.0.0.1:6379/0", repr=False)
     prefix: str = Field(default="walgate", min_length=1, max_length=63)
 
 
 class CaptureSettings(_Section):
-    """`[capture]`: when a batch closes, and what memory it may take."""
+    """`[capture]`: when a batch closes, how much memory it may take, how long a run lasts."""
 
     batch_seconds: Duration = 1.0
     batch_rows: Count = 100_000
@@ -94,7 +95,7 @@ class CaptureSettings(_Section):
 
 
 class SparkSettings(_Section):
-    """`[spark]`: the session that merges and answers."""
+    """`[spark]`: the session that merges tables and answers queries."""
 
     master: str = Field(default="local[2]", min_length=1)
     delta_jars: JarsPlace = "packages"
@@ -103,9 +104,9 @@ class SparkSettings(_Section):
 
 
 class BackfillSettings(_Section):
-    """`[backfill]`: how much is read at once, how fast, in which order, and when not.
+    """`[backfill]`: how much a backfill reads at once, how fast, in which order, and when it waits.
 
-    `automatic` is whether Dagster has queued tables read from the start.
+    `automatic` says whether Dagster backfills queued tables by itself from the start.
     """
 
     chunk_rows: Count = 200_000
@@ -118,7 +119,7 @@ class BackfillSettings(_Section):
 
 
 class MergeSettings(_Section):
-    """`[merge]`: how much one round takes, and how long a run waits for more."""
+    """`[merge]`: how many rows one round takes, and how long a run waits for more."""
 
     round_rows: Count = 2_000_000
     linger_seconds: Pause = 60.0
@@ -126,7 +127,10 @@ class MergeSettings(_Section):
 
 
 class VerifySettings(_Section):
-    """`[verify]`: how often, how much of a large table at a time, into how many ranges at most."""
+    """`[verify]`: how often tables are verified, and in how many ranges at most.
+
+    `rows_per_run` is how much of a large table one run compares.
+    """
 
     every: Duration = 3600.0
     rows_per_run: Count = 10_000_000
@@ -136,7 +140,7 @@ class VerifySettings(_Section):
 class DagsterSettings(_Section):
     """`[dagster]`: the folder of its history, the page's port, and whether sensors start.
 
-    `pipeline` names the pipeline's runs, pools and assets in a Dagster that has other code, too.
+    `pipeline` names the pipeline's runs, pools and assets in a Dagster that also has other code.
     """
 
     pipeline: str = Field(default=DEFAULT_PIPELINE, pattern=r"^[a-z][a-z0-9_]{0,29}$")
@@ -152,7 +156,7 @@ class DagsterSettings(_Section):
 class TableSettings(_Section):
     """`[tables."schema.name"]`: the columns to exclude or hash, and how the lake stores the table.
 
-    A type is the canonical name of a Delta type.
+    `types` has the names of Delta types, as Spark spells them.
     """
 
     exclude: Names = ()
@@ -162,7 +166,7 @@ class TableSettings(_Section):
 
     @property
     def conceals(self) -> bool:
-        """Whether it keeps anything from the lake."""
+        """Whether the settings exclude or hash a column."""
         return bool(self.exclude or self.hash)
 
     @model_validator(mode="after")
@@ -174,7 +178,7 @@ class TableSettings(_Section):
 
 
 class Settings(_Section):
-    """All sections; `state_folder` is this host's state, which may be deleted.
+    """All sections. `state_folder` has the state of this host, which may be deleted.
 
     `hash_key` comes from the environment or a file, never from `walgate.toml`.
     """
@@ -195,7 +199,7 @@ class Settings(_Section):
     @model_validator(mode="before")
     @classmethod
     def _name_redis_keys(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Give Redis keys the pipeline's name unless they have a prefix of their own."""
+        """Use the pipeline's name as the prefix of Redis keys, unless `[redis]` sets one."""
         dagster, redis = values.get("dagster"), values.get("redis", {})
         name = dagster.get("pipeline") if isinstance(dagster, dict) else None
         if isinstance(name, str) and name and isinstance(redis, dict) and "prefix" not in redis:
@@ -210,9 +214,9 @@ def load_settings(path: Path | None, environ: Mapping[str, str]) -> Settings:
 
 
 def find_file(path: Path | None, environ: Mapping[str, str]) -> Path:
-    """Choose the file by the search order; relative to the working folder.
+    """Choose the file by the search order. A relative path is relative to the working folder.
 
-    Raises: ConfigurationError if it is not there.
+    Raises: ConfigurationError if the file does not exist.
     """
     named = path or (Path(environ["WALGATE_CONFIG"]) if environ.get("WALGATE_CONFIG") else None)
     file = (named or Path(CONFIG_NAME)).resolve()
@@ -266,7 +270,7 @@ def _read_text(file: Path) -> str:
 def _override(
     written: Mapping[str, Any], environ: Mapping[str, str], origins: Origins
 ) -> tuple[dict[str, Any], list[Mistake]]:
-    """Lay the environment over the file; sections that must exist do."""
+    """Override the file's values with the environment's; add the sections that must exist."""
     values: dict[str, Any] = {
         section: dict(keys) if isinstance(keys, dict) else keys for section, keys in written.items()
     }
@@ -289,7 +293,7 @@ def _override(
 
 
 def _with_secrets(settings: Settings, environ: Mapping[str, str]) -> Settings:
-    """Read the files of secrets, if there are any; find_mistakes has seen that they can be read."""
+    """Add the password and the hash key. `find_mistakes` has checked that the files can be read."""
     source = settings.source
     if source.password_file is not None:
         password = _read_secret(source.password_file)

@@ -1,4 +1,4 @@
-"""What a backfill leaves in the spool until the log takes it: rows that were read, and sweeps."""
+"""What a backfill leaves in the spool until the log takes it: chunks and sweeps."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ Key: TypeAlias = tuple[str, ...]
 class Chunk:
     """Rows of a table as one snapshot saw them, as texts in the order of the relation's columns.
 
-    `low` and `high` are the texts of the keys between which they lie, the first outside, the last
-    inside; None where there is no bound. `asked` are the keys that were asked for one by one: those
-    without a row are in the source no more. `by` are the columns that the bounds are of, with their
-    types and collations; empty if the lake hashes one of them, and then there are no bounds.
+    `low` and `high` are the keys, as texts, that bound the rows: `low` is exclusive, `high` is
+    inclusive, and None means no bound. `asked` are the keys that the worker asked for one by one;
+    if such a key has no row, the source no longer has it. `by` are the columns of the bounds, with
+    their types and collations. If the lake hashes one of them, `by` is empty and the chunk has no
+    bounds.
     """
 
     relation: Relation
@@ -33,10 +34,10 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The part of a table that is read: keys from `low` to `high`, both inside, that `where` keeps.
+    """The part of a table to read: keys from `low` to `high`, both inclusive, that `where` keeps.
 
-    A key of fewer texts than the table's key has columns is the beginning of one. `where` is a
-    condition in SQL.
+    A bound with fewer texts than the table's key has columns is the beginning of a key. `where` is
+    a condition in SQL.
     """
 
     low: Key | None = None
@@ -45,7 +46,7 @@ class Scope:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is the whole table."""
+        """Whether the scope is the whole table."""
         return self == WHOLE
 
 
@@ -54,7 +55,10 @@ WHOLE = Scope()
 
 @dataclass(frozen=True, slots=True)
 class Sweeping:
-    """A part of a table that was read: rows of it older than `start` are in the source no more."""
+    """A sweep: a part of a table that a backfill has read, and the start position.
+
+    The source no longer has the rows of this part whose position is below `start`.
+    """
 
     relation: Relation
     start: Position

@@ -21,7 +21,7 @@ _Rule = TypeVar("_Rule")
 
 @dataclass(frozen=True, slots=True)
 class TablePattern:
-    """One pattern; of two that match a table, the one with the larger `exactness` counts."""
+    """One pattern. If two match a table, the one with the larger `exactness` counts."""
 
     text: str
     expression: re.Pattern[str]
@@ -51,26 +51,26 @@ class TablePattern:
                 f"not a table or pattern: {text!r}; expected schema.name, schema.* or"
                 ' "schema"."name"'
             )
-        # No identifier has a NUL, so that it parts schema and name for certain.
+        # No identifier has a NUL, so a NUL always separates schema and name.
         expression = re.compile("\0".join(expressions), re.DOTALL)
         return cls(text, expression, (not wildcards, literals))
 
     @property
     def is_exact(self) -> bool:
-        """Whether it names one table, without wildcards."""
+        """Whether the pattern has no wildcards, so that it names one table."""
         return self.exactness[0]
 
     def matches(self, table: TableName) -> bool:
-        """Tell whether it names the table."""
+        """Whether the pattern names the table."""
         return self.expression.fullmatch(f"{table.schema}\0{table.name}") is not None
 
 
 def choose_rule(
     rules: Mapping[str, _Rule], table: TableName, *, having: Callable[[_Rule], object]
 ) -> tuple[TablePattern, _Rule] | None:
-    """Choose of the rules that match the table the one with the most exact pattern, if any does.
+    """Choose the rule whose pattern matches the table most exactly; None if no pattern matches.
 
-    Only rules count that are `having` what is asked for: one about something else hides none.
+    Only rules for which `having` is true count. So a rule about something else hides no rule.
     """
     patterns = ((TablePattern.parse(text), rule) for text, rule in rules.items() if having(rule))
     found = [(pattern, rule) for pattern, rule in patterns if pattern.matches(table)]

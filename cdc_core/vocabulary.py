@@ -1,7 +1,8 @@
-"""The nouns that every room shares: LSN, position, table name, column, relation, operation.
+"""The nouns that every package shares: LSN, position, table name, column, relation, operation.
 
-Pure values; no I/O, no clock. An LSN is a byte position in the WAL, `16/B374D848` wherever a person
-reads it. All bounds (staged, merged, cut) are end LSNs: the first byte after a commit record.
+Pure values; no I/O, no clock. An LSN is a byte position in the WAL, written `16/B374D848` wherever
+a person reads it. All bounds (staged, merged, cut) are end LSNs: the first byte after a commit
+record.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
-# The prefix of logical messages that are ours; others' are ignored.
+# The prefix of Walgate's own logical messages, the marks. Walgate ignores all other messages.
 MARK_PREFIX = "walgate"
 
 _LSN_TEXT = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})\Z")
@@ -45,7 +46,7 @@ class Lsn(int):
         return f"Lsn({self})"
 
     def __format__(self, spec: str) -> str:
-        """Postgres' text form unless a format is asked for."""
+        """Postgres' text form; with a `spec`, the integer in that format."""
         return format(int(self), spec) if spec else str(self)
 
 
@@ -73,7 +74,7 @@ class ReplicaIdentity(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """A change's place in the log: slot incarnation, commit LSN, ordinal in its transaction."""
+    """A change's place in the log: epoch, commit LSN, number in its transaction."""
 
     epoch: int
     commit_lsn: Lsn
@@ -82,7 +83,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class TransactionId:
-    """What tells one transaction of a server's history from another."""
+    """Identifies one transaction in a server's history."""
 
     commit_lsn: Lsn
     xid: int
@@ -97,7 +98,7 @@ class TableName:
     name: str
 
     def __str__(self) -> str:
-        """As Postgres would quote it: `public.orders`, `"odd.schema"."T"`."""
+        """The name as Postgres would quote it: `public.orders`, `"odd.schema"."T"`."""
         return f"{quote_identifier(self.schema)}.{quote_identifier(self.name)}"
 
     @classmethod
@@ -127,16 +128,16 @@ class TableName:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column as the wire announced it, completed from the catalog.
+    """A column as the stream announced it, completed from the catalog.
 
-    `attnum` is None if the column was renamed or dropped since: the catalog no longer shows it.
-    `key_ordinal` is the column's place in the primary key, from 1; None outside it.
-    `missing_value` is the text that rows older than the column have (ADD COLUMN … DEFAULT);
-    `has_default` with no missing value means that older rows cannot be known from the stream.
-    `base_oid` and `base_modifier` are the type below a domain; None where the type is no domain.
+    `attnum` is None if the catalog no longer shows the column: it was renamed or dropped since.
+    `key_ordinal` is the column's place in the primary key, from 1; None outside the key.
+    `missing_value` is the text that rows older than the column have (ADD COLUMN … DEFAULT).
+    `has_default` with no missing value means that the stream cannot show what older rows have.
+    `base_oid` and `base_modifier` are the type below a domain; None and -1 for any other type.
     `catalog_xid` is the transaction that wrote the column's catalog row last; None if it is not
     known. It does not change the relation version.
-    `hashed_by` is the mark of the key that hashes the values; None if the values are as sent.
+    `hashed_by` identifies the key that hashes the values; None if the values are as sent.
     """
 
     name: str
@@ -161,19 +162,19 @@ _VERSIONED = tuple(field.name for field in fields(Column) if field.compare)
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A table's shape as announced in the stream; values of its changes are in column order.
+    """A table's columns and key as announced in the stream; values are in column order.
 
-    `published` names by which membership of which publications it is sent: where it has changed,
-    changes may have been left out in between. None where that is not known.
-    `storage` stands for the files that held its rows when it had no columns but these: where it is
-    another, values may have changed without a change of rows. None where that is not known; it
-    makes no other version.
-    `rewritten` changes each time that values may have changed without a change of rows, or that the
-    table gets an earlier name back. It is 0 until the first such time.
-    `left_out` are the attnums of columns that a rule kept from the log, now or in an announcement
-    before. Where the catalog no longer showed such a column, all attnums that it may have had are
-    listed; 0 stands for any attnum.
-    `width` is the largest attnum that the catalog has given so far; the log does not keep it.
+    `published` names the memberships in publications by which the source sends the table. If it
+    changes, the source may have left out changes in between. None if it is not known.
+    `storage` identifies the files that held the rows when the table had only these columns. If it
+    changes, values may have changed without a row change in the stream. None if it is not known.
+    It does not change the relation version.
+    `rewritten` changes each time that values may have changed without a row change in the stream,
+    and each time that the table is renamed. It is 0 until the first such time.
+    `left_out` are the attnums of columns that a rule kept from the log, by this announcement or an
+    earlier one. If the catalog no longer showed such a column, the list has every attnum that it
+    may have had; 0 means any attnum.
+    `width` is the largest attnum that the catalog has given so far. The log does not store it.
     """
 
     oid: int
@@ -188,7 +189,7 @@ class Relation:
 
     @property
     def version(self) -> int:
-        """A hash of the content, 63 bits: the same announcement replayed is the same version."""
+        """A hash of the content, 63 bits. The same announcement replayed has the same version."""
         content = json.dumps(
             [
                 self.oid,
@@ -206,7 +207,7 @@ class Relation:
         return int.from_bytes(digest[:8], "big") >> 1
 
     def describe(self) -> dict[str, Any]:
-        """Itself as plain values, by the names of the columns of `staging/relations`."""
+        """The relation as plain values, by the names of the columns of `staging/relations`."""
         return {
             "oid": self.oid,
             "schema": self.table.schema,
@@ -224,7 +225,7 @@ class Relation:
 
     @classmethod
     def from_description(cls, described: Mapping[str, Any]) -> Relation:
-        """The relation of a description; other keys of the description are ignored."""
+        """The relation of a description. Other keys of the description are ignored."""
         return cls(
             oid=described["oid"],
             table=TableName(described["schema"], described["name"]),
@@ -237,16 +238,16 @@ class Relation:
         )
 
     def after(self, previous: Relation | None) -> Relation:
-        """The same, with whether values may have changed since an earlier announcement.
+        """The relation with the `rewritten` and `left_out` that follow from the previous one.
 
-        What was left out then stays on the list: older rows lack its values.
+        Columns that were left out before stay on the list, because older rows lack their values.
 
-        `ALTER COLUMN … TYPE … USING` with the type that a column has is not told in the stream, but
-        it writes both the table's files and the column's row of the catalog. Whatever else has done
-        both, such as VACUUM FULL after ADD COLUMN … DEFAULT, is taken for it.
+        The stream does not report `ALTER COLUMN … TYPE … USING` with the type that the column has.
+        But this command writes both the table's files and the column's row of the catalog. Anything
+        else that writes both, such as VACUUM FULL after ADD COLUMN … DEFAULT, counts as the same.
 
         The log has changes under the name that the table had then. So a table that is renamed, and
-        renamed back, lacks those that it had under its other name.
+        renamed back, lacks the changes that it had under its other name.
         """
         if previous is None:
             return self
@@ -271,8 +272,8 @@ class Relation:
     def key(self) -> tuple[int, ...]:
         """Indexes of the columns that identify a row in the stream, in key order.
 
-        The identity's columns under identity default and index, the primary key under full; empty
-        where rows have no key.
+        Under replica identity default and index these are the identity's columns, under full the
+        primary key. Empty if rows have no key.
         """
         match self.identity:
             case ReplicaIdentity.DEFAULT | ReplicaIdentity.INDEX:
@@ -285,7 +286,7 @@ class Relation:
 
 
 def quote_identifier(name: str) -> str:
-    """Quote an identifier where Postgres' own output would (reserved words aside)."""
+    """Quote an identifier if Postgres' own output would. Reserved words are not quoted."""
     if _PLAIN_IDENTIFIER.match(name):
         return name
     escaped = name.replace('"', '""')

@@ -1,4 +1,4 @@
-"""Everything of one pipeline that Dagster shows and runs, from its settings."""
+"""Builds everything that Dagster shows and runs for one pipeline, from its settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from orchestration.tables import build_staging_asset, build_table_assets
 
 
 def build_definitions(settings: Settings) -> dg.Definitions:
-    """Assets, jobs and sensors of a pipeline; the source may be down, the lake empty."""
+    """The definitions of a pipeline. They load even if the source is down or the lake is empty."""
     known = find_tables(settings)
     merged = build_table_assets(settings, known)
     merge = dg.define_asset_job(
@@ -67,6 +67,6 @@ def build_definitions(settings: Settings) -> dg.Definitions:
             build_fill_holes_sensor(settings),
         ],
         resources={"spark": make_spark_resource(settings)},
-        # A process for each step would mean a JVM for each.
+        # With a process for each step, each step would start a JVM.
         executor=dg.in_process_executor,
     )

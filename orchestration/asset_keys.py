@@ -1,4 +1,4 @@
-"""The keys of a pipeline's assets in a Dagster that may hold other assets too."""
+"""The asset keys of a pipeline, in a Dagster that may also hold other assets."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ _ODD = re.compile(r"[^A-Za-z0-9_]")
 
 @dataclass(frozen=True, slots=True)
 class AssetKeys:
-    """The asset keys of one pipeline. They begin with its name if the settings name it."""
+    """The asset keys of one pipeline. They begin with its name if that is not the default."""
 
     prefix: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, settings: Settings) -> AssetKeys:
-        """The keys of a configuration's pipeline."""
+        """The asset keys of the pipeline that the settings name."""
         name = settings.dagster.pipeline
         return cls(() if name == DEFAULT_PIPELINE else (name,))
 
     @property
     def staging(self) -> dg.AssetKey:
-        """The log."""
+        """The key of the log."""
         return self._make("staging", "changes")
 
     @property
     def cuts(self) -> dg.AssetKey:
-        """The LSNs at which every table can be read."""
+        """The key of the cuts: the LSNs at which all tables can be read together."""
         return self._make("ledger", "cuts")
 
     @property
     def backfill(self) -> dg.AssetKey:
-        """The asset whose partitions are tables."""
+        """The key of the asset whose partitions are tables."""
         return self._make("backfill")
 
     def find_table(self, table: TableName) -> dg.AssetKey:
-        """The asset of a table, `tables/<schema>/<name>`."""
+        """The key of a table's asset, `tables/<schema>/<name>`."""
         return self._make("tables", *list_parts(table))
 
     def is_merged(self, key: dg.AssetKey) -> bool:
@@ -51,7 +51,7 @@ class AssetKeys:
         return key == self.cuts or key.path[:-2] == [*self.prefix, "tables"]
 
     def shorten(self, key: dg.AssetKey) -> str:
-        """A key of this pipeline without the pipeline's name."""
+        """The text of a key of this pipeline, without the pipeline's name."""
         return "/".join(key.path[len(self.prefix) :])
 
     def _make(self, *parts: str) -> dg.AssetKey:
@@ -59,12 +59,12 @@ class AssetKeys:
 
 
 def list_parts(table: TableName) -> tuple[str, str]:
-    """The parts of a table's name as its asset spells them."""
+    """The schema and the name of a table, as its asset key spells them."""
     return _spell(table.schema), _spell(table.name)
 
 
 def _spell(name: str) -> str:
-    """A name as Dagster allows it. A name with other characters gets a hash, so it stays unique."""
+    """A name in characters that Dagster allows; a changed name gets a hash, so it stays unique."""
     if _PLAIN.fullmatch(name):
         return name
     return f"{_ODD.sub('_', name)}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"

@@ -1,4 +1,4 @@
-"""Backfills from a process of their own: through the capture that runs, or one that they run."""
+"""Runs backfills in this process, with the running capture or with a capture of their own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cdc_core.staging.relations import RelationStore
 from cdc_core.vocabulary import Relation, TableName
 from orchestration.own_capture import capturing
 
-# A small table mostly waits for capture, so other tables are read at the same time.
+# A backfill of a small table mostly waits for capture, so others run at the same time.
 _TABLES_AT_ONCE = 4
 
 _logger = logging.getLogger("walgate.backfill")
@@ -45,10 +45,10 @@ def run_backfills(
 ) -> dict[TableName, Progress]:
     """Bring tables, or the same part of each, into the log, several at a time.
 
-    Give those that were done: fewer than asked for once stopped, without those that were cancelled.
-    `is_anew` reads again what an unfinished backfill has brought; `parallel` connections read, of
-    all tables together. A table that fails keeps no other from being read.
-    Raises: WalgateError, that of the first table that failed.
+    Returns the tables whose backfills are done: without cancelled ones, and fewer after `stop`.
+    `is_anew` reads again what an unfinished backfill has brought. `parallel` is the number of
+    connections that read, for all tables together. If a table fails, the others are still read.
+    Raises: WalgateError, of capture or of the first table that failed.
     """
     chosen = _order_tables(settings, list(tables), stop=stop)
     done: dict[TableName, Progress] = {}
@@ -98,7 +98,7 @@ def run_backfills(
 def make_wanted(
     settings: Settings, table: TableName, *, chunk_rows: int, scope: Scope = WHOLE
 ) -> Wanted:
-    """What is to be read of a table, with what the settings conceal of it."""
+    """What a backfill reads of a table, and what the settings conceal of it."""
 
     def find_latest(oid: int) -> Relation | None:
         return RelationStore(settings.lake.root / "staging" / "relations").latest(oid)
@@ -113,7 +113,7 @@ def _order_tables(
 ) -> list[TableName]:
     """Put tables into the order of the settings. Raises: SourceError.
 
-    A table that somebody holds locked shows no size now: it comes last.
+    A table whose size cannot be read now comes last, for example if a session has locked it.
     """
     if settings.backfill.order == "given" or len(tables) == 1:
         return tables
@@ -137,8 +137,8 @@ def reread_keys(
 ) -> bool:
     """Bring into the log what some keys of a table have now: their rows, or that they have none.
 
-    A key is the texts of its columns, in key order. Give whether it was done before it was asked
-    to stop. Raises: WalgateError.
+    A key is the texts of its columns, in key order. Returns False if it was not done: it was asked
+    to stop, the epoch ended, or the table was rewritten. Raises: WalgateError.
     """
     with capturing(settings, stop):
         wanted = make_wanted(settings, table, chunk_rows=settings.backfill.chunk_rows)

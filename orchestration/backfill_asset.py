@@ -1,4 +1,4 @@
-"""Asset `backfill`: whole tables or parts of them on demand, one partition for each table."""
+"""Asset `backfill`: reads whole tables or parts on demand, one partition for each table."""
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ _READ = "read"
 
 
 def build_backfill_asset(settings: Settings) -> dg.AssetsDefinition:
-    """The asset whose partitions are tables; a bare click only says what would be done."""
+    """The asset whose partitions are tables. Launched with its defaults, it only estimates."""
     own = AssetKeys.of(settings).backfill
 
     @dg.asset(
@@ -35,14 +35,14 @@ def build_backfill_asset(settings: Settings) -> dg.AssetsDefinition:
             " Materialize the table, or wait for sensor merge_staged_changes, to see the rows."
         ),
         group_name="backfill",
-        # A dry run observes the table and does not fill its partition.
+        # A dry run logs an observation of the table and does not fill its partition.
         output_required=False,
         kinds={"postgres", "deltalake"},
         partitions_def=partition_tables(settings),
         config_schema=_describe_fields(settings),
     )
     def backfill(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
-        # Each partition gets its own event, and only if it was read whole.
+        # The run itself logs the materialization of each partition that was read whole.
         yield from ()
         config = context.op_execution_context.op_config
         chosen = find_partitions(settings, _list_partitions(context, config["tables"]))
@@ -62,7 +62,7 @@ def build_backfill_asset(settings: Settings) -> dg.AssetsDefinition:
 
 
 def _list_partitions(context: dg.AssetExecutionContext, named: Sequence[str]) -> list[str]:
-    """The run's own partitions and those it names beside. Raises: Failure if there are none."""
+    """The run's partitions and those that `named` adds. Raises: Failure if there are none."""
     is_partitioned = context.has_partition_key or context.has_partition_key_range
     listed = [*(context.partition_keys if is_partitioned else ()), *named]
     if not listed:
@@ -138,7 +138,7 @@ def _describe_fields(settings: Settings) -> dict[str, dg.Field]:
 
 
 def _read_scope(config: Mapping[str, Any], chosen: Mapping[TableName, str]) -> Scope:
-    """The part that is asked for. Raises: Failure with all that is wrong in the fields."""
+    """The part that the config asks for. Raises: Failure with everything wrong in its fields."""
     problems = [
         f"{name} is {config[name]}, expected 1 or more"
         for name in ("chunk_rows", "parallel")
@@ -159,7 +159,7 @@ def _run(
     chosen: Mapping[TableName, str],
     scope: Scope,
 ) -> None:
-    """Read tables; each that is done fills its partition."""
+    """Read tables. A table that was read whole fills its partition."""
     config = context.op_execution_context.op_config
     reports = BackfillReports(
         context.log_event, chosen, key=AssetKeys.of(settings).backfill, is_whole=scope.is_whole

@@ -1,4 +1,4 @@
-"""What a run tells Dagster of its backfills: observations on the way, a partition when done."""
+"""Reports a run's backfills to Dagster: observations on the way, a materialization when done."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from cdc_core.backfill.results import Progress
 from cdc_core.staging.backfills import BackfillState
 from cdc_core.vocabulary import TableName
 
-# An event costs tens of milliseconds.
+# An event costs tens of milliseconds, so a table has one at most this often.
 _OBSERVE_S = 15.0
 
 Event = dg.AssetMaterialization | dg.AssetObservation
 
 
 class BackfillReports:
-    """What was reported of each table of one run, and when."""
+    """The reports of one run: the last state of each table that it reported, and when."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class BackfillReports:
         key: dg.AssetKey,
         is_whole: bool,
     ) -> None:
-        """Nothing has begun; `is_whole` where a table that is done fills its partition."""
+        """Nothing has begun. If `is_whole`, a table that is done fills its partition."""
         self._tell = tell
         self._key = key
         self._partitions = partitions
@@ -38,7 +38,7 @@ class BackfillReports:
         self._told: dict[TableName, tuple[float, BackfillState]] = {}
 
     def tell(self, table: TableName, progress: Progress) -> None:
-        """Tell of a new state at once, of rows as often as events may be written."""
+        """Report a new state at once, and new rows at most once in `_OBSERVE_S`."""
         now = read_clock()
         began = self._began.setdefault(table, now)
         told_at, state = self._told.get(table, (now, BackfillState.BEGUN))
@@ -48,7 +48,7 @@ class BackfillReports:
         self._told[table] = (now, progress.state)
         metadata = {"table": str(table)} | describe_progress(progress, now - began)
         partition = self._partitions[table]
-        # A part does not fill the partition of its table.
+        # A backfill of a part does not fill the partition of its table.
         if progress.state is BackfillState.DONE and self._is_whole:
             self._tell(
                 dg.AssetMaterialization(
@@ -63,7 +63,7 @@ class BackfillReports:
 
 
 def read_clock() -> float:
-    """Seconds that only grow."""
+    """Seconds of the monotonic clock."""
     return time.monotonic()
 
 
@@ -73,20 +73,20 @@ def observe(
     metadata: Mapping[str, Any],
     description: str | None = None,
 ) -> dg.AssetObservation:
-    """An observation of a table; what is not known is left out."""
+    """An observation of a table, without metadata that is None."""
     known = _leave_out_unknown(metadata)
     return dg.AssetObservation(key, partition=partition, description=description, metadata=known)
 
 
 def describe_progress(progress: Progress, seconds: float) -> dict[str, Any]:
-    """How far a backfill has come, so many seconds after this run of it has begun."""
+    """How far a backfill has come, `seconds` after this run of it began."""
     rate = (progress.rows - progress.rows_before) / max(seconds, 0.001)
     estimated = progress.rows_estimated
     percent, left = None, None
     if progress.state is BackfillState.DONE:
         percent = 100
     elif estimated:
-        # It may be too low: only what is done is all of it.
+        # The estimate may be too low: only a backfill that is done shows 100 %.
         percent = min(99, 100 * progress.rows // estimated)
         left = max(0, estimated - progress.rows)
     return {
@@ -105,7 +105,7 @@ def describe_progress(progress: Progress, seconds: float) -> dict[str, Any]:
 
 
 def _summarize(metadata: Mapping[str, Any]) -> str:
-    """What the page of a run shows of it in one line."""
+    """The line that the page of the run shows."""
     chunks = "1 chunk" if metadata["chunks"] == 1 else f"{metadata['chunks']} chunks"
     known = "" if metadata["percent"] is None else f" ({metadata['percent']} %)"
     why = f": {metadata['reason']}" if metadata["reason"] else ""

@@ -1,4 +1,4 @@
-"""Pause, resume and cancel backfills of other processes: orders in `ledger/backfills`."""
+"""Pauses, resumes and cancels backfills of other processes by orders in `ledger/backfills`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cdc_core.vocabulary import TableName
 
 
 class Order(StrEnum):
-    """What can be asked of a backfill."""
+    """What a person can order a backfill to do."""
 
     PAUSE = "pause"
     RESUME = "resume"
@@ -29,7 +29,7 @@ _STATES = {
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What became of an order: the state that its backfill is in, and what there is to know."""
+    """The result of an order: the state of the backfill, and a note for the person."""
 
     table: TableName
     state: BackfillState
@@ -37,14 +37,14 @@ class Given:
 
 
 def give_order(lake: LakeSettings, order: Order, tables: Sequence[TableName] | None) -> list[Given]:
-    """Ask the unfinished backfills of some tables, or of all, to do something.
+    """Give an order to the backfills of some tables, or of all, that are not done or cancelled.
 
-    Give what it led to, a line for each; none for a table that has no unfinished backfill.
+    Returns a result for each of these backfills, so none for a table without one.
     Raises: StagingError.
     """
     ledger, folder = BackfillLedger(lake.root), ChunkFolder(lake.spool)
     reports = ledger.read_all()
-    # Of one part of a table the newest alone is ever gone on with.
+    # A run continues only the newest backfill of the same part of a table.
     newest = {(report.begun.table, report.begun.scope): report for report in reports}
     given = []
     for report in reports:

@@ -1,7 +1,7 @@
-"""The tables that wait for a whole backfill, as the publication and the ledgers tell it.
+"""Finds the tables that wait for a whole backfill, from the publication and the ledgers.
 
-Level-triggered: nothing is taken from the queue. A table is in it for as long as it may lack rows,
-so that no crash loses its turn.
+Level-triggered: each read computes the queue from the current state, and nothing is taken from it.
+A table is in it for as long as it may lack rows, so that no crash loses its turn.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from spark_jobs.lake import Bound, Lake, open_table
 from spark_jobs.ledger import find_cut, read_states
 
 _BY_A_PERSON = (BackfillState.PAUSED, BackfillState.CANCELLED)
-# For who asks all the time: how old what the source said may be.
+# The queue is read often: the last answer of the source may be this old.
 _SELDOM_S = 60.0
 _NAME = "walgate queue"
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A table that must be read whole, why, and the bytes it has at the source.
+    """A table that must be read whole, why, and its size at the source in bytes.
 
-    `is_anew` where an unfinished backfill of it began too early to be gone on with.
+    If `is_anew`, its unfinished backfill began too early to count: the next one begins again.
     """
 
     table: TableName
@@ -43,24 +43,27 @@ class Waiting:
 
 
 class QueueReader:
-    """Reads the queue again and again; the ledgers each time, the source once a minute.
+    """Reads the queue repeatedly: the ledgers each time, the source once a minute.
 
-    It is asked at once when the log has announced a table, or one waits that it was not asked of.
+    It also asks the source when the log has announced a relation, and for sizes when a table waits
+    whose size it does not know.
     """
 
     def __init__(self, settings: Settings) -> None:
         """Nothing was asked yet."""
         self._settings = settings
         self._lake = Lake.of(settings)
-        # What the source said last: the tables that can be read, and how large some of them are.
+        # The source's last answer: the tables that can be read, and the sizes of some of them.
         self._readable: list[TableName] = []
         self._sizes: dict[TableName, int] = {}
         self._asked_at: float | None = None
         self._announced = -1
 
     def read(self) -> list[Waiting]:
-        """The tables that wait, smallest first; none that is being read, or that a person keeps.
+        """The tables that wait, smallest first.
 
+        Leaves out a table that a worker reads now. Leaves out a table whose backfill a person has
+        paused or cancelled, unless that backfill began too early to count.
         Raises: SourceError, StagingError.
         """
         with staging_errors("read the ledgers"):
@@ -71,7 +74,7 @@ class QueueReader:
             self._ask(announced)
         if not self._find_needs():
             return []
-        # Read the unfinished ones first: one that ends between the reads is then not in `needs`.
+        # Read unfinished backfills first: one that ends between the two reads leaves `needs`.
         unfinished = _find_unfinished(self._settings)
         needs = self._find_needs()
         if not needs.keys() <= self._sizes.keys():
@@ -88,7 +91,7 @@ class QueueReader:
         return sorted(waiting, key=lambda one: (one.size, one.table))
 
     def _find_needs(self) -> dict[TableName, Lack]:
-        """The tables that must be read whole, as the ledgers tell it now."""
+        """The tables that must be read whole, as the ledgers show now, and why."""
         with staging_errors("read the ledgers"):
             backfilled, states = read_backfilled(self._lake), read_states(self._lake)
             cut = find_cut(self._lake)
@@ -113,13 +116,13 @@ class QueueReader:
 
 
 def read_clock() -> float:
-    """Seconds that only grow."""
+    """Seconds of the monotonic clock."""
     return time.monotonic()
 
 
 @dataclass(frozen=True, slots=True)
 class _Unfinished:
-    """A whole backfill that is not done; whether it is being read, or kept from it by a person."""
+    """A whole backfill that is not done; whether a worker reads it or a person holds it back."""
 
     start: Bound
     is_read: bool
@@ -127,7 +130,7 @@ class _Unfinished:
 
 
 def _find_unfinished(settings: Settings) -> dict[TableName, _Unfinished]:
-    """The newest whole backfill of each table, where that is not done."""
+    """The newest whole backfill of each table, if it is not done."""
     folder = ChunkFolder(settings.lake.spool)
     reports = BackfillLedger(settings.lake.root).read_all()
     newest = {report.begun.table: report for report in reports if report.begun.scope.is_whole}

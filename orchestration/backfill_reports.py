@@ -1,4 +1,4 @@
-"""Backfills as `walgate status` tells of them: the newest of each table."""
+"""Backfills as `walgate status` reports them: the newest of each table."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _describe(table: str, report: BackfillReport, *, is_running: bool) -> dict[s
 
 
 def _average(report: BackfillReport) -> float | None:
-    """Rows a second from the first row of the ledger to the last, pauses included."""
+    """Rows per second between the backfill's first and last row in the ledger, pauses included."""
     seconds = (report.told_at - report.begun_at).total_seconds()
     return report.rows / seconds if seconds > 0 else None
 

@@ -1,8 +1,8 @@
-"""The sensor that has queued tables read whole: smallest first, a few runs at a time.
+"""The sensor that launches backfills of queued tables: smallest first, a few runs at a time.
 
-A decision only: each tick reads again which tables wait (backfill_queue.py), and whether a run
-lives is asked as for every other run (relaunch.py). So a killed run is followed, and the next one
-goes on with what the log does not have yet.
+It only decides. Each tick reads again which tables wait (backfill_queue.py), and checks whether
+runs live, as for every other run (relaunch.py). So another run follows a killed one, and reads what
+the log does not have yet.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _INTERVAL_S = 10
 
 def build_backfill_queued_tables(settings: Settings) -> dg.SensorDefinition:
     """The sensor that launches runs of asset `backfill` for the tables that wait for one."""
-    reader = QueueReader(settings)  # Lives as long as the code server; nothing rests on it.
+    reader = QueueReader(settings)  # A cache that lives as long as the code server.
     listener = Listener()
 
     @dg.sensor(
@@ -60,7 +60,7 @@ def build_backfill_queued_tables(settings: Settings) -> dg.SensorDefinition:
             queue = reader.read()
         except (SourceError, StagingError) as error:
             return dg.SensorResult(skip_reason=str(error))
-        # They come with the publication, and a person may want to launch one of them.
+        # A table may be new in the publication, and a person may want to launch its backfill.
         add_partitions(context.instance, settings, [waiting.table for waiting in queue])
         now = read_clock()
         seen = read_runs(
@@ -90,7 +90,7 @@ def build_backfill_queued_tables(settings: Settings) -> dg.SensorDefinition:
 
 
 def _request(group: Group) -> dg.RunRequest:
-    """A run of one partition, or of several tables by their names."""
+    """The request of a run that reads one partition, or several tables by their names."""
     config = {"dry_run": False, "anew": group.is_anew}
     if len(group.partitions) == 1:
         return dg.RunRequest(
@@ -108,7 +108,7 @@ def _request(group: Group) -> dg.RunRequest:
 
 
 def find_capture_away(settings: Settings) -> str | None:
-    """Why nothing would take what a backfill reads; None where capture runs."""
+    """Why no capture would take what a backfill reads; None if a capture holds the slot."""
     source = settings.source
     try:
         with closing(open_briefly(source, application_name="walgate look")) as connection:

@@ -1,7 +1,7 @@
-"""Which of the tables that wait for a backfill have their turn, and which share a run: pure.
+"""Decides which of the tables that wait for a backfill are read next, and which share a run. Pure.
 
-A run takes a process and seconds to start, so small tables share one, in the order in which they
-wait. A table that was tried twice in vain has one of its own: it spoils nobody else's.
+A run needs a process and seconds to start, so small tables share a run, in the order in which they
+wait. A table that still waits after two runs gets a run of its own: it disturbs no other table.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from orchestration.backfill_queue import Waiting
 from orchestration.known_tables import partition_key
 from orchestration.relaunch import Seen, choose_pause, find_time_left, has_ended_within
 
-# As Dagster names the op of the asset; no job may bear that name.
+# Dagster's name for the op of the asset. No job may have this name.
 OP_NAME = "backfill"
-# Each has connections and a process of its own.
+# Runs at a time: each has its own connections and process.
 MOST_AT_ONCE = 2
-# What comes in a minute or so: a larger table has its run, its progress and its end for itself.
+# What a run reads in about a minute. A larger table has a run of its own.
 _TOGETHER_BYTES = 1 << 30
 _TOGETHER_TABLES = 200
 _ALONE_AFTER = 2
-# Tries that are older say nothing of the next.
+# Older tries do not count.
 RECENT_S = 3600.0
 
 
 @dataclass(slots=True)
 class Group:
-    """The partitions that one run is to read, and the key under which it is launched once."""
+    """The partitions that one run reads, and the key under which Dagster launches the run once."""
 
     run_key: str
     is_anew: bool
@@ -47,23 +47,23 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What is to be launched, or why nothing is."""
+    """The runs to launch, and why other tables wait."""
 
     groups: list[Group] = field(default_factory=list)
     reason: str = ""
 
 
 def find_partitions_of(run: Seen) -> set[str]:
-    """The partitions of asset `backfill` that a run reads; none of a run of anything else."""
+    """The partitions of asset `backfill` that a run reads; empty for a run of anything else."""
     config = run.config.get("ops", {}).get(OP_NAME, {}).get("config", {})
     return {*config.get("tables", ())} | ({run.partition} if run.partition else set())
 
 
 def choose_turn(waiting: Sequence[Waiting], runs: Sequence[Seen], *, now: float) -> Turn:
-    """Give the first of the waiting tables their turn, as far as few runs take them.
+    """Choose the runs to launch for the waiting tables, in order, up to `MOST_AT_ONCE` runs.
 
-    `runs` are those of the last hour and all that are under way, newest first, of whatever tables.
-    A table whose last runs were of no use waits longer after each.
+    `runs` are those of the last hour and all that are under way, of any table, newest first.
+    A table that still waits after a run waits longer after each further run.
     """
     active = [run for run in runs if run.is_active]
     busy = {partition for run in active for partition in find_partitions_of(run)}
@@ -89,7 +89,7 @@ def choose_turn(waiting: Sequence[Waiting], runs: Sequence[Seen], *, now: float)
             shared.partitions.append(key)
             shared.size += one.size
         elif len(active) + len(groups) < MOST_AT_ONCE:
-            # Another than that of any run before it, so that a request is carried out once.
+            # No earlier run has this key, so Dagster carries out the request once.
             run_key = f"{key} after:{runs[0].run_id}" if runs else f"{key} first"
             groups.append(Group(run_key, one.is_anew, [key], one.size, is_closed=is_alone))
         else:

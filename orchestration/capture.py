@@ -1,8 +1,8 @@
-"""Runs capture, and queues whole reads after a change of publications or origin.
+"""Runs capture, and queues whole backfills after a change of publications or origin.
 
 A user may set other publications or another origin, and later set them back. The server never sends
-the changes that the settings left out. So capture queues a whole read of each table whose changes
-may be missing. It does so before its first commit under the new settings.
+the changes that the settings left out. So capture queues a whole backfill of each table whose
+changes may be missing. It does so before its first commit under the new settings.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from spark_jobs.ledger import queue_tables
 def capture(
     settings: Settings, until: Until, *, watch: Callable[[Figures], None] | None = None
 ) -> None:
-    """Replicate until a bound is met; `watch` is called with every look at the figures.
+    """Replicate until `until` is met; `watch` is called with every reading of the figures.
 
     Raises: WalgateError.
     """
@@ -46,7 +46,7 @@ def queue_unsent(settings: Settings, change: SubscriptionChange, epoch: int, sta
         try:
             queue_tables(Lake.of(settings), tables, reason=reason, since=Bound(epoch, staged))
         except MergeError as error:
-            # The same as for the log: the disk may take later what it refuses now.
+            # As for the log: the disk may accept later what it refuses now.
             raise StagingError(error.message, fix=error.fix, retry=Retry.LATER) from error
 
 

@@ -1,7 +1,7 @@
 """Checks of the staging asset: how much WAL the slot holds back, how far staging is behind.
 
-The sensor that keeps capture alive evaluates them, so they are watched without a run; a click on
-the page does the same at once.
+Sensor keep_replicating evaluates them, so they need no run. A person can evaluate them at once on
+the page.
 """
 
 from collections.abc import Iterator
@@ -16,13 +16,13 @@ from orchestration.asset_keys import AssetKeys
 from orchestration.look import Look, look_at_source
 from spark_jobs.lake import Lake
 
-# Shares of the budget from which on a slot that nobody drains is worth a word, and a call.
+# Shares of the slot's budget at which the check warns, and at which it reports an error.
 _WARN_SHARE, _ERROR_SHARE = 0.5, 0.9
 _LAG_S = 300.0
 
 
 def build_staging_checks(settings: Settings) -> dg.AssetChecksDefinition:
-    """Both checks, to be evaluated by a click."""
+    """Both checks, for a person to evaluate on the page."""
     staging = AssetKeys.of(settings).staging
 
     @dg.multi_asset_check(
@@ -56,7 +56,7 @@ def build_staging_checks(settings: Settings) -> dg.AssetChecksDefinition:
 
 
 def evaluate_staging(settings: Settings, look: Look | SourceError) -> list[dg.AssetCheckEvaluation]:
-    """Evaluate both checks; a source that is down fails them, with the reason."""
+    """Evaluate both checks. If the source is down, both fail, with the reason."""
     if isinstance(look, SourceError):
         down: dict[str, Any] = {"reason": look.message, "fix": look.fix}
         return [
@@ -67,7 +67,7 @@ def evaluate_staging(settings: Settings, look: Look | SourceError) -> list[dg.As
 
 
 def _judge_slot(settings: Settings, look: Look) -> dg.AssetCheckEvaluation:
-    """Judge what the slot holds back by the levels of its budget."""
+    """Judge the share of its budget that the slot holds back; a missing or lost slot fails."""
     retention = look.retention
     if retention is None:
         status = look.slot.wal_status if look.slot else "missing"
@@ -79,7 +79,7 @@ def _judge_slot(settings: Settings, look: Look) -> dg.AssetCheckEvaluation:
 
 
 def _judge_lag(settings: Settings, look: Look) -> dg.AssetCheckEvaluation:
-    """Judge how far staging is behind the source; unreadable staging is as bad as can be."""
+    """Judge how far staging is behind the source; a log that cannot be read is an error."""
     figures = look.figures
     lake = Lake.of(settings)
     try:
@@ -89,7 +89,7 @@ def _judge_lag(settings: Settings, look: Look) -> dg.AssetCheckEvaluation:
         said = {"source_lsn": str(look.current), "reason": error.message, "fix": error.fix}
         return _judge(settings, "staging_lag", 1.0, said)
     behind = None if staged is None else max(0, look.current - staged.lsn)
-    # Of a capture that does not show itself only the bytes are known.
+    # Without live figures, only the lag in bytes is known.
     seconds = 0.0 if not behind else figures.lag_seconds if figures else None
     lag = {
         "source_lsn": str(look.current),
@@ -105,7 +105,7 @@ def _judge_lag(settings: Settings, look: Look) -> dg.AssetCheckEvaluation:
 def _judge(
     settings: Settings, name: str, share: float, metadata: dict[str, Any]
 ) -> dg.AssetCheckEvaluation:
-    """Pass below the share that is worth a word; what is not known is left out."""
+    """Evaluate a check: it passes below the warning share. Metadata that is None is left out."""
     is_error = share >= _ERROR_SHARE
     return dg.AssetCheckEvaluation(
         passed=share < _WARN_SHARE,

@@ -1,8 +1,8 @@
-"""Dagster's three processes over one pipeline: code server, page and daemon, started and ended.
+"""Starts and ends Dagster's three processes for one pipeline: code server, page and daemon.
 
-The code server listens on a socket that outlives it, so that page and daemon find the next one by
-themselves. Whichever of the three dies is started again. The end is in order: no new runs, then the
-runs drain, then the servers, then whatever is left.
+Each code server listens on the same socket path, so that page and daemon find the next code server
+by themselves. A process that dies is started again. The end has an order: the daemon ends, so that
+no run begins; the runs drain; page and code server end; then all processes that are left end.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from spark_jobs.lake import Lake
 
 MODULE = "orchestration.definitions"
 _logger = logging.getLogger("walgate.up")
-# Imports of all three at once, on a machine that has other work.
+# All three processes import at once, on a machine that may be busy.
 _START_DEADLINE_S = 300.0
 _POLL_S = 0.25
 _WATCH_S = 10.0
@@ -61,7 +61,7 @@ class DagsterStack:
 
     @property
     def pids(self) -> dict[Program, int]:
-        """The processes of code server, page and daemon."""
+        """The process ids of code server, page and daemon."""
         return self._keeper.pids
 
 
@@ -78,23 +78,23 @@ def run_dagster(
     """Run Dagster until the block ends; ready at its start, nothing left at its end.
 
     While the block runs, it holds `[state_folder]/up.lock`. First it ends the processes that an
-    earlier holder left, and records their runs as failed. `stop`, set while
-    it starts, lets the block begin at once, ready or not; `hurry` cuts the drain short. The caller
-    handles SIGINT, or the processes would inherit that it is ignored.
-    Raises: StackInUse; WalgateError where a folder or the port is not to be had, or where the code
-    does not load.
+    earlier holder left, and records their runs as failed. If `stop` is set while Dagster starts,
+    the block begins at once, ready or not. `hurry` cuts the drain short. The caller must handle
+    SIGINT: if SIGINT is ignored, the processes inherit that.
+    Raises: StackInUse; WalgateError if a folder or the port is not available, or the code does not
+    load.
     """
     stack = settings.state_folder
     stop, hurry = stop or threading.Event(), hurry or threading.Event()
     with hold_stack(stack):
         _prepare_home(settings.dagster.home)
         _require_port(settings.dagster.port)
-        # A socket's path must be short, and that of a home need not be.
+        # The path of a socket must be short, and the path of the home may be long.
         private = Path(tempfile.mkdtemp(prefix="walgate-"))
         instance = dg.DagsterInstance.from_config(str(settings.dagster.home))
         own = Own(name_pipeline(settings), location=settings.dagster.pipeline)
         try:
-            # Nothing is launched yet: an earlier stack left every run that is active now.
+            # Nothing is launched yet, so an earlier stack left every run that is active now.
             record_left(instance, own)
             programs = _plan_programs(settings, config, log, private, module)
             with _running(settings, programs, stop) as (keeper, page):
@@ -121,7 +121,7 @@ def _running(
     programs: dict[Program, Callable[[], subprocess.Popen[bytes]]],
     stop: threading.Event,
 ) -> Iterator[tuple[Keeper, Page]]:
-    """The three processes, ready and kept alive, until the block ends."""
+    """Run the three processes until the block ends, ready at its start; restart those that die."""
     page = Page(settings.dagster.port, location=settings.dagster.pipeline)
     finished = threading.Event()
     watcher = threading.Thread(
@@ -144,7 +144,7 @@ def _running(
 
 
 def _prepare_home(home: Path) -> None:
-    """Make Dagster's home, with our configuration of the instance unless there is another."""
+    """Make Dagster's home, with our dagster.yaml unless it has one."""
     target = home / "dagster.yaml"
     try:
         home.mkdir(parents=True, exist_ok=True)
@@ -163,7 +163,7 @@ def _prepare_home(home: Path) -> None:
 
 def _require_port(port: int) -> None:
     with socket.socket() as probe:
-        # As the page itself listens: connections of an earlier one may linger.
+        # The page listens with this option too: connections of an earlier page may linger.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
@@ -178,7 +178,7 @@ def _require_port(port: int) -> None:
 def _plan_programs(
     settings: Settings, config: Path, form: LogForm, private: Path, module: str
 ) -> dict[Program, Callable[[], subprocess.Popen[bytes]]]:
-    """How each of the three is started, as often as need be."""
+    """The functions that start the three processes; each may be called repeatedly."""
     location = settings.dagster.pipeline
     place, workspace = private / "code.sock", private / "workspace.yaml"
     server = {"grpc_server": {"socket": str(place), "location_name": location}}
@@ -255,7 +255,7 @@ def _watch_tables(settings: Settings, page: Page, finished: threading.Event) -> 
         try:
             announced = {keys.find_table(r.table) for r in lake.read_relations().values()}
         except (OSError, DeltaError):
-            # A commit is under way, or the disk is: the next look will tell.
+            # A commit is under way, or the disk fails: the next look tries again.
             continue
         if announced <= known:
             continue
@@ -270,7 +270,7 @@ def _watch_tables(settings: Settings, page: Page, finished: threading.Event) -> 
             if location.problem is not None:
                 fields = {"problem": location.problem}
                 _logger.warning("pipeline unloadable", extra={"fields": fields})
-        # One that has no asset even then is not tried for again and again.
+        # A table that has no asset after the reload causes no further reload.
         known |= announced
 
 

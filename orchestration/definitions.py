@@ -1,4 +1,4 @@
-"""What Dagster loads: the pipeline of `$WALGATE_CONFIG`, else of `walgate.toml` here."""
+"""What Dagster loads: the pipeline of `$WALGATE_CONFIG`, else of ./walgate.toml."""
 
 from __future__ import annotations
 

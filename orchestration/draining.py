@@ -1,4 +1,4 @@
-"""Stopping the runs of an instance so that each drains."""
+"""Stops the runs of a pipeline so that each drains, and records the runs that are left."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def drain_runs(
 
 
 def record_ended(instance: dg.DagsterInstance, own: Own) -> None:
-    """Record every unfinished run of a pipeline as canceled; their processes are gone."""
+    """Record every unfinished run of a pipeline as canceled; their processes must be gone."""
     for run in _list_active(instance, own):
         instance.report_run_canceled(run, message="The stack of its process was stopped.")
 
 
 def record_left(instance: dg.DagsterInstance, own: Own) -> None:
-    """Record as failed what a stack that was killed left in progress: nobody works on it.
+    """Record as failed the runs that a killed stack left in progress: no process works on them.
 
-    The caller holds the stack, and has ended every process of it. What waits in the queue is left
-    there for the next stack. A process of this host that works beside the stack goes on. A run that
-    another host signed is recorded as failed too.
+    The caller must hold the stack, and must have ended its processes. A queued run stays in the
+    queue for the next stack. A run goes on if its process lives on this host, beside the stack. A
+    run that another host signed is recorded as failed too.
     """
     for run in _list_active(instance, own):
         worker = run.tags.get(WORKER_TAG)
@@ -66,9 +66,10 @@ def _list_active(instance: dg.DagsterInstance, own: Own) -> list[dg.DagsterRun]:
 def _ask_to_stop(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
     try:
         is_asked = instance.run_coordinator.cancel_run(run.run_id)
-    except Exception:  # noqa: BLE001 - Dagster raises whatever its server met with.
+    except Exception:  # noqa: BLE001 - Dagster raises any error of its server.
         is_asked = False
-    # No server knows a run whose own was killed; its worker finds the request in its record.
+    # If a run's server was killed, no server knows the run. Its worker finds the request in the
+    # run's record.
     worker = run.tags.get(WORKER_TAG)
     if not is_asked and (worker is None or is_worker_gone(worker)):
         instance.report_run_canceled(run, message="Its worker is gone.")

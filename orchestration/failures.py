@@ -1,7 +1,9 @@
-"""What a failed command or run says, and the code it exits with.
+"""What a failed command or run prints, and its exit code.
 
-One line: what happened, where, expected and found, the fix. A text that is not ours may hold a row
-value or a secret and is never repeated, not in the traceback of `--debug` either.
+A line says what happened, where, what was expected and found, and the fix. The text of another
+library's exception may hold a row value or a secret, so it is not repeated, not in the traceback of
+`--debug` either. A line does repeat the message of the command line parser and the operating
+system's.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ class Failure:
 
 
 def explain_failure(error: BaseException) -> Failure:
-    """Say what an exception means to the person who gave the command."""
+    """Explain an exception to the person who gave the command."""
     if isinstance(error, ConfigurationError):
         has_fixes = all("fix: " in problem for problem in error.problems)
         fix = "" if has_fixes else f"; fix: {error.fix}"
@@ -51,7 +53,7 @@ def explain_failure(error: BaseException) -> Failure:
 
 
 def trace_failure(error: BaseException) -> str:
-    """Say where an exception and those behind it were raised; of texts only our own."""
+    """The tracebacks of an exception and of its causes; only our own errors have their texts."""
     behind = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     before = "" if behind is None else trace_failure(behind) + "\n\nled to\n\n"
     frames = "".join(traceback.format_tb(error.__traceback__))
@@ -60,7 +62,7 @@ def trace_failure(error: BaseException) -> str:
 
 
 def _find_refusal(error: BaseException) -> str | None:
-    """Give the message of the command line parser's errors, whose package is private to typer."""
+    """The message of a command line parser's error, whose class is private to typer; else None."""
     write = getattr(error, "format_message", None)
     return write() if write and getattr(error, "exit_code", None) is not None else None
 

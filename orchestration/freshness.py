@@ -1,10 +1,10 @@
-"""How old a change is when it can be read, from the lake alone and without a JVM.
+"""Measures how old a change is when it can be read, from the lake alone and without a JVM.
 
-`live` reads what is staged, so a transaction is there once the Delta commit that holds it is; a
-table has it once a cut reaches its end LSN, and with it every other table. Both delays begin at the
-source's commit, by the source's clock, and end by the clock of whoever wrote the lake. A staging
-commit is dated by the time of its log file, which is written last; the time inside it was taken
-when the writing began, and the files that it adds are older still.
+At `live`, a transaction can be read once the log has the Delta commit that holds it. In the tables,
+it can be read once a cut reaches its end LSN, in every table at once. Both delays begin at the
+source's commit, by the source's clock, and end by the clock of the process that wrote the lake. The
+time of a staging commit is that of its log file, which is written last. The time inside that file
+was taken when the writing began, and the files that the commit adds are older still.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _Seconds = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Seconds from the source's commit, over so many transactions."""
+    """Seconds from the source's commit, over `transactions` transactions."""
 
     transactions: int
     p50_s: float
@@ -41,7 +41,7 @@ class Delay:
 
 @dataclass(frozen=True, slots=True)
 class Freshness:
-    """Delays until `live` and until the tables of a cut; None where no transaction got there."""
+    """Delays until `live` and until the tables of a cut; None if no transaction got there."""
 
     live: Delay | None
     tables: Delay | None
@@ -57,9 +57,9 @@ class _Commit:
 
 
 def measure_freshness(lake: Lake, since: Bound | None = None) -> Freshness:
-    """Measure every transaction above a bound that changed rows, as far back as commits are kept.
+    """Measure all transactions above a bound that changed rows, as far back as commits are kept.
 
-    A transaction is counted once, however many rows, files and tables it has; marks are left out.
+    A transaction counts once, however many rows, files and tables it has. Marks do not count.
     """
     cuts = _read_cuts(lake)
     until_live: list[_Seconds] = []
@@ -77,7 +77,7 @@ def measure_freshness(lake: Lake, since: Bound | None = None) -> Freshness:
 
 @dataclass(frozen=True, slots=True)
 class _Cuts:
-    """Cuts in order of bound, and for each when the first at or above it was written."""
+    """Cuts in order of bound; `created_us` is when the first cut at or above each was written."""
 
     epochs: _Integers
     lsns: _Integers
@@ -86,7 +86,7 @@ class _Cuts:
     def find_first(
         self, epoch: int, end_lsns: _Integers
     ) -> tuple[npt.NDArray[np.bool_], _Integers]:
-        """Which end LSNs a cut has reached, and when the first did."""
+        """Which end LSNs a cut has reached, and when the first did. Later epochs' cuts count."""
         low, high = np.searchsorted(self.epochs, [epoch, epoch + 1])
         found = low + np.searchsorted(self.lsns[low:high], end_lsns)
         reached = found < len(self.lsns)

@@ -1,4 +1,4 @@
-"""Verify, heal what differs, and verify that again."""
+"""Verifies tables, heals those that differ, and verifies the healed tables again."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from orchestration.own_capture import capturing
 from orchestration.sides import Keys
 from orchestration.verify import Tell, verify_tables
 
-# Above this a whole backfill is cheaper than to ask for each.
+# For more keys than this, a whole backfill is cheaper than reading each key.
 _MOST_KEYS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was found of each table, the last time that it was compared; the newest LSN of it.
+    """What the last comparison of each table found, and the LSN of the newest comparison.
 
-    A table that was healed has the ranges that differed before. `keys` are those that differed
-    when the tables were first compared, where they are known.
+    A healed table keeps the ranges that differed before, if none differ now. `keys` are those that
+    differed in the first comparison, if they are known.
     """
 
     lsn: Lsn
@@ -46,7 +46,7 @@ def verify_and_heal(
     tell: Tell,
     is_rotating: bool = False,
 ) -> Verdict:
-    """Compare tables with the source; where asked, read again what differs and compare that again.
+    """Compare tables with the source; if `is_healing`, heal those that differ and compare again.
 
     Uses the running capture, or one of its own. Raises: WalgateError.
     """
@@ -86,9 +86,9 @@ def _heal(
     stop: threading.Event,
     tell: Tell,
 ) -> list[TableName]:
-    """Read again the keys that differ, or the whole table; give the tables that were done.
+    """Read the keys that differ again, or the whole table; return the tables that were done.
 
-    A table that cannot be read now stays different, and keeps no other from being healed.
+    A table that cannot be read now stays different, and the others are still healed.
     """
 
     def tell_progress(table: TableName, progress: Progress) -> None:
@@ -120,7 +120,7 @@ def _heal(
 
 
 def _choose_keys(keys: Keys | None) -> list[Key] | None:
-    """The keys to read again; None where there are too many, or a row has none."""
+    """The keys to read again; None if they are unknown or too many, or if one is incomplete."""
     whole = [tuple(text for text in key if text is not None) for key in keys or ()]
     is_known = keys is not None and all(key and None not in key for key in keys)
     return sorted(whole) if is_known and len(whole) <= _MOST_KEYS else None

@@ -1,8 +1,8 @@
-"""Job `fill_holes` and its sensor: rows with holes are read again by themselves, key by key.
+"""Job `fill_holes` and its sensor: they read rows with missing values again, key by key.
 
-The sensor asks for a run once for the same rows with holes. The position of the change that left
-the hole identifies a row. So it does not ask again for rows that a run has read and no merge has
-brought yet. A row that changed again has a new position, so it is read again.
+The position of the change that left the value missing identifies a row. The sensor does not ask
+again for rows that the last run has read and no merge has brought yet. A row that changed again has
+a new position, so it is read again.
 """
 
 import threading
@@ -40,24 +40,24 @@ from spark_jobs.holes import Hole, sign
 JOB_NAME = "fill_holes"
 SIGN_TAG = "walgate/holes"
 _INTERVAL_S = 30
-# Tries that are older say nothing of the next.
+# Older tries do not count.
 _RECENT_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """A run that was launched, and for which rows."""
+    """A run that was launched, and the signature of the rows that it was launched for."""
 
     run: Seen
     sign: str | None
 
 
 def build_fill_holes_job(settings: Settings) -> dg.JobDefinition:
-    """The job that reads again what has holes."""
+    """The job that reads rows with missing values again."""
     asset_keys = AssetKeys.of(settings)
 
     @dg.op(
-        # No op bears the name of a job.
+        # An op must not have the name of a job.
         name="read_rows_again",
         description="Reads the rows again that lack a TOAST value which the stream never sent.",
     )
@@ -89,8 +89,8 @@ def build_fill_holes_job(settings: Settings) -> dg.JobDefinition:
 
 
 def build_fill_holes_sensor(settings: Settings) -> dg.SensorDefinition:
-    """The sensor that launches it when there is something to read again."""
-    reader = HoleReader(settings)  # Lives as long as the code server; nothing rests on it.
+    """The sensor that launches job `fill_holes` when rows can be read again."""
+    reader = HoleReader(settings)  # A cache that lives as long as the code server.
     listener = Listener()
 
     @dg.sensor(
@@ -141,7 +141,10 @@ def build_fill_holes_sensor(settings: Settings) -> dg.SensorDefinition:
 
 
 def decide(what: str, signed: str, tries: Sequence[Try], *, now: float) -> Decision:
-    """Launch a run for rows of this signature, unless one has read just these; newest try first."""
+    """Launch a run for the rows of a signature, unless the last run has read exactly these.
+
+    After recent tries, the next one waits. Order: `tries`, newest first.
+    """
     if not tries:
         return Launch(f"{signed} first")
     last = tries[0]

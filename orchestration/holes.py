@@ -1,8 +1,8 @@
-"""The rows of tables that lack a value the stream never sent, as far as they can be read again.
+"""Finds the rows of tables with missing values, as far as they can be read again.
 
-A table is looked at when a merge has written it since the last look, and its files say by
-themselves whether there is anything to read. A table may have millions of such rows, so keys are
-read of those alone that can be filled, and no more of them than one run reads again.
+A table is examined if a merge has written it since the last look. Its files alone show whether it
+has such rows. A table may have millions of them. So keys are read only of rows that can be filled,
+and no more of them than one run reads again.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from spark_jobs.lake import Lake
 from spark_jobs.ledger import find_cut, read_states
 from spark_jobs.stretch import read_shape
 
-# A run begins with the oldest rows; the next one goes on.
+# Keys of one run: it reads the oldest rows, and the next run goes on.
 MOST_KEYS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Holes:
-    """What one run fills by reading keys again, and why not other tables."""
+    """The rows that one run fills by reading keys again, and why it leaves other tables."""
 
     fillable: Mapping[TableName, list[Hole]] = field(default_factory=dict)
     left: Mapping[TableName, str] = field(default_factory=dict)
 
 
 class HoleReader:
-    """Looks again and again; remembers of which version of a table it knows what."""
+    """Looks repeatedly; remembers what it has found in which version of a table."""
 
     def __init__(self, settings: Settings) -> None:
         """Nothing was looked at yet."""
         self._settings = settings
         self._lake = Lake.of(settings)
-        # By table, whether a version of it has holes, and the oldest of them where they were asked.
+        # By table: whether a version has missing values, and the oldest such rows once read.
         self._known: dict[TableName, tuple[int, bool]] = {}
         self._taken: dict[TableName, tuple[int, int, list[Hole]]] = {}
 
     def read(self) -> Holes:
-        """The rows with holes that one run fills. Raises: StagingError, SourceError."""
+        """The rows with missing values that one run fills. Raises: StagingError, SourceError."""
         with staging_errors("look for holes in the tables"):
             found, left = self._look()
             if not found:
@@ -75,14 +75,14 @@ class HoleReader:
         return Holes(fillable, left)
 
     def count(self, table: TableName) -> int:
-        """How many rows of a table have holes now. Raises: StagingError."""
+        """How many rows of a table have missing values now. Raises: StagingError."""
         folder = self._lake.locate(table)
         with staging_errors("count the holes of a table"):
             delta = open_current(folder)
             return 0 if delta is None else count_holes(folder, delta)
 
     def _look(self) -> tuple[list[TableName], dict[TableName, str]]:
-        """The tables that have any, and why a table cannot be looked at."""
+        """The tables that have missing values, and why a table cannot be examined."""
         cut = find_cut(self._lake)
         found: list[TableName] = []
         left: dict[TableName, str] = {}
@@ -128,7 +128,7 @@ class HoleReader:
 def choose_oldest(
     tables: Iterable[TableName], find: Callable[[TableName, int], list[Hole]], *, most: int
 ) -> dict[TableName, list[Hole]]:
-    """Take the tables by name, and of each its oldest rows by `find`, until one run is full."""
+    """Take tables in order of name, and the oldest rows of each by `find`, until a run is full."""
     chosen: dict[TableName, list[Hole]] = {}
     for table in sorted(tables):
         if most <= 0:

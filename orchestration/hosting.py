@@ -1,7 +1,7 @@
-"""How a run hosts a loop: on a thread of its own, signed with its process, drained when cancelled.
+"""Hosts a loop in a run: on a thread of its own, signed with its process, drained when cancelled.
 
-Dagster interrupts the main thread at any bytecode; so the main thread only waits. What stops the
-loop by itself loses nothing, whatever the moment.
+Dagster interrupts the main thread at any bytecode, so the main thread only waits. The loop stops by
+itself when its event is set, and loses nothing at any moment.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from cdc_core.process_start import read_boot, read_start
 from orchestration.failures import explain_failure
 from orchestration.log_lines import logging_to_standard_error
 
-# Dagster shows no tag of this prefix: it would fill the list of runs.
+# Dagster does not show tags of this prefix. Otherwise this tag would fill the list of runs.
 WORKER_TAG = ".dagster/walgate_worker"
-# The time of its last sign of life. A person reads it; signs_of_life.py notices only a change.
+# The time of a run's last sign of life. A person reads it; signs_of_life.py only sees it change.
 ALIVE_TAG = ".dagster/walgate_alive"
 RETRY_TAG = "walgate/retry"
 MAX_RUNTIME_TAG = "dagster/max_runtime"
 # Longer than a commit or a round takes, shorter than the instance waits for a cancelled run.
 DRAIN_S = 90.0
 _POLL_S = 0.25
-# How often a run looks at its own record: a cancelled one whose code server was killed is never
-# interrupted, for only that server knew the process.
+# How often a run reads its own record. If the code server of a cancelled run was killed, no process
+# interrupts the run, because only that server knew its process.
 _LOOK_S = 3.0
-# How often it writes a sign of life there; each is a write to the instance.
+# How often a run writes a sign of life to its record; each is a write to the instance.
 _SIGN_S = 60.0
 
 _logger = logging.getLogger("walgate.run")
@@ -47,10 +47,10 @@ def host_loop(
     *,
     most_s: float | None,
 ) -> None:
-    """Run a loop to its end; an interrupt sets its event, waits for its drain and goes on.
+    """Run a loop to its end; at an interrupt, set its event, wait for its drain and raise again.
 
-    `most_s` is how long the loop means to run; a worker that outlives it by far is ended by the
-    instance. Raises: Failure, of which nothing but our own text is told.
+    `most_s` is how long the loop intends to run: the instance ends a worker that runs far longer.
+    Raises: Failure with the text of `explain_failure`; DagsterExecutionInterruptedError.
     """
     tags = {WORKER_TAG: format_worker(os.getpid()), ALIVE_TAG: _format_now()}
     if most_s is not None:
@@ -58,7 +58,7 @@ def host_loop(
     context.instance.add_run_tags(context.run_id, tags)
     stop = threading.Event()
     running: Future[None] = Future()
-    # A daemon: a loop that cannot drain does not keep its process, and with it the slot, for ever.
+    # A daemon thread: a loop that cannot drain must not keep its process, and so the slot, alive.
     loop = threading.Thread(
         target=_run, args=(work, stop, running), name="walgate-loop", daemon=True
     )
@@ -75,24 +75,24 @@ def host_loop(
 
 
 def format_worker(process: int) -> str:
-    """Name a process so that no other is ever taken for it: host, id, boot and start."""
+    """Name a process so that no other process has its name: host, id, boot and start."""
     return f"{socket.gethostname()} {process} {read_boot()} {read_start(process)}"
 
 
 def is_worker_gone(worker: str) -> bool:
-    """Whether the process that signed a run has ended; one of another host is taken to live."""
+    """Whether the process that signed a run has ended; False for a process of another host."""
     return is_of_this_host(worker) and format_worker(int(worker.split(" ")[1])) != worker
 
 
 def is_of_this_host(worker: str) -> bool:
-    """Whether the process that signed a run can be looked for here."""
+    """Whether the process that signed a run is or was on this host."""
     return worker.split(" ", maxsplit=1)[0] == socket.gethostname()
 
 
 def _await(context: dg.OpExecutionContext, running: Future[None]) -> None:
     """Wait for the loop's end. Raises: DagsterExecutionInterruptedError if it is called off."""
     looked_at = signed_at = time.monotonic()
-    # Not Thread.join: once interrupted, it takes the thread for ended (python/cpython#90882).
+    # Not Thread.join: after an interrupt it treats the thread as ended (python/cpython#90882).
     while not wait([running], timeout=_POLL_S).done:
         if time.monotonic() - looked_at < _LOOK_S:
             continue
@@ -105,7 +105,7 @@ def _await(context: dg.OpExecutionContext, running: Future[None]) -> None:
 
 
 def _sign_again(context: dg.OpExecutionContext) -> None:
-    """Leave a sign of life on the run's record; where that fails, the next one will do."""
+    """Write a sign of life to the run's record; if that fails, the next one is enough."""
     with suppress(Exception):
         context.instance.add_run_tags(context.run_id, {ALIVE_TAG: _format_now()})
 
@@ -115,10 +115,10 @@ def _format_now() -> str:
 
 
 def _is_called_off(context: dg.OpExecutionContext) -> bool:
-    """Whether somebody cancelled the run or gave it up, as its record tells."""
+    """Whether the run's record is gone, or says that the run is canceling or over."""
     try:
         run = context.instance.get_run_by_id(context.run_id)
-    except Exception:  # noqa: BLE001 - A record that cannot be read now calls nothing off.
+    except Exception:  # noqa: BLE001 - A record that cannot be read now calls no run off.
         return False
     return run is None or run.is_finished or run.status is dg.DagsterRunStatus.CANCELING
 
@@ -137,7 +137,7 @@ def _run(
 
 
 def _explain(context: dg.OpExecutionContext, error: BaseException) -> dg.Failure:
-    """Say what happened as the command line would; leave on the run when to try again."""
+    """Explain an error as the command line would; tag the run with when to try again."""
     retry = error.retry if isinstance(error, WalgateError) else Retry.LATER
     context.instance.add_run_tags(context.run_id, {RETRY_TAG: retry.name})
     lines = explain_failure(error).lines

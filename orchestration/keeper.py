@@ -1,4 +1,4 @@
-"""Keeps programs running: one that ends is started again, later each time it does not last."""
+"""Restarts programs that end, after a longer pause each time that one ends early."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _logger = logging.getLogger("walgate.up")
 _POLL_S = 0.25
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
-# One that ran this long had started well; its end is a new matter.
+# A program that ran this long had started well: its failures count from 1 again.
 _LASTING_S = 60.0
 
 
@@ -27,15 +27,15 @@ class _Kept:
     process: subprocess.Popen[bytes]
     started_at: float = field(default_factory=time.monotonic)
     failures: int = 0
-    # When it is started again; None while it runs.
+    # The time of its restart; None while it runs.
     due: float | None = None
 
 
 class Keeper:
-    """Programs that run until they are ended here."""
+    """Programs that run until `end` ends them."""
 
     def __init__(self, start: Mapping[Program, Callable[[], subprocess.Popen[bytes]]]) -> None:
-        """Start every program; what ends stays ended until `keep`."""
+        """Start every program; a program that ends is restarted only after `keep`."""
         self._start = start
         self._kept: dict[Program, _Kept] = {}
         self._lock = threading.Lock()
@@ -46,12 +46,12 @@ class Keeper:
 
     @property
     def pids(self) -> dict[Program, int]:
-        """The process of each program, the last one where it has ended."""
+        """The process id of each program; the last one if the program has ended."""
         with self._lock:
             return {name: kept.process.pid for name, kept in self._kept.items()}
 
     def find_ended(self) -> tuple[Program, int] | None:
-        """A program that has ended, and its exit code."""
+        """A program that has ended, and its exit code; None if all run."""
         with self._lock:
             for name, kept in self._kept.items():
                 code = kept.process.poll()
@@ -60,7 +60,7 @@ class Keeper:
         return None
 
     def keep(self) -> None:
-        """From now on start again what ends."""
+        """Begin to restart programs that end."""
         self._thread.start()
 
     def end(self, name: Program, *, grace_s: float) -> None:
@@ -77,7 +77,7 @@ class Keeper:
             kept.process.wait()
 
     def close(self) -> None:
-        """Start nothing again; what runs is left to run."""
+        """Stop restarting programs; those that run go on."""
         self._finished.set()
         if self._thread.is_alive():
             self._thread.join()

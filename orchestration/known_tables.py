@@ -1,4 +1,4 @@
-"""The tables of a pipeline, by name and as Dagster's partitions."""
+"""Finds the tables of a pipeline, by name and as Dagster's partitions."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def find_tables(settings: Settings) -> list[TableName]:
 
 
 def partition_tables(settings: Settings) -> dg.DynamicPartitionsDefinition:
-    """A partition for each table; they come and go with the publication, while the code stays."""
+    """A partition for each table; dynamic, because tables are added while the code stays loaded."""
     return dg.DynamicPartitionsDefinition(
         name=f"{settings.dagster.pipeline}_tables_{settings.source.slot}"
     )
 
 
 def partition_key(table: TableName) -> str:
-    """The partition of a table, `<schema>/<name>` as its asset spells it."""
+    """The partition key of a table, `<schema>/<name>` as its asset key spells it."""
     return "/".join(list_parts(table))
 
 
 def find_partitions(settings: Settings, keys: Iterable[str]) -> dict[TableName, str]:
-    """The tables of partitions. Raises: Failure where there is no such table any more."""
+    """The tables of partition keys. Raises: Failure if a key has no table."""
     known = {partition_key(table): table for table in find_tables(settings)}
     wanted = [*keys]
     if gone := [key for key in wanted if key not in known]:
@@ -50,7 +50,7 @@ def find_partitions(settings: Settings, keys: Iterable[str]) -> dict[TableName, 
 def add_partitions(
     instance: dg.DagsterInstance, settings: Settings, tables: Iterable[TableName]
 ) -> None:
-    """Make the partitions of tables that have none."""
+    """Add the partitions of tables that have none."""
     name = partition_tables(settings).name
     assert name is not None
     missing = {partition_key(table) for table in tables} - {*instance.get_dynamic_partitions(name)}
@@ -64,5 +64,5 @@ def _list_published(settings: Settings) -> set[TableName]:
         with closing(open_briefly(source, application_name="walgate page")) as connection:
             return set(list_published_tables(connection, source.publication))
     except SourceError:
-        # The page comes up with the source down, with the tables of the lake.
+        # If the source is down, the page still loads, with the tables of the log.
         return set()

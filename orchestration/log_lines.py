@@ -1,8 +1,8 @@
 """Log lines for people and machines: `time level noun verb key=value`, or the same as JSON.
 
-A message begins with its noun and verb, `batch staged`; what it is about comes as `extra={"fields":
-{…}}`. An exception is named by its class alone, because its text may hold what a log must not;
-`--debug` adds where it was raised.
+A message begins with its noun and verb, `batch staged`; its details are in `extra={"fields": {…}}`.
+A line has only the class of an exception, because its text may hold what a log must not contain.
+`--debug` adds the traceback.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _PLAIN = re.compile(r"[^\s\"=]+\Z")
 
 
 class LogLines(logging.Formatter):
-    """Writes one line for a record, whatever is in it."""
+    """Formats a record as one line; for debugging in logfmt, its traceback follows."""
 
     def __init__(self, form: LogForm, *, is_debug: bool) -> None:
-        """Choose the form; for debugging, tracebacks follow the line they belong to."""
+        """Choose the form; `is_debug` adds tracebacks."""
         super().__init__()
         self._form = form
         self._is_debug = is_debug
 
     def format(self, record: logging.LogRecord) -> str:
-        """Give the line, with a traceback if the format has one; JSON stays one line."""
+        """Format a record; JSON keeps a traceback in the same line."""
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         time = time.replace("+00:00", "Z")
         level = record.levelname.lower()
@@ -48,7 +48,7 @@ class LogLines(logging.Formatter):
             fields["error"] = record.exc_info[0].__name__
         message = record.getMessage()
         if not _is_ours(record.name):
-            # Its text is not ours to vouch for: only that it spoke, and how loud.
+            # The text of a library may hold anything, so the line has only its name and the level.
             message, fields = "library spoke", {"logger": record.name} | fields
         noun, _, verb = message.partition(" ")
         error = record.exc_info[1] if self._is_debug and record.exc_info else None

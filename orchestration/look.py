@@ -1,4 +1,4 @@
-"""What the source and the live figures say at one moment, for sensors and checks."""
+"""Reads the state of the source and the live figures at one moment, for sensors and checks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ from cdc_core.vocabulary import Lsn
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The slot and the bytes it may hold back, the source's WAL, and what capture shows."""
+    """The slot, its budget, the end of the source's WAL, live figures, growth of the held WAL.
+
+    Units: bytes, bytes per second.
+    """
 
     slot: Slot | None
     budget: int
@@ -34,14 +37,15 @@ class Look:
 
     @property
     def retention(self) -> Retention | None:
-        """What the slot holds back; None where it is missing or lost."""
+        """What the slot holds back; None if it is missing or lost."""
         return None if self.slot is None else find_retention(self.slot, self.budget)
 
 
 def look_at_source(settings: Settings, growth: Growth | None = None) -> Look | SourceError:
-    """Look once, without waiting for a server that is away; the error if it cannot be seen.
+    """Read the source once, without a long wait for a server that is away; return its error.
 
-    `growth` keeps the looks of a caller that comes again; for others this one takes a second more.
+    `growth` keeps the readings of a caller that reads repeatedly. Without it, the rate comes from
+    the live figures; if these have none, this takes a second more.
     """
     source = settings.source
     figures = read_figures(settings)
@@ -61,6 +65,6 @@ def look_at_source(settings: Settings, growth: Growth | None = None) -> Look | S
 
 
 def read_figures(settings: Settings) -> Figures | None:
-    """Read what the running capture shows."""
+    """The live figures of the running capture; None if there are none."""
     with closing(Lease(settings.redis, slot=settings.source.slot)) as lease:
         return lease.read_figures()

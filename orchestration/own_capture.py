@@ -1,4 +1,4 @@
-"""Capture for as long as a command needs it: the one that runs, or one of the command's own."""
+"""Provides capture while a command needs it: the one that runs, or one of the command's own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from cdc_core.source.connection import open_briefly
 from cdc_core.source.slot import read_slot
 from orchestration.capture import capture
 
-# A capture that ends has the slot a moment longer; between two runs of Dagster's it is free.
+# A capture that ends holds the slot for a moment longer. Between two runs of Dagster, the slot is
+# free for a while.
 _ENDING_S = 1.0
 _BETWEEN_RUNS_S = 60.0
 _LOOK_S = 0.2
@@ -26,10 +27,10 @@ _logger = logging.getLogger("walgate.capture")
 
 @contextmanager
 def capturing(settings: Settings, stop: threading.Event) -> Iterator[None]:
-    """Make sure that a capture runs while a block does: the one that holds the slot, or our own.
+    """Provide capture while the block runs: the one that holds the slot, or our own.
 
-    If an error ends our own capture, and there was no other one or no wait can cure it, `stop` is
-    set, and the error is raised at the end of the block. Raises: WalgateError.
+    An error of our own capture sets `stop` if no other capture has held the slot, or if waiting
+    cannot cure the error. The end of the block then raises the error. Raises: WalgateError.
     """
     finished = threading.Event()
     failures: list[WalgateError] = []
@@ -45,11 +46,11 @@ def capturing(settings: Settings, stop: threading.Event) -> Iterator[None]:
                     return
             try:
                 capture(settings, Bound(finished))
-                finished.wait(_LOOK_S)  # The server shuts down.
+                finished.wait(_LOOK_S)  # If not finished, the server shuts down.
             except SlotInUse:
-                is_alone = False  # Another came first, and serves as well.
+                is_alone = False  # Another capture came first; it serves as well.
             except WalgateError as error:
-                # Such as a lost slot, from which no capture can go on.
+                # For example a lost slot, from which no capture can go on.
                 if is_alone or error.retry is Retry.AFTER_FIX:
                     failures.append(error)
                     stop.set()
@@ -73,7 +74,7 @@ def capturing(settings: Settings, stop: threading.Event) -> Iterator[None]:
 def _wait_until_free(settings: Settings, finished: threading.Event, *, patience_s: float) -> bool:
     """Wait until the slot has been free for `patience_s`; False if `finished` is set before.
 
-    After a first moment it must have been free for as long as it is between two runs.
+    After `_ENDING_S` it must have been free for `_BETWEEN_RUNS_S`.
     """
     began = time.monotonic()
     free_since: float | None = None

@@ -53,5 +53,5 @@ def tag_runs(settings: Settings) -> dict[str, str]:
 
 
 def name_pool(settings: Settings, pool: str) -> str:
-    """A pool that no other pipeline of the same Dagster shares."""
+    """The name of a pool that no other pipeline of the same Dagster shares."""
     return f"{settings.dagster.pipeline}_{pool}"

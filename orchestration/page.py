@@ -1,4 +1,4 @@
-"""Dagster's page as a program sees it: is our code loaded, load it again, which assets it has."""
+"""A client of Dagster's page: reads whether our code is loaded, its assets, and loads it again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOST = "127.0.0.1"
 _TIMEOUT_S = 10.0
 # A new process imports all our code, on a machine that may be busy.
 _RELOAD_TIMEOUT_S = 300.0
-# The code server is starting, or is being started again.
+# Dagster's error while the code server starts or restarts.
 _UNREACHABLE = "DagsterUserCodeUnreachableError"
 _LOCATION_FIELDS = """
     name
@@ -41,7 +41,7 @@ _READ_ASSETS = "{ assetNodes { assetKey { path } } }"
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Whether our code is loaded; where it failed to, why."""
+    """Whether our code is loaded; if it failed to load, why."""
 
     is_loaded: bool
     problem: str | None = None
@@ -57,11 +57,11 @@ class Page:
 
     @property
     def url(self) -> str:
-        """Where a browser finds it."""
+        """The address of the page for a browser."""
         return f"http://{HOST}:{self._port}"
 
     def read_location(self) -> Location | None:
-        """Whether our code is loaded; None while the page does not answer."""
+        """Whether our code is loaded; None if the page does not answer or does not list it."""
         answer = self._query(_READ_LOCATIONS, {}, _TIMEOUT_S)
         if answer is None:
             return None
@@ -71,12 +71,12 @@ class Page:
         )
 
     def reload_location(self) -> Location | None:
-        """Load our code again; None where the page does not answer."""
+        """Load our code again; None if the page does not answer."""
         answer = self._query(_RELOAD, {"name": self._location}, _RELOAD_TIMEOUT_S)
         return None if answer is None else _read_entry(answer["reloadRepositoryLocation"])
 
     def read_assets(self) -> set[dg.AssetKey] | None:
-        """Every asset of the loaded code; None where the page does not answer."""
+        """Every asset of the loaded code; None if the page does not answer."""
         answer = self._query(_READ_ASSETS, {}, _TIMEOUT_S)
         if answer is None:
             return None
@@ -85,7 +85,7 @@ class Page:
     def _query(
         self, text: str, variables: dict[str, str], timeout_s: float
     ) -> dict[str, Any] | None:
-        """Ask by GraphQL; None where no whole answer comes."""
+        """Send a GraphQL query; None if no complete answer comes."""
         body = json.dumps({"query": text, "variables": variables})
         connection = http.client.HTTPConnection(HOST, self._port, timeout=timeout_s)
         try:
@@ -108,7 +108,7 @@ def _read_entry(entry: dict[str, Any]) -> Location:
 
 
 def _explain(error: dict[str, Any]) -> str:
-    """Say why code did not load: in our own words where it was we who refused."""
+    """Why the code did not load: the text of our own error, else the class of the error."""
     chain = [error, *(link["error"] for link in error["errorChain"])]
     for link in chain:
         kind = getattr(errors, link["className"] or "", None)

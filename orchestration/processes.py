@@ -1,9 +1,9 @@
-"""The processes of a stack: started with a mark, found by it, ended by it.
+"""Starts the processes of a stack with a mark, finds them by it, and ends them.
 
-A stack is a folder of state. Its processes and all that these start inherit its path in their
-environment; so what a killed supervisor left is proved to be ours, and nothing else is ended. A
-program that writes its title over its environment hides the mark (Redis does, unless it is started
-with `--set-proc-title no`).
+A stack is a folder of state. Its processes, and all that these start, inherit its path in their
+environment. This mark proves that a process which a killed supervisor left is ours. Only marked
+processes and their children are ended. A program that writes its title over its environment hides
+the mark (Redis does, unless it is started with `--set-proc-title no`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cdc_core.errors import Retry, WalgateError
 _logger = logging.getLogger("walgate.up")
 STACK_VARIABLE = "WALGATE_STACK"
 _LOCK_NAME = "up.lock"
-# Writers that are left over drain at SIGTERM; they lose nothing where they are killed.
+# Leftover writers drain at SIGTERM. They lose nothing if they are killed after this time.
 _LEFTOVERS_GRACE_S = 20.0
 _KILL_ROUNDS = 3
 
@@ -36,9 +36,9 @@ class StackInUse(WalgateError):
 
 @contextmanager
 def hold_stack(stack: Path) -> Iterator[None]:
-    """Hold a stack for this process alone; what an earlier holder left running is ended first.
+    """Hold a stack for this process alone; first end what an earlier holder left running.
 
-    Raises: StackInUse; WalgateError where the folder cannot be written.
+    Raises: StackInUse; WalgateError if the folder cannot be written.
     """
     try:
         stack.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def hold_stack(stack: Path) -> Iterator[None]:
             raise _describe_holder(stack) from None
         os.ftruncate(lock.fileno(), 0)
         os.pwrite(lock.fileno(), str(os.getpid()).encode("ascii"), 0)
-        # The process that started them would hold the lock.
+        # The process that started these is gone: it would hold the lock.
         if ended := end_processes(stack, grace_s=_LEFTOVERS_GRACE_S):
             _logger.warning("leftovers ended", extra={"fields": {"processes": ended}})
         yield
@@ -71,10 +71,10 @@ def start_process(
     folder: Path,
     user: str | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a process of a stack; its output is added to a log.
+    """Start a process of a stack; append its output to a log.
 
-    It leads a session of its own, so that a terminal's Ctrl-C reaches the supervisor alone. The
-    caller handles SIGINT: where that is ignored, the process and all it starts would ignore it too.
+    It leads a session of its own, so that a terminal's Ctrl-C reaches only the supervisor. The
+    caller must handle SIGINT: if it is ignored, the process and all that it starts ignore it too.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
@@ -91,15 +91,15 @@ def start_process(
 
 
 def find_processes(stack: Path) -> list[psutil.Process]:
-    """Every live process that bears the mark of a stack, or of one below, and what these started.
+    """Every live process with the mark of a stack, or of a stack below it, and their children.
 
-    Never this process, nor one that it came from.
+    Never this process, nor one of its parents.
     """
     root = stack.resolve()
     marked = [process for process in psutil.process_iter() if _is_marked(process, root)]
     found = {process.pid: process for process in marked}
     for process in marked:
-        # A child may hide its mark, a server's backends for instance.
+        # A child may hide its mark, for example a server's backend.
         found.update({child.pid: child for child in _list_children(process)})
     ours = psutil.Process()
     for kin in (ours, *ours.parents()):
@@ -108,13 +108,13 @@ def find_processes(stack: Path) -> list[psutil.Process]:
 
 
 def end_processes(stack: Path, *, grace_s: float) -> int:
-    """End every process of a stack: SIGTERM, then SIGKILL to what is left; give their number."""
+    """End every process of a stack: SIGTERM, then SIGKILL to the rest; return their number."""
     ended = set()
     for process in (found := find_processes(stack)):
         ended.add(process.pid)
         _signal(process, is_last=False)
     psutil.wait_procs(found, timeout=grace_s)
-    # A killed one may have started another one before.
+    # A killed process may have started another one before.
     for _ in range(_KILL_ROUNDS):
         found = find_processes(stack)
         for process in found:
@@ -125,7 +125,7 @@ def end_processes(stack: Path, *, grace_s: float) -> int:
 
 
 def _identify(user: str | None) -> dict[str, Any]:
-    """Arguments of Popen that make a process this user's, with none of our groups."""
+    """Arguments of Popen that run a process as `user`, with none of our groups."""
     if user is None:
         return {}
     return {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []}
@@ -143,7 +143,7 @@ def _describe_holder(stack: Path) -> StackInUse:
 def _is_marked(process: psutil.Process, root: Path) -> bool:
     try:
         mark = process.environ().get(STACK_VARIABLE)
-    # It is another user's, it has ended, or it is a kernel thread.
+    # The process is another user's, has ended, or is a kernel thread.
     except (psutil.Error, OSError):
         return False
     return mark is not None and Path(mark).is_relative_to(root)

@@ -1,8 +1,8 @@
-"""Recovery: finds what separates log and source, says what it will do, and does it.
+"""Recovery: finds why the log cannot continue from the source, lists its steps, and takes them.
 
-No table is dropped and no reader stopped. What is in the lake keeps its positions, of an older
-epoch; whatever is staged in the new one outranks it, and a whole backfill of each table brings what
-changed while no slot listened.
+It drops no table and stops no reader. The rows of the lake keep their positions of an older epoch.
+What is staged in the new epoch outranks them, and a whole backfill of each table brings what
+changed while no slot kept the changes.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class Recovery:
 
     @property
     def is_slot_made(self) -> bool:
-        """Whether a new slot is made."""
+        """Whether the recovery makes a new slot."""
         return self.diagnosis.slot is None or self.diagnosis.is_slot_dead
 
 
 def plan_recovery(settings: Settings) -> Recovery:
-    """Look at log, slot and server. Changes nothing.
+    """Examine log, slot and server; change nothing.
 
     Raises: SubscriptionChanged, if only changed settings keep capture from going on; SourceError,
     StagingError.
@@ -83,7 +83,7 @@ def plan_recovery(settings: Settings) -> Recovery:
 
 
 def list_steps(settings: Settings, recovery: Recovery) -> Iterator[str]:
-    """What a recovery does, in its order; a line each, SQL as it is run."""
+    """The steps of a recovery, in order, a line each; SQL as it is run."""
     name, root = settings.source.slot, settings.lake.root
     diagnosis = recovery.diagnosis
     yield (
@@ -103,7 +103,7 @@ def list_steps(settings: Settings, recovery: Recovery) -> Iterator[str]:
 
 
 def recover(settings: Settings, recovery: Recovery) -> Iterator[str]:
-    """Do it, and tell each step once it is done; run again, it goes on where it was.
+    """Recover, and yield each step once it is done; a second run goes on where the first ended.
 
     Raises: SlotInUse, SourceError, StagingError.
     """
@@ -133,7 +133,7 @@ def _require_ready(settings: Settings, recovery: Recovery) -> None:
             fix="stop that consumer, then run `walgate recover --yes` again",
             retry=Retry.LATER,
         )
-    # A slot reads nothing that is older than its publication.
+    # A slot can read no change that is older than its publication.
     with closing(open_look(source, application_name="walgate recover")) as connection:
         require_publications(connection, source.publication)
     if recovery.diagnosis.may_replicate or not recovery.is_slot_made:

@@ -1,9 +1,9 @@
-"""When a sensor launches a run: the rules, apart from where the facts come from.
+"""The rules by which a sensor launches a run, apart from where the facts come from.
 
-A run's status proves nothing by itself: after `kill -9` of the worker and its server together it is
-STARTED for ever, and a terminated one may still be writing. So the process that signed the run is
-asked, and, for capture, the slot. A process of another host cannot be asked: its run is given up
-after a long time without a sign of life. Whatever is decided here, slot and locks admit one writer.
+A run's status proves nothing by itself. After `kill -9` of the worker together with its server, the
+status stays STARTED; and a terminated run may still write. So a sensor checks the process that
+signed the run and, for capture, the slot. It cannot check a process of another host: it gives up
+such a run after a long time without a sign of life. Slot and locks admit one writer in any case.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from orchestration.hosting import (
 from orchestration.own_runs import CLICKED_JOB, Own
 from orchestration.signs_of_life import Listener
 
-# SUSPENDED is written by nothing yet.
+# Without SUSPENDED, which nothing writes yet.
 ACTIVE = (
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
@@ -39,8 +39,8 @@ PARTITION_TAG = "dagster/partition"
 _RECENT = 10
 # A worker signs its run as soon as its op begins; importing takes up to a minute on a busy machine.
 _UNSIGNED_S = 180.0
-# By so much the clocks of two hosts may differ. What is dated farther ahead was dated by a clock
-# that was wrong for a time; a wait that is counted from there would end when that time comes.
+# The clocks of two hosts may differ by this much. A wrong clock has written a time that is farther
+# ahead; a wait that is counted from there would end only when that time comes.
 _AHEAD_S = 300.0
 _FIRST_PAUSE_S = 5.0
 _LONGEST_PAUSE_S = 300.0
@@ -48,9 +48,9 @@ _LONGEST_PAUSE_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One run as its record tells it. Units: Unix seconds.
+    """One run as its record shows it. Units: Unix seconds.
 
-    `is_silent` is a run that has shown no sign of life for long, as far as that is listened for.
+    `is_silent` is True if a listener has seen no sign of life of the run for too long.
     """
 
     run_id: str
@@ -65,12 +65,12 @@ class Seen:
 
     @property
     def is_active(self) -> bool:
-        """Whether Dagster takes it to be under way."""
+        """Whether the run is under way by its status."""
         return self.status in ACTIVE
 
     @property
     def short_id(self) -> str:
-        """As Dagster's pages show it."""
+        """The id as Dagster's pages show it."""
         return self.run_id[:8]
 
 
@@ -83,7 +83,7 @@ class Skip:
 
 @dataclass(frozen=True, slots=True)
 class Reap:
-    """A run that nobody works on any more, to be recorded as failed."""
+    """A run on which no process works any more, to be recorded as failed."""
 
     run_id: str
     reason: str
@@ -108,12 +108,12 @@ def read_runs(
     since: float | None = None,
     listener: Listener | None = None,
 ) -> list[Seen]:
-    """The newest runs of a job of this pipeline, newest first, every active one among them.
+    """The newest runs of a job of this pipeline, with every active one. Order: newest first.
 
-    Runs in which a person materializes assets that `clicked` chooses are among them too. With
-    `since`, in Unix seconds, also all that were made after it. The instance may hold runs of other
-    pipelines and of other people's code: none of those is ever given. Each read is a look of the
-    `listener`, which therefore belongs to one job.
+    Includes runs in which a person materializes assets that `clicked` chooses. With `since`, in
+    Unix seconds, includes all runs that were made after it. Never includes runs of other pipelines
+    or of other people's code, which the instance may hold. Each read is a look of the `listener`,
+    so a listener belongs to one job.
     """
     records = _read_records(instance, job, own.tags, since)
     records += [
@@ -158,7 +158,7 @@ def _is_clicked(run: dg.DagsterRun, clicked: Callable[[dg.AssetKey], bool] | Non
 def _read_records(
     instance: dg.DagsterInstance, job: str, tags: Mapping[str, str], since: float | None
 ) -> list[dg.RunRecord]:
-    """The active, the newest and the recent records of a job; a record may be in it twice."""
+    """The active, the newest and the recent records of a job; a record may occur repeatedly."""
     active = dg.RunsFilter(job_name=job, tags=tags, statuses=list(ACTIVE))
     newest = dg.RunsFilter(job_name=job, tags=tags)
     records = [
@@ -173,14 +173,14 @@ def _read_records(
 
 
 def decide_on_active(runs: Sequence[Seen], *, doing: str, now: float) -> Skip | Reap | None:
-    """What an active run means: wait for it, or give it up; None where there is none.
+    """Decide to wait for an active run, or to give one up; None if no run is active.
 
     `doing` says what the run does, for a person.
     """
     under_way = [run for run in runs if run.is_active]
     if not under_way:
         return None
-    # One that is gone may be what another waits for in the queue.
+    # A run whose worker is gone may keep another run waiting in the queue.
     for run in under_way:
         if is_abandoned(run, now):
             return Reap(run.run_id, f"the worker of run {run.short_id} is gone")
@@ -193,7 +193,7 @@ def decide_on_active(runs: Sequence[Seen], *, doing: str, now: float) -> Skip | 
 
 
 def decide_on_launch(runs: Sequence[Seen], *, now: float) -> Skip | Launch:
-    """Launch the one run that follows the last, unless failures ask for a pause."""
+    """Launch the one run that follows the last, unless failures require a pause."""
     failures = _count_failures(runs)
     if failures:
         last = runs[0]
@@ -204,7 +204,7 @@ def decide_on_launch(runs: Sequence[Seen], *, now: float) -> Skip | Launch:
             return Skip(
                 f"run {last.short_id} {then}: failure {failures} in a row, next try in {left:.0f} s"
             )
-    # One follower for each run: a daemon that dies between launch and record launches no second.
+    # The key names the last run: a daemon that dies between launch and record launches no second.
     return Launch(f"after:{runs[0].run_id}" if runs else "first")
 
 
@@ -213,7 +213,7 @@ def apply_decision(
     decision: Decision,
     request: Callable[[str], dg.RunRequest],
 ) -> dg.SensorResult:
-    """Carry a decision out, through the sensor's result."""
+    """Carry out a decision; return the sensor's result."""
     match decision:
         case Skip(reason):
             return dg.SensorResult(skip_reason=reason)
@@ -224,7 +224,7 @@ def apply_decision(
 
 
 def record_abandoned(instance: dg.DagsterInstance, reap: Reap) -> str:
-    """Record a run that nobody works on as failed; give what was done, for a person."""
+    """Record as failed a run on which no process works; return a line on that for a person."""
     run = instance.get_run_by_id(reap.run_id)
     if run is not None and not run.is_finished:
         instance.report_run_failed(run, reap.reason)
@@ -232,17 +232,17 @@ def record_abandoned(instance: dg.DagsterInstance, reap: Reap) -> str:
 
 
 def default_status(*, runs: bool) -> dg.DefaultSensorStatus:
-    """Whether a sensor runs from the start."""
+    """The default status of a sensor, by whether it runs from the start."""
     return dg.DefaultSensorStatus.RUNNING if runs else dg.DefaultSensorStatus.STOPPED
 
 
 def read_clock() -> float:
-    """Now, in Unix seconds, as run records count."""
+    """The time now in Unix seconds, as run records have it."""
     return time.time()
 
 
 def is_abandoned(run: Seen, now: float) -> bool:
-    """Whether nobody works on an active run any more."""
+    """Whether no process works on an active run any more."""
     if run.worker is not None:
         return is_worker_gone(run.worker) or (run.is_silent and not is_of_this_host(run.worker))
     if run.status is not dg.DagsterRunStatus.STARTED or run.started_at is None:
@@ -251,14 +251,14 @@ def is_abandoned(run: Seen, now: float) -> bool:
 
 
 def is_dated_ahead(moment: float, *, now: float) -> bool:
-    """Whether a moment lies so far ahead that the clock which dated it was wrong."""
+    """Whether a moment lies so far ahead that a wrong clock has written it."""
     return moment - now > _AHEAD_S
 
 
 def find_time_left(since: float | None, seconds: float, *, now: float) -> float:
-    """How much is left of a time that began at a moment; 0 or less where it is over.
+    """How much is left of a period that began at `since`; 0 or less if it is over. Units: seconds.
 
-    It is over, too, where the moment is not known or was dated by a clock that was wrong.
+    It is over, too, if `since` is None or a wrong clock has written it.
     """
     if since is None or is_dated_ahead(since, now=now):
         return 0.0
@@ -266,7 +266,7 @@ def find_time_left(since: float | None, seconds: float, *, now: float) -> float:
 
 
 def has_ended_within(run: Seen, seconds: float, *, now: float) -> bool:
-    """Whether a run has ended in the last so many seconds, as far as its date can be believed."""
+    """Whether a run has ended in the last `seconds`; False if a wrong clock has dated its end."""
     return find_time_left(run.ended_at, seconds, now=now) > 0
 
 
@@ -279,7 +279,7 @@ def _count_failures(runs: Sequence[Seen]) -> int:
 
 
 def choose_pause(failures: int, retry: str | None) -> float:
-    """How long to wait after so many failures in a row. Units: seconds."""
+    """How long to wait after `failures` failures in a row. Units: seconds."""
     if retry == Retry.AFTER_FIX.name:
         return _LONGEST_PAUSE_S
     if failures == 1:

@@ -1,6 +1,6 @@
-"""Job `replicate`: the capture loop for `run_minutes`, reporting on the staging asset.
+"""Job `replicate`: runs the capture loop for `run_minutes` and reports on the staging asset.
 
-A run goes on past its minutes until it has staged what it is receiving.
+A run goes on past its minutes until it has staged the transaction that it is receiving.
 """
 
 import threading
@@ -54,7 +54,7 @@ def build_replicate_job(settings: Settings) -> dg.JobDefinition:
             with reports.every(_REPORT_S):
                 capture(settings, Bound(stop, deadline=deadline), watch=reports.look)
 
-        # Dagster sets no limit: to receive one transaction may take longer than `run_minutes`.
+        # Dagster sets no limit: one transaction may take longer to receive than `run_minutes`.
         host_loop(context, replicate, most_s=None)
 
     @dg.job(

@@ -1,4 +1,4 @@
-"""What runs share: one SparkSession, from dagster-pyspark."""
+"""The SparkSession of a run, as a resource from dagster-pyspark."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from orchestration.spark import open_spark
 def make_spark_resource(settings: Settings) -> LazyPySparkResource:
     """The run's session, opened on the thread that first asks for it.
 
-    A session made on the main thread would put PySpark's own interrupt handler in the place of
-    Dagster's, and a cancelled run would not drain. What is in `[spark]` may be secret, and Dagster
-    shows the configuration of resources: so it is none of this one's.
+    On the main thread, PySpark would replace Dagster's interrupt handler by its own, and a
+    cancelled run would not drain. `[spark]` may hold secrets, and Dagster shows the configuration
+    of resources, so this resource has none of it.
     """
 
     class Spark(LazyPySparkResource):

@@ -1,7 +1,7 @@
-"""Two sensors: one keeps a replicate run alive, one starts a merge when there is something to.
+"""Two sensors: one keeps a replicate run alive, one starts a merge when the log has changes for it.
 
-Both are level-triggered: they look at what is, so a tick that was missed costs time and nothing
-else. They are decisions; no change ever passes through them.
+Both are level-triggered: they decide from the current state, so a missed tick costs only time. They
+only decide; no change of the source passes through them.
 """
 
 import dagster as dg
@@ -37,7 +37,7 @@ _CHECK_S = 60.0
 
 def build_keep_replicating(settings: Settings) -> dg.SensorDefinition:
     """The sensor that keeps exactly one replicate run alive."""
-    growth = Growth()  # Lives as long as the code server; only the time left rests on it.
+    growth = Growth()  # Lives as long as the code server; no decision uses it.
     listener = Listener()
 
     @dg.sensor(
@@ -54,7 +54,7 @@ def build_keep_replicating(settings: Settings) -> dg.SensorDefinition:
         look = look_at_source(settings, growth)
         decision = _decide_to_replicate(settings, context, look, listener)
         result = apply_decision(context, decision, lambda key: dg.RunRequest(run_key=key))
-        # The cursor only spares events: it says when the checks were last evaluated.
+        # The cursor is the time of the last evaluation of the checks. It only saves events.
         now = read_clock()
         if find_time_left(float(context.cursor or 0), _CHECK_S, now=now) > 0:
             return result
@@ -100,7 +100,7 @@ def _decide_to_replicate(
     own = Own.of(settings, context)
     runs = read_runs(context.instance, own, replicate.JOB_NAME, listener=listener)
     if isinstance(look, SourceError):
-        # Under way, a run finds its way back to the source by itself.
+        # A run that is under way connects to the source again by itself.
         return decide_on_active(runs, doing="waits for the source", now=now) or Skip(str(look))
     slot = look.slot
     active = decide_on_active(runs, doing=_describe_stream(slot, look.figures), now=now)

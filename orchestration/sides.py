@@ -1,4 +1,4 @@
-"""Both sides of one table at one LSN, asked the same at the same time; and where they differ."""
+"""Compares one table in the source and in the lake at one LSN: range sums, then keys."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from cdc_core.staging.verifications import FoundRange
 from spark_jobs import verify
 from spark_jobs.shapes import Shape
 
-# Ranges are narrowed until they have no more rows than this, to about half of it.
+# A range with more rows than this is narrowed, to ranges of about half as many.
 MOST_ROWS = 10_000
 _AIM_ROWS = 5_000
-# Where more than this differs, a whole backfill is what heals, and single keys tell nothing.
+# If more than this differs, a whole backfill heals the table, so no keys are listed.
 _MOST_RANGES = 64
 _MOST_LISTED = 500_000
 
@@ -41,7 +41,7 @@ _Right = TypeVar("_Right")
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """One table of the source and of the lake."""
+    """One table in the source and in the lake, at one LSN."""
 
     snapshot: SourceSnapshot
     published: PublishedTable
@@ -51,7 +51,7 @@ class Sides:
     pool: ThreadPoolExecutor
 
     def sum_ranges(self, part: Part, width: int) -> tuple[RangeSums, RangeSums]:
-        """Sum up a part of both by ranges of a width. Raises: SourceError."""
+        """Sum up a part on both sides, in ranges of a width. Raises: SourceError."""
         return self._ask_both(
             lambda: checksums.sum_ranges(
                 self.snapshot.connection, self.published, self.compared, part, width
@@ -62,8 +62,9 @@ class Sides:
     def narrow(
         self, differences: Sequence[Difference]
     ) -> tuple[tuple[FoundRange, ...], Keys | None]:
-        """Narrow ranges that differ; give them, and the keys that differ if those can be told.
+        """Narrow ranges that differ; return them, and the keys that differ.
 
+        The keys are None if rows without an ordinal differ, or if ranges or rows are too many.
         Raises: SourceError.
         """
         found = list(differences)
@@ -90,7 +91,7 @@ class Sides:
         return self._find_keys(ranges)
 
     def _find_keys(self, ranges: tuple[FoundRange, ...]) -> tuple[tuple[FoundRange, ...], Keys]:
-        """The keys that differ, and how many of them are in each range."""
+        """The ranges with the number of different keys in each, and these keys."""
         parts = [one.part for one in ranges]
         source, lake = self._ask_both(
             lambda: checksums.list_keys(
@@ -118,7 +119,7 @@ class Sides:
         try:
             there = lake()
         except BaseException:
-            # The connection serves one statement at a time.
+            # The connection runs one statement at a time, so end this one.
             self.snapshot.connection.cancel_safe()
             asked.exception()
             raise
@@ -126,5 +127,5 @@ class Sides:
 
 
 def _span(part: Part | None) -> int:
-    """How many ordinals a part of two bounds has."""
+    """The number of ordinals in a part; 0 unless it has two bounds."""
     return 0 if part is None or part.low is None or part.high is None else part.high - part.low

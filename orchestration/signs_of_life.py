@@ -1,7 +1,7 @@
-"""Which runs are silent: a run writes a sign of life to its record each minute while it works.
+"""Finds silent runs: a run writes a sign of life to its record each minute while it works.
 
-Nobody can ask whether a process of another host lives, and that host may be gone: a container that
-was replaced has another name. Clocks of hosts differ and jump. So a sign is compared only with the
+This process cannot check whether a process of another host lives. That host may be gone: a new
+container has another name. The clocks of hosts differ and jump. So a sign is compared only with the
 sign before it, and this process counts the time between them.
 """
 
@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-# A run writes a sign each minute, and while it drains for 90 s none.
+# A run writes a sign each minute, but none while it drains, for up to 90 s.
 _SILENT_S = 900.0
-# Looks come each minute. A longer gap between two looks counts as silence only up to this: while
-# the instance is down, nobody looks, and no run can write.
+# Looks come at least once a minute. A longer gap between two looks counts as silence only up to
+# this: while the instance is down, no sensor looks, and no run can write.
 _LONGEST_GAP_S = 120.0
 
 
@@ -26,9 +26,9 @@ class _Heard:
 
 
 class Listener:
-    """Looks again and again at the signs of runs; lives as long as the code server.
+    """Looks repeatedly at the signs of life of runs; lives as long as the code server.
 
-    A new one counts from the beginning: then a silent run is found later.
+    A new listener counts from the beginning, so it finds a silent run later.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -37,9 +37,9 @@ class Listener:
         self._heard: dict[str, _Heard] = {}
 
     def find_silent(self, signs: Mapping[str, str]) -> set[str]:
-        """Give the runs whose sign of life has not changed for too long; `signs` has those of now.
+        """The runs whose sign of life has not changed for too long; `signs` has the current ones.
 
-        A run that is not among them is forgotten.
+        The listener forgets a run that is not in `signs`.
         """
         now = self._clock()
         self._heard = {run: self._hear(run, sign, now) for run, sign in signs.items()}

@@ -1,7 +1,7 @@
-"""The Spark session of a command: which Java and which Delta JARs it starts with.
+"""Opens the Spark session of a command: with which Java and which Delta JARs.
 
-`make setup` keeps both in `.walgate`, beside the configuration or in the checkout; nothing is then
-taken from the network. What the JVM says at its start goes to `.walgate/spark.log`.
+`make setup` keeps both in `.walgate`, beside the configuration or in the checkout. Spark then takes
+nothing from the network. The output of the JVM at its start goes to `.walgate/spark.log`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def open_spark(settings: Settings) -> SparkSession:
                 fix="run `make setup`, or install Java 17 or 21 and set JAVA_HOME",
             )
     jars = next((f / "jars" for f in folders if any((f / "jars").glob("*.jar"))), None)
-    # Spark makes this folder wherever it runs, though no table of ours is ever in it.
+    # Spark always makes this folder, but it never holds a table of ours.
     conf = {"spark.sql.warehouse.dir": str(settings.state_folder / "warehouse")}
     spark = settings.spark.model_copy(update={"conf": conf | settings.spark.conf})
     log = settings.state_folder / "spark.log"
@@ -61,7 +61,7 @@ def open_spark(settings: Settings) -> SparkSession:
 
 @contextmanager
 def _divert_output(file: Path) -> Iterator[None]:
-    """Let a JVM that starts in the block inherit a file, not our standard output and error."""
+    """Let a JVM that starts in the block inherit a file as its standard output and error."""
     file.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
     kept = os.dup(1), os.dup(2)

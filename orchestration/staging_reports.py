@@ -1,6 +1,7 @@
-"""What a replicate run tells of itself: one materialization of staging/changes each interval.
+"""Reports of a replicate run: one materialization of staging/changes each interval.
 
-Events cost the instance tens of milliseconds each and are kept for ever, so a run adds up.
+An event costs the instance tens of milliseconds, and the instance keeps it. So a run adds up its
+figures.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from spark_jobs.lake import Lake, open_table
 
 
 class StagingReports:
-    """The last figures of a run, and which of them were reported already."""
+    """The last figures of a run, and the figures that were last reported."""
 
     def __init__(self, context: dg.OpExecutionContext, lake: Lake, key: dg.AssetKey) -> None:
         """Nothing is reported yet."""
@@ -28,12 +29,12 @@ class StagingReports:
         self._finished = threading.Event()
 
     def look(self, figures: Figures) -> None:
-        """Take a look of the capture's; its thread is not kept waiting."""
+        """Take the newest figures; the thread of capture does not wait."""
         self._newest = figures
 
     @contextmanager
     def every(self, seconds: float) -> Iterator[None]:
-        """Tell at this interval while the block runs, and at its end."""
+        """Report at this interval while the block runs, and at its end."""
         teller = threading.Thread(
             target=self._tell_until_finished, args=(seconds,), name="walgate-reports", daemon=True
         )
@@ -51,7 +52,7 @@ class StagingReports:
 
     def _tell(self) -> None:
         newest, told = self._newest, self._told
-        # Without a newer look there is no session: silence lets the asset grow stale, as it is.
+        # Without newer figures no session runs: no event, so the asset grows stale, as it is.
         if newest is None or (told is not None and newest.at <= told.at):
             return
         log = open_table(self._lake.changes)
@@ -63,11 +64,11 @@ class StagingReports:
 def describe_staging(
     newest: Figures, told: Figures | None, *, version: int | None
 ) -> dict[str, float | str]:
-    """Say what a run staged since it last told, and how far it is behind.
+    """What a run has staged since its last report, and how far it is behind.
 
-    Units: bytes and seconds of lag, rows a second over the interval.
+    Units: bytes and seconds of lag, rows per second over the interval.
     """
-    # A session that lost its connection begins to count again.
+    # After a lost connection, a session counts from zero.
     is_same_session = told is not None and told.term == newest.term and told.rows <= newest.rows
     before = told if is_same_session else None
     rows = newest.rows - (before.rows if before else 0)

@@ -1,7 +1,7 @@
-"""The state of a pipeline: source, slot, capture, lake and tables, each from who knows it best.
+"""The state of a pipeline: source, slot, capture, lake and tables.
 
-Progress is read from the lake through delta-rs, live figures from Redis: no JVM. Whatever is down
-is missing from the answer and named among its problems.
+Progress is read from the lake through delta-rs, live figures from Redis, so no JVM starts. A part
+that is down is missing from the answer, and a problem of the answer names it.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _SLOT_FACTS = (
     *("active_pid", "confirmed_flush", "restart", "wal_status", "retained_bytes"),
     *("safe_wal_size", "inactive_seconds"),
 )
-# As `describe_backfills` says it of one that a worker runs now.
+# The state in which `describe_backfills` shows a backfill that a worker runs now.
 _RUNNING = "running"
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """What the server says at one moment."""
+    """What the source shows at one moment."""
 
     identity: Identity
     slot: Slot | None
@@ -61,12 +61,12 @@ class _Source:
 
     @property
     def retention(self) -> Retention | None:
-        """What the slot holds back; None where it is missing or lost."""
+        """What the slot holds back; None if it is missing or lost."""
         return None if self.slot is None else find_retention(self.slot, self.budget_bytes)
 
     @property
     def is_capture_active(self) -> bool:
-        """Whether the slot is in use, and by our own capture."""
+        """Whether our own capture uses the slot."""
         is_foreign = any(
             problem.code == "slot_active" and problem.severity is Severity.ERROR
             for problem in self.problems
@@ -76,7 +76,7 @@ class _Source:
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
-    """What the lake says at one moment; nothing but the failure where it cannot be read."""
+    """What the lake shows at one moment; only the failure if it cannot be read."""
 
     staged: Bound | None = None
     cut: Cut | None = None
@@ -93,7 +93,7 @@ class _Progress:
 
 
 def read_status(settings: Settings) -> dict[str, Any]:
-    """Answer with every section of `status --json`; `source` is None when the source is down."""
+    """The answer with every section of `status --json`; `source` is None if the source is down."""
     lease = Lease(settings.redis, slot=settings.source.slot)
     with closing(lease):
         is_redis_up = lease.is_up()
@@ -218,7 +218,10 @@ def _describe_slot(name: str, source: _Source) -> dict[str, Any]:
 def _describe_capture(
     source: _Source | None, progress: _Progress, figures: Figures | None
 ) -> dict[str, Any]:
-    """Staging comes from the lake, liveness from the slot, the figures from Redis."""
+    """The staged LSN is from the lake, other figures from Redis, liveness from the slot.
+
+    If the source is down, figures in Redis mean that capture lives.
+    """
     is_alive = figures is not None if source is None else source.is_capture_active
     live = figures if is_alive else None
     state = "stopped" if not is_alive else "running" if live is None else live.state
@@ -353,7 +356,7 @@ def _list_source_problems(source: _Source | None) -> Iterator[Problem]:
         return
     yield from (problem for problem in source.problems if problem.code != BUDGET_CODE)
     if source.retention is not None:
-        # The preflight looks once, and so cannot tell when the budget is used up.
+        # The preflight looks only once, so it cannot estimate when the budget is used up.
         yield from find_budget_problems(source.retention, source.growth)
 
 

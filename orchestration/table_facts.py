@@ -1,4 +1,4 @@
-"""What the files of the lake's tables say of them, for `walgate status`."""
+"""Reads facts from the files of the lake's tables, for `walgate status`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from spark_jobs.stretch import has_shape
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """By quoted name of a table.
+    """Facts by the quoted name of a table.
 
-    `lossy` counts the values that its types could not hold, where the table records that; `holes`
-    the rows that lack a value that was never sent; `unreadable` has why it cannot be read.
+    `lossy` counts the values that its types could not hold, if the table records that. `holes`
+    counts its rows with missing values. `unreadable` has the error of a table that cannot be read.
     """
 
     lossy: dict[str, int] = field(default_factory=dict)
@@ -27,7 +27,7 @@ class Facts:
 
 
 def read_facts(lake: Lake, tables: Iterable[str]) -> Facts:
-    """Look at tables by their quoted names; what one lacks keeps no other from being read."""
+    """Read tables by their quoted names; a table that cannot be read does not stop the others."""
     facts = Facts()
     for table in tables:
         folder = lake.locate(TableName.parse(table))
@@ -36,7 +36,7 @@ def read_facts(lake: Lake, tables: Iterable[str]) -> Facts:
         except UnreadableTable as error:
             facts.unreadable[table] = error
             continue
-        # A table that is gone, or that another writer has replaced, is named by its age.
+        # `find_older` reports a table that is gone or that another writer has replaced.
         if delta is None or not has_shape(delta):
             continue
         losses = read_losses(delta)

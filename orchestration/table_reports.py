@@ -26,7 +26,7 @@ from spark_jobs.merged import Merged
 from spark_jobs.rounds import Round
 
 _INTERVAL_S = 15.0
-# Delta's own names of types, where SQL has another.
+# Delta's names of types that SQL names differently.
 _SQL_NAMES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
 _OWN_COLUMNS = {
     "_epoch": "Incarnation of the slot from which the row's last change came.",
@@ -59,7 +59,7 @@ class _Sum:
 
 
 class TableReports:
-    """The rounds of a run that were not reported yet, by asset."""
+    """The rounds of a run that are not reported yet, by asset."""
 
     def __init__(
         self, tell: Callable[[dg.AssetMaterialization], None], lake: Lake, keys: AssetKeys
@@ -78,7 +78,7 @@ class TableReports:
         return set(self._told_at)
 
     def add(self, done: Round) -> None:
-        """Take a round; tell of the assets whose turn it is."""
+        """Take a round; report the assets that are due."""
         self._rounds.append(done)
         for table, merged in done.tables.items():
             total = self._tables[table][0] if table in self._tables else _Sum()
@@ -87,7 +87,7 @@ class TableReports:
         self._tell_due(_INTERVAL_S)
 
     def tell_all(self) -> None:
-        """Tell all that is left."""
+        """Report everything that is not reported yet."""
         self._tell_due(0.0)
 
     def describe_standing(self, table: TableName | None) -> Metadata | None:
@@ -135,7 +135,7 @@ class TableReports:
 
 
 def _describe_state(lake: Lake, table: str) -> Metadata:
-    """Say whether a table is whole and followed; where it is not, why."""
+    """The state of a table, with the reason if it is not whole or does not follow the log."""
     cut = find_cut(lake)
     told = read_backfilled(lake).tell_state(
         table, read_states(lake).get(table), None if cut is None else cut.bound
@@ -165,7 +165,7 @@ def _describe_merges(
 
 
 def _describe_losses(losses: Mapping[str, int]) -> Metadata:
-    """How many values `_raw` alone holds, in all, and by column where there ever was one."""
+    """How many values only `_raw` holds: in all, and by column for each that ever had one."""
     by_column = {f"lossy_values/{name}": count for name, count in sorted(losses.items())}
     return {"lossy_values": sum(losses.values()), **by_column}
 

@@ -1,8 +1,8 @@
 """Assets of the merge: every table, and the cut at which all of them can be read together.
 
-One op merges them all, in one session, so that rounds are rounds of all tables; it goes on while
-changes arrive, lingers, and ends. It also merges and reports a table that the code location does
-not know yet.
+One op merges all tables in one session, so that a round covers all of them. It goes on while
+changes arrive, waits `linger_seconds` for more, and ends. It also merges and reports a table that
+the code location does not know yet.
 """
 
 import threading
@@ -32,7 +32,7 @@ POOL = "merge"
 
 
 def build_staging_asset(settings: Settings) -> dg.AssetSpec:
-    """The log: made by job `replicate`, so it cannot be materialized by itself."""
+    """The asset of the log. Job `replicate` writes it, so it cannot be materialized by itself."""
     key = AssetKeys.of(settings).staging
     return dg.AssetSpec(
         key,
@@ -108,7 +108,7 @@ def build_table_assets(settings: Settings, tables: Sequence[TableName]) -> dg.As
                     linger_seconds=config["linger_seconds"],
                     stop=stop,
                     deadline=deadline,
-                    # All tables, those that came since this location was loaded included.
+                    # None: all tables, also those that came after this location was loaded.
                     tables=None if len(chosen) in {0, len(keys)} else chosen,
                     on_round=reports.add,
                     wait=wait,
@@ -117,7 +117,7 @@ def build_table_assets(settings: Settings, tables: Sequence[TableName]) -> dg.As
 
         host_loop(context.op_execution_context, merge, most_s=most_s)
         # A person may have asked for a table without a change: report its state. The cut comes
-        # after the tables that it depends on, as Dagster asks.
+        # after the tables that it depends on, as Dagster requires.
         for key in [key for key in (*keys, asset_keys.cuts) if key in selected - reports.told]:
             metadata = reports.describe_standing(keys.get(key))
             if metadata is not None:
@@ -127,7 +127,7 @@ def build_table_assets(settings: Settings, tables: Sequence[TableName]) -> dg.As
 
 
 def _describe_table(settings: Settings, lake: Lake, table: TableName) -> dg.AssetSpec:
-    # Capture runs from this code location, too: no table keeps it from loading.
+    # Capture runs from this code location, too, so no table may keep it from loading.
     delta = open_if_readable(lake.locate(table))
     metadata: dict[str, object] = {
         "dagster/table_name": str(table),
@@ -163,7 +163,7 @@ def _describe_cuts(keys: AssetKeys, tables: Sequence[dg.AssetKey]) -> dg.AssetSp
 
 
 def _choose_freshness(settings: Settings, key: dg.AssetKey) -> dg.FreshnessPolicy | None:
-    """The policy of the most exact pattern that names an asset."""
+    """The policy of the longest pattern that matches an asset; None without one."""
     name = AssetKeys.of(settings).shorten(key)
     named = [p for p in settings.dagster.freshness if fnmatchcase(name, p)]
     if not named:

@@ -1,6 +1,6 @@
-"""Tables of the lake that no publication holds now: what became of each, and what to do.
+"""Tables of the lake that no publication holds now: what happened to each, and what to do.
 
-A table is known by its oid, on the server and in the epoch in which the log announced it.
+An oid identifies a table only on the server and in the epoch in which the log announced it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _DELETE = "delete its folder from the lake once nobody needs it"
 
 @dataclass(frozen=True, slots=True)
 class Whereabouts:
-    """Oids under which the log has announced tables, and what the source calls them now."""
+    """The oids under which the log has announced tables, and their names in the source now."""
 
     announced: Mapping[TableName, int]
     named: Mapping[int, TableName]
 
     def explain(self, name: str, published: Collection[str]) -> TableState:
-        """The state of a table that is not published."""
+        """The state of a table that is not published, with the reason and the fix."""
         table = TableName.parse(name)
         oid = self.announced.get(table)
         if oid is None:
@@ -47,7 +47,10 @@ class Whereabouts:
 def find_unpublished(
     lake: Lake, *, system_id: str, published: Collection[str]
 ) -> dict[TableName, int]:
-    """The tables that the log has announced of this server and that are not published."""
+    """The unpublished tables that the log announced in its newest epoch, with their oids.
+
+    Empty if that epoch is of another server.
+    """
     epochs = lake.read_epochs()
     if not epochs or epochs[-1].system_id != system_id:
         return {}

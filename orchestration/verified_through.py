@@ -1,4 +1,4 @@
-"""Check `verified_through` of every table, the job that evaluates it, and when that is due."""
+"""Check `verified_through` of every table, and the schedule of the job that evaluates it."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -102,7 +102,7 @@ def build_verification(
         for found in verdicts[0].tables:
             key = asset_keys.find_table(found.table)
             metadata = describe_found(found, standings.get(str(found.table)))
-            # Of an observation the page plots every number over time.
+            # The page plots every number of an observation over time.
             context.op_execution_context.log_event(dg.AssetObservation(key, metadata=metadata))
             yield dg.AssetCheckResult(
                 passed=found.result == EQUAL,
@@ -120,7 +120,7 @@ def build_verification(
 
 
 def build_verify_schedule(settings: Settings, tables: Sequence[TableName]) -> dg.ScheduleDefinition:
-    """When the job runs: as long after each table's last verification as the settings say."""
+    """The schedule that verifies all tables when a table's last verification is too old."""
     listener = Listener()  # Lives as long as the code server.
     on, off = dg.DefaultScheduleStatus.RUNNING, dg.DefaultScheduleStatus.STOPPED
 
@@ -159,9 +159,9 @@ def build_verify_schedule(settings: Settings, tables: Sequence[TableName]) -> dg
 
 
 def find_last(settings: Settings, tables: Sequence[TableName], *, now: float) -> datetime | None:
-    """The oldest among the last verifications of the tables; None without a log.
+    """The time of the oldest of the tables' last verifications; None without a log.
 
-    A table that was never verified counts from when the log began, and so does one whose last
+    A table that was never verified counts from when the log began. So does a table whose last
     verification a wrong clock has dated far ahead.
     """
     epochs = open_table(Lake.of(settings).root / "staging" / "epochs")
@@ -176,7 +176,7 @@ def find_last(settings: Settings, tables: Sequence[TableName], *, now: float) ->
 
 
 def describe_found(found: Verified, standing: Standing | None) -> dict[str, Any]:
-    """What a verification found of a table; what is not known is left out."""
+    """What a verification found of a table, without what is not known."""
     lsn = None if standing is None else standing.lsn
     since = None if standing is None else standing.since
     metadata: dict[str, Any] = {

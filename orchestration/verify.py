@@ -1,8 +1,8 @@
-"""Verification: tables of the lake against the source, both as they were at one LSN.
+"""Verification: compares tables of the lake with the source, both as they were at one LSN.
 
-The snapshot is opened first, then a mark is waited for, so that the log has all that the snapshot
-holds; each table is read at exactly its LSN. Both sides sum up ranges at the same time; where they
-differ, smaller ranges are summed up, and at last the keys of the ranges that are left are listed.
+It opens a snapshot first and writes a mark. Then it waits until the log has all that the snapshot
+holds, and reads each table at exactly the snapshot's LSN. Both sides sum up ranges at the same
+time. If ranges differ, both sum up smaller ranges, and at last list the keys of those left.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ from spark_jobs.damaged_tables import open_current
 from spark_jobs.lake import Bound, Lake, count_rows
 from spark_jobs.shapes import Shape
 
-# Rows of a range, on the average, before it is narrowed.
+# Average rows of a range before it is narrowed.
 _RANGE_ROWS = 5_000
-# For transactions that are open when the snapshot is asked for; for capture to stage a mark.
+# The longest wait for the transactions that a snapshot waits for, and for capture to stage more.
 _SNAPSHOT_S, _STAGED_S = 60.0, 120.0
 _POLL_S, _HELD_LOOK_S = 0.1, 1.0
 
@@ -70,7 +70,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was found of each table at one LSN, and which keys differ, where that is known."""
+    """What was found of each table at one LSN, and the keys that differ, if they are known."""
 
     bound: Bound
     tables: tuple[Verified, ...]
@@ -93,11 +93,11 @@ def verify_tables(
     is_rotating: bool = False,
     healed: frozenset[TableName] = frozenset(),
 ) -> Verification:
-    """Compare tables, all that are published or were where none are named, at one LSN.
+    """Compare the named tables, or all that are published or in the lake, at one LSN.
 
-    Capture must run. `is_rotating` compares of a table larger than `[verify] rows_per_run` the part
-    that follows the last; `parts` names the parts, `healed` the tables that were just read again.
-    The ledger then has the results.
+    Capture must run. If `is_rotating`, a table larger than `[verify] rows_per_run` is compared in
+    the part that follows the last one. `parts` sets the parts of tables. `healed` has the tables
+    that were just read again. The results are recorded in the ledger.
     Raises: WalgateError.
     """
     lake = Lake.of(settings)
@@ -122,7 +122,7 @@ def verify_tables(
         with closing(opened()) as connection:
             emit_mark(connection, json.dumps({"by": "walgate verify"}), on=snapshot.history)
         bound = _await_staged(lake, snapshot.lsn, stop=stop, tell=tell)
-        # Capture may have followed a promotion since: the snapshot would then be of the old server.
+        # Capture may have followed a promotion since: then the snapshot is of the old server.
         require_history(snapshot.connection, snapshot.history, find_history())
         with ThreadPoolExecutor(1, "walgate-checksums") as pool:
             sight = _Sight(
@@ -187,14 +187,14 @@ def read_first(
 
 
 def _await_staged(lake: Lake, lsn: Lsn, *, stop: threading.Event, tell: Tell) -> Bound:
-    """Wait until the log has come to an LSN; the bound in it. Raises: StagingError."""
+    """Wait until the log has reached an LSN; return it as a bound. Raises: StagingError."""
     tell(f"waiting until {lsn} is staged")
     staged, progressed_at = None, time.monotonic()
     while True:
         _require_going(stop)
         epochs = lake.read_epochs()
         now = lake.read_staged(epochs)
-        # Of an epoch that has just begun nothing is staged, and LSNs of others tell nothing.
+        # An epoch that has just begun has nothing staged, and LSNs of other epochs prove nothing.
         if now is not None and now.epoch == epochs[-1].number and now.lsn >= lsn:
             return Bound(now.epoch, lsn)
         if now != staged:
@@ -225,7 +225,7 @@ class _Skip(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Sight:
-    """Both sides at one LSN."""
+    """The snapshot of the source and the lake at the same LSN, with how to compare tables."""
 
     settings: Settings
     session: SparkSession
@@ -239,7 +239,7 @@ class _Sight:
     is_rotating: bool
 
     def verify_table(self, table: TableName) -> tuple[Verified, Keys | None]:
-        """Compare one table; what was found, and the keys that differ, where that is known."""
+        """Compare one table; return what was found, and the keys that differ if they are known."""
         began = time.monotonic()
         empty = Verified(table, self.bound.epoch, self.bound.lsn, SKIPPED)
         try:
@@ -301,7 +301,10 @@ class _Sight:
         return found
 
     def _require_rule(self, published: PublishedTable, shape: Shape) -> None:
-        """Refuse rows of another rule: a hashed column is compared for NULL only."""
+        """Refuse rows that were written under another exclude or hash rule. Raises: _Skip.
+
+        A hashed column is compared for NULL only, so the comparison would not notice.
+        """
         relation = RelationStore(self.lake.root / "staging" / "relations").latest(shape.oid)
         changed = find_changed_rules(
             shape,
@@ -319,7 +322,7 @@ class _Sight:
         return TableSettings() if chosen is None else chosen[1]
 
     def _choose_part(self, table: TableName, sides: Sides) -> tuple[Part, float, int]:
-        """What to compare, its share of the table, and the width of the ranges."""
+        """The part to compare, its share of the table, and the width of the ranges."""
         connection, ordering = self.snapshot.connection, sides.compared.ordering
         most = self.settings.verify.ranges
         rows = self._estimate_rows(table)
@@ -345,7 +348,7 @@ class _Sight:
     def _find_end(
         self, sides: Sides, low: int | None, span: tuple[int, int], share: float
     ) -> int | None:
-        """Where a part that begins at an ordinal ends; None at the end of the table."""
+        """The ordinal at which a part that begins at `low` ends; None at the end of the table."""
         if sides.compared.ordering is not Ordering.HASH:
             rows = self.settings.verify.rows_per_run
             connection = self.snapshot.connection

@@ -1,4 +1,4 @@
-"""What a verification found, as JSON and as lines for a person."""
+"""Formats what a verification found, as JSON and as lines for a person."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UUID_PARTS = ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32))
 
 
 def describe_verdict(verdict: Verdict) -> dict[str, Any]:
-    """The whole answer."""
+    """The whole answer as JSON."""
     return {
         "version": ANSWER_VERSION,
         "lsn": str(verdict.lsn),
@@ -44,7 +44,7 @@ def format_verdict(verdict: Verdict) -> Iterator[str]:
 
 
 def describe_range(ordering: Ordering | None, one: FoundRange) -> dict[str, Any]:
-    """A range: the keys from one to another, both in it; None where there is no bound."""
+    """A range as JSON: its first and last key or hash, None without that bound; and its counts."""
     low, high = one.part.low, None if one.part.high is None else one.part.high - 1
     ends: dict[str, Any] = {"from": None, "to": None}
     match ordering:

@@ -1,8 +1,8 @@
-"""For verification: were a table's rows written under the exclude and hash rule of now? Pure.
+"""Finds exclude and hash rules that changed since a table's rows were written. Pure.
 
-A changed rule reaches the log only with the table's next change; a merge then halts the table
-(`spark_jobs/shapes.py`). Until then the rows follow the old rule, and a comparison by the new rule
-would not notice that.
+For verification. A changed rule reaches the log only with the table's next change. A merge then
+halts the table (`spark_jobs/shapes.py`). Until then the rows follow the old rule, and a comparison
+by the new rule would not notice that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def find_changed_rules(
     published: PublishedTable,
     left_out: Iterable[int],
 ) -> Iterator[str]:
-    """Give a reason for each column whose rule has changed since the table's rows were written.
+    """A reason for each column whose rule has changed since the table's rows were written.
 
     `mark` is the mark of the settings' hash key. `left_out` has the attnums of the columns that
     rules have kept from the log.

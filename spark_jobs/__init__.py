@@ -1,1 +1,1 @@
-"""The log to tables people query. Spark only; no Dagster, psycopg or Redis."""
+"""Merges the log into tables that people query. Imports no Dagster, psycopg or Redis."""

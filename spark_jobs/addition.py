@@ -1,7 +1,7 @@
-"""A stretch that adds rows to a table and changes none: those rows, written without a MERGE.
+"""Decides whether a table plan only adds rows to its table, so that it needs no MERGE.
 
-Its changes may be many more than lone reads; what counts is what they leave, and that the table has
-no row of a key that they name, nor one that a sweep removes.
+The plan may have other changes besides unshared reads. It only adds rows if the table has no row
+with a key that its reads or folded changes name, and if no sweep removes a row of the table.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from spark_jobs.shapes import Shape
 from spark_jobs.stretch import Stretch
 from spark_jobs.table_before import Base
 
-# So many keys are sent to every task.
+# The most keys of the table that Spark sends to every task.
 _MOST_NEAR = 100_000
 
 
 def is_addition(
     stretch: Stretch, base: Base | None, lone: LoneReads, outcome: Outcome | None
 ) -> bool:
-    """Whether a stretch only adds rows to a base (None where it counts for nothing).
+    """Whether a table plan only adds rows to its table. False also if this is not certain.
 
-    `outcome` is what all but its lone reads leave; the stretch has the sweeps alone that reach a
-    row of the base.
+    `base` is None if the plan replaces all rows; the answer is then True. `outcome` is the fold of
+    all changes but the unshared reads; None if the plan has no other changes. The plan must have no
+    sweeps if none of them removes a row of the base.
     """
     assert stretch.shape is not None
     if base is None:
@@ -52,11 +53,17 @@ def is_addition(
 def _is_touched(
     base: DataFrame, shape: Shape, rows: DataFrame, least: object, greatest: object
 ) -> bool:
-    """Whether a base may have a row of the keys of some rows, whose first ids lie between two."""
+    """Whether a base may have a row with the key of one of `rows`.
+
+    The first ids of `rows` lie between `least` and `greatest`. The answer is True if too many rows
+    of the base have a first id in this range.
+    """
     if least is None:
-        return False  # NULL, as an id is that its type does not hold, is no row's.
+        # No rows, or only NULL ids. An id is NULL if its type cannot hold the text: no row has it.
+        return False
     names, ids = match_names(shape), id_names(shape)
-    # By these bounds files are skipped; chunks that were read side by side do not come in order.
+    # Spark skips files outside this range. The range may hold other keys: chunks that were read in
+    # parallel do not come in the order of keys.
     near = base.where(F.col(f"`{names[0]}`").between(F.lit(least), F.lit(greatest)))
     held = near.select(*(F.col(f"`{n}`").alias(i) for n, i in zip(names, ids, strict=True)))
     count = held.limit(_MOST_NEAR + 1).count()

@@ -1,4 +1,4 @@
-"""Entries of the log to rows of a table by Arrow, where every text is plain."""
+"""Converts log entries to table rows with Arrow, if Arrow can convert every text without loss."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ import pyarrow.compute as pc
 
 from spark_jobs.arrow_texts import Convert, convert_plainly
 
-# A table's columns, in order, with their ways to be read.
+# The name of each column of a table, in order, and the function that converts its texts.
 Columns: TypeAlias = Sequence[tuple[str, Convert]]
 
 
 def take_texts(values: pa.ListArray, index: int, width: int) -> pa.StringArray:
-    """The texts of one column, of lists that all have a text for each."""
+    """Return the texts of one column. Each list must have `width` texts."""
     texts = values.flatten()
     return texts.take(pa.array(np.arange(index, len(texts), width)))
 
 
 def have_width(values: pa.ListArray, width: int) -> bool:
-    """Whether all lists are there, and have so many texts."""
+    """Whether no list is NULL and each has `width` texts."""
     return is_true_of_all(pc.equal(pc.list_value_length(values), width))
 
 
 def is_true_of_all(found: pa.BooleanArray) -> bool:
-    """Whether something is true of every entry; of NULL it is not."""
+    """Whether every entry is true. NULL counts as false."""
     return bool(pc.all(found, skip_nulls=False, min_count=0).as_py())
 
 
 def make_rows(entries: pa.RecordBatch, columns: Columns) -> pa.RecordBatch | None:
-    """The rows that some entries have as `values`; None where a text is not plain.
+    """Convert the `values` of entries to table rows; None if a text cannot be converted exactly.
 
-    All have as many values as there are columns.
+    Each entry must have one value for each column.
     """
     arrays: list[pa.Array] = []
     for index, (_, convert) in enumerate(columns):

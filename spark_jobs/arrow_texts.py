@@ -1,8 +1,8 @@
-"""A whole column of texts to typed values by Arrow, where every text fits and none is lost.
+"""Converts a whole column of texts to typed values with Arrow, if no text is lost.
 
-The same values as by the expressions of `types`, for a tenth of the time. Whatever is not plain (a
-text that its type does not hold, one that its value would not give back) gives None: Spark's
-expressions, which keep such texts, are then the way.
+The values are the same as those of the expressions in `types`, in a tenth of the time. The result
+is None if a text does not fit its type, or if its value would not give the text back. The caller
+then uses Spark's expressions, which keep such texts.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# Bytes of an offset into a column of texts.
+# Size in bytes of an offset into a column of texts.
 _OFFSET = 4
 _BYTES_FORM = r"\A\\x([0-9a-f]{2})*\z"
 
-# May raise ArrowInvalid instead of giving None.
+# Returns None, or raises ArrowInvalid, if a text cannot be converted exactly.
 Convert = Callable[[pa.StringArray], pa.Array | None]
 
 
 def convert_plainly(convert: Convert, texts: pa.StringArray) -> pa.Array | None:
-    """Typed values of texts; None where one does not fit or is not given back by its value."""
+    """Convert texts to typed values; None if a text cannot be converted exactly."""
     try:
         return convert(texts)
     except pa.ArrowInvalid:
-        # Its words have the text.
+        # The error is dropped and not logged: its message quotes a value of a row.
         return None
 
 
 def keep(texts: pa.StringArray) -> pa.Array:
-    """Texts as they are."""
+    """Return the texts unchanged."""
     return texts
 
 
 def as_integers(kind: pa.DataType) -> Convert:
-    """Integers of just the form that they are written in."""
+    """Return a converter to integers. Each text must equal the text of its value."""
 
     def convert(texts: pa.StringArray) -> pa.Array | None:
         values = texts.cast(kind)
@@ -47,7 +47,7 @@ def as_integers(kind: pa.DataType) -> Convert:
 
 
 def as_matching(kind: pa.DataType, form: str, *, but: str | None = None) -> Convert:
-    """Values of texts that all match a pattern, and none of them another."""
+    """Return a converter of texts that must all match `form`, and none of them `but`."""
 
     def convert(texts: pa.StringArray) -> pa.Array | None:
         if not _is_true_of_all(pc.match_substring_regex(texts, form)):
@@ -60,15 +60,15 @@ def as_matching(kind: pa.DataType, form: str, *, but: str | None = None) -> Conv
 
 
 def as_decimals(precision: int, scale: int, *, decimals: str, but: str | None = None) -> Convert:
-    """Decimals whose digits behind the point match a pattern."""
+    """Return a converter to decimals. `decimals` matches the point and the digits after it."""
     whole = precision - scale
-    # Arrow does not notice every number that is too long for its type, so their digits are counted.
+    # Arrow accepts some numbers that are too long for the type, so the pattern limits the digits.
     digits = rf"[0-9]{{1,{whole}}}" if whole else "0"
     return as_matching(pa.decimal128(precision, scale), rf"\A-?{digits}{decimals}\z", but=but)
 
 
 def as_floats(kind: pa.DataType, form: str) -> Convert:
-    """Floats; only a text that says so is infinite."""
+    """Return a converter to floats. It refuses a number that would overflow to infinity."""
     of_form = as_matching(kind, form)
 
     def convert(texts: pa.StringArray) -> pa.Array | None:
@@ -82,16 +82,16 @@ def as_floats(kind: pa.DataType, form: str) -> Convert:
 
 
 def as_booleans(texts: pa.StringArray) -> pa.Array | None:
-    """Booleans, as `t` or `f`."""
+    """Convert `t` and `f` to booleans; None if a text is neither."""
     is_true, is_false = pc.equal(texts, "t"), pc.equal(texts, "f")
     return is_true if _is_true_of_all(pc.or_(is_true, is_false)) else None
 
 
 def as_bytes(texts: pa.StringArray) -> pa.Array | None:
-    """Bytes in the hex form of the server."""
+    """Convert PostgreSQL's hex form to bytes; None if a text has another form."""
     if not _is_true_of_all(pc.match_substring_regex(texts, _BYTES_FORM)):
         return None
-    # All digits in one piece: a Python object for each value would take ten times the memory.
+    # Decode all digits at once: a Python object for each value would take ten times the memory.
     digits = pc.utf8_slice_codeunits(texts, 2).fill_null("")
     _, offsets, held = digits.buffers()
     places = np.frombuffer(offsets, np.int32, len(digits) + 1, digits.offset * _OFFSET)
@@ -104,5 +104,5 @@ def as_bytes(texts: pa.StringArray) -> pa.Array | None:
 
 
 def _is_true_of_all(found: pa.BooleanArray) -> bool:
-    """Whether something is true of every text, NULL aside."""
+    """Whether every entry that is not NULL is true."""
     return pc.all(found, min_count=0).as_py() is True

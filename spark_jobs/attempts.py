@@ -1,6 +1,6 @@
-"""The folder of one attempt to write a table: beside the table's files, hidden from readers.
+"""The folder of one attempt to write a table. It lies in the table's folder, hidden from readers.
 
-Each attempt has its own folder, so no attempt commits files of another one.
+Each attempt has its own folder, so no attempt commits the files of another attempt.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PREFIX = "_attempt-"
 
 @contextmanager
 def attempting(table: Path) -> Iterator[Path]:
-    """Make an empty folder inside a table's; remove it and its content after the block."""
+    """Make an empty folder in a table's folder; remove it with its content after the block."""
     folder = table / f"{_PREFIX}{uuid.uuid4()}"
     folder.mkdir()
     try:
@@ -27,6 +27,6 @@ def attempting(table: Path) -> Iterator[Path]:
 
 
 def clear_attempts(table: Path) -> None:
-    """Remove the folders of dead processes. The caller must hold the table's lock."""
+    """Remove the folders that dead processes left. The caller must hold the table's lock."""
     for folder in table.glob(f"{_PREFIX}*"):
         shutil.rmtree(folder, ignore_errors=True)

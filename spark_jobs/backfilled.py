@@ -1,8 +1,10 @@
-"""Which tables a backfill has made whole, and from which LSN on; all others may lack rows.
+"""Says which tables have all rows of the source, and from which bound on.
 
-A table's backfill is whole from the end LSN of its sweep on: what the source had there was read by
-a chunk, or changed since the backfill began. Both ends stand in `ledger/backfills`. Where more was
-asked for since (a slot that was lost, say), only a backfill that began later counts.
+A table is complete from the end LSN of the sweep of a whole backfill. Each row that the source had
+at that LSN was either read by a chunk, or has changed since the backfill began. The ledger
+`ledger/backfills` has the start and the end LSN. After a request for a whole backfill (because the
+slot was lost, say), only a backfill that began at or above the request's bound counts. All other
+tables may lack rows.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _UNDER_WAY = frozenset({"begun", "running", "resumed", "held"})
 
 
 class Lacking(StrEnum):
-    """Why a table is not whole: its backfill waits, or runs."""
+    """The state of an incomplete table: its backfill waits, or it runs."""
 
     QUEUED = "queued"
     BACKFILLING = "backfilling"
@@ -40,10 +42,10 @@ class Lacking(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """That a table may lack rows, what is being done, and why it is needed.
+    """A table that may lack rows: the state of its backfill, and why it needs one.
 
-    Where the log has all of them already, a merge is all that is waited for. A backfill that began
-    below `since` is of no use.
+    If `is_read`, the log already has all rows, and the table only waits for a merge. If `since` is
+    not None, only a backfill that begins at or above it helps.
     """
 
     state: Lacking
@@ -54,7 +56,7 @@ class Lack:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A whole backfill that was done: where it began, and the end LSN of its sweep."""
+    """A finished backfill of a whole table: where it began, and the end LSN of its sweep."""
 
     start: Bound
     through: Bound
@@ -62,14 +64,20 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Backfilled:
-    """What the ledgers tell of whole backfills, by quoted table name."""
+    """What the ledgers say about whole backfills, by quoted table name.
+
+    `under_way` goes by the last recorded state of any backfill of a table, also of a range.
+    """
 
     done: dict[str, list[Whole]] = field(default_factory=dict)
     under_way: frozenset[str] = frozenset()
     requests: tuple[Request, ...] = ()
 
     def find_lack(self, table: str, at: Bound | None = None) -> Lack | None:
-        """Why a table may lack rows when it is read at a bound, or of all; None if it is whole."""
+        """Find why a table may lack rows; None if it has all rows.
+
+        If `at` is not None, only requests and finished backfills up to this bound count.
+        """
         asked = [r for r in self.requests if r.table == table and (at is None or r.since <= at)]
         request = max(asked, key=lambda request: request.since, default=None)
         since = None if request is None else request.since
@@ -83,9 +91,11 @@ class Backfilled:
     def find_need(
         self, table: str, state: TableState | None = None, cut: Bound | None = None
     ) -> Lack | None:
-        """What a table must be read whole for, as far as a merge up to the newest cut has seen.
+        """Find why a table needs a whole backfill; None if it needs none.
 
-        A halt that a backfill cures asks for one until a merge has found one that does.
+        `state` is what merges last recorded about the table, `cut` the bound of the newest cut. A
+        table whose halt a backfill can cure needs one until a merge has ended the halt. If a
+        backfill ended above the cut, no merge has seen it yet: `is_read` is then true.
         """
         if state is None or state.state != HALTED:
             return self.find_lack(table)
@@ -100,7 +110,7 @@ class Backfilled:
     def tell_state(
         self, table: str, state: TableState | None = None, cut: Bound | None = None
     ) -> TableState:
-        """The state of a table, given what merges last recorded of it."""
+        """Return the state of a table, from its need of a backfill and what merges recorded."""
         need = self.find_need(table, state, cut)
         if need is None:
             return state or TableState(table, STREAMING)
@@ -108,17 +118,17 @@ class Backfilled:
         return TableState(table, need.state.value, need.reason, fix)
 
     def find_newest(self, table: str) -> Whole | None:
-        """The last whole backfill of a table that was done."""
+        """Find the finished whole backfill of a table with the highest end LSN; None if none."""
         return max(self.done.get(table, ()), key=lambda whole: whole.through, default=None)
 
     def list_lacking(self, tables: Iterable[str], at: Bound | None = None) -> dict[str, Lack]:
-        """Those of some tables that may lack rows at a bound."""
+        """Find, of some tables, those that may lack rows, as `find_lack` does."""
         found = {table: self.find_lack(table, at) for table in tables}
         return {table: lack for table, lack in found.items() if lack is not None}
 
 
 def read_backfilled(lake: Lake) -> Backfilled:
-    """Read what the ledgers tell."""
+    """Read the requests and the finished and running backfills from the ledgers."""
     requests = tuple(read_requests(lake))
     folder = lake.root / "ledger" / "backfills"
     ledger = open_table(folder)
@@ -128,7 +138,7 @@ def read_backfilled(lake: Lake) -> Backfilled:
     states: dict[str, str] = {}
     for row in sorted(_read_rows(folder, ledger), key=lambda row: row["number"]):
         states[row["table"]] = row["state"]
-        # One of a range has no sweep of the whole table to tell of.
+        # The backfill of a range has no sweep of the whole table: its `staged_lsn` is None.
         if row["state"] == _DONE and row["staged_lsn"] is not None:
             start = Bound(row["epoch"], Lsn(row["start_lsn"]))
             done[row["table"]].append(Whole(start, Bound(row["epoch"], Lsn(row["staged_lsn"]))))
@@ -137,7 +147,7 @@ def read_backfilled(lake: Lake) -> Backfilled:
 
 
 def _read_rows(folder: Path, ledger: DeltaTable) -> Iterator[dict[str, Any]]:
-    """The rows that tell of whole backfills; of a chunk each has a file, and none is opened."""
+    """Read the rows about backfills, without opening files that have only rows about chunks."""
     for file in pa.table(ledger.get_add_actions(flatten=True)).to_pylist():
         if file.get("null_count.chunk") != 0:
             rows = pq.read_table(folder / file["path"], columns=_COLUMNS).to_pylist()

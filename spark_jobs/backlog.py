@@ -8,15 +8,16 @@ from spark_jobs.lake import Bound, Lake
 from spark_jobs.ledger import Cut, find_cut
 from spark_jobs.log_files import LogFile, LogFiles
 
-# To open a file of the log costs a table what it takes to read some thousand entries of it.
+# Entries of a file. For each table, to open a file costs as much as to read some thousand entries.
 _FEW_ENTRIES = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """How far the log and the newest cut reach, and the entries of tables not merged yet.
+    """How far the log and the newest cut reach, and how many entries are not merged yet.
 
-    `entries` counts from the table that is furthest behind, halted ones aside; marks are left out.
+    `entries` counts, in whole files, from the merged LSN of the table that is furthest behind.
+    Halted tables do not set this LSN. Marks are not counted.
     """
 
     staged: Bound | None
@@ -25,7 +26,7 @@ class Backlog:
 
 
 def read_backlog(lake: Lake) -> Backlog:
-    """Say what a merge would find to do."""
+    """Read how much a merge has to do."""
     cut, staged = find_cut(lake), lake.read_staged(lake.read_epochs())
     low = None if cut is None else _find_low(cut)
     log = LogFiles.open(lake)
@@ -35,7 +36,10 @@ def read_backlog(lake: Lake) -> Backlog:
 
 
 def choose_cut(log: LogFiles, low: Bound | None, staged: Bound, round_rows: int) -> Bound:
-    """The end of a transaction by which about `round_rows` entries above `low` have come."""
+    """Choose the end of a transaction that is about `round_rows` entries above `low`.
+
+    The result is at most `staged`.
+    """
     entries = 0
     for file in _list_above(log, low):
         entries += file.entries

@@ -1,9 +1,9 @@
-"""Values of the lake as the texts that they were read from, or as the bits of a float.
+"""Writes values of the lake as the texts that they were read from, and floats as their bits.
 
-The other way of `types.py`: a type's `write` gives back each text that its value holds; `_raw` has
-the others. A float's text cannot be written here: PostgreSQL gives the shortest one, Java (before
-19) sometimes a longer one. So a float is the number that its bits are, as Java names it, and the
-source writes its own the same way.
+`types.py` does the reverse. A type's `write` gives each text back that its value holds; `_raw` has
+the other texts. Spark cannot write a float's text: PostgreSQL writes the shortest text, and Java
+before 19 sometimes a longer one. So a float is written as the integer that Java gives for its bits.
+The source writes its floats in the same way.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cdc_core.comparing import CanonicalForm
 
 Write = Callable[[Expression], Expression]
 
-# If an element has one of these, an array's text has the element in quotes.
+# PostgreSQL puts an array's element in quotes if it has one of these characters.
 _QUOTED = r"[ \t\n\r\x0b\f{}\",\\]"
 _BITS = {
     "float": ("java.lang.Float", "floatToIntBits"),
@@ -33,43 +33,43 @@ _FORMS = {
 
 
 def choose_form(kind: T.DataType) -> CanonicalForm:
-    """In which form values of a column of the lake are compared."""
+    """Choose the form in which values of a column of the lake are compared."""
     return _FORMS.get(kind.simpleString(), CanonicalForm.TEXT)
 
 
 def write_plain(value: Expression) -> Expression:
-    """Integers, decimals with their own scale, dates, times without a zone, texts."""
+    """Write an integer, a decimal of its own scale, a date, a timestamp without zone or a text."""
     return value.cast("string")
 
 
 def write_bool(value: Expression) -> Expression:
-    """`t` or `f`."""
+    """Write a boolean as `t` or `f`."""
     return F.when(value, "t").when(~value, "f")
 
 
 def write_bytes(value: Expression) -> Expression:
-    """Hexadecimal."""
+    """Write bytes in PostgreSQL's hex form."""
     return F.concat(F.lit("\\x"), F.lower(F.hex(value)))
 
 
 def write_moment(value: Expression) -> Expression:
-    """A timestamp with its zone; the session's is UTC."""
+    """Write a timestamp with time zone. The time zone of the session must be UTC."""
     return F.concat(value.cast("string"), F.lit("+00"))
 
 
 def write_trimmed(value: Expression) -> Expression:
-    """A decimal without the zeros that end its fraction."""
+    """Write a decimal without the zeros that end its fraction."""
     return F.regexp_replace(value.cast("string"), r"\.0*\z|(\.[0-9]*[1-9])0+\z", "$1")
 
 
 def write_bits(kind: str) -> Write:
-    """The number that a float's bits are."""
+    """Return a function that writes a float as the integer that has its bits."""
     place = _BITS[kind]
     return lambda value: F.when(value.isNotNull(), F.java_method(*map(F.lit, place), value))
 
 
 def write_array(write_element: Write, *, is_bare: bool) -> Write:
-    """An array's text; `is_bare` promises that no element needs quotes."""
+    """Return a function that writes an array. If `is_bare`, no element may need quotes."""
 
     def write(value: Expression) -> Expression:
         def write_one(element: Expression) -> Expression:

@@ -1,8 +1,8 @@
-"""The log as Spark reads it: a range of it, what is in it, and one table's changes as steps.
+"""Reads a log range with Spark, and turns one table's changes into steps.
 
-A step is what a change does to one key: a departure (a version of the key goes), an arrival (a
-version comes), or a renewal (both, in place). A change that moves a row from one key to another is
-two steps at one position. Texts stand in the order of the table's shape.
+A step is what a change does to one key: a departure (a row with the key goes), an arrival (a row
+comes), or a renewal (a row comes in the place of another). A change that moves a row from one key
+to another is two steps at one position. Texts are in the order of the table schema's columns.
 """
 
 from __future__ import annotations
@@ -25,21 +25,24 @@ DEPARTURE, ARRIVAL, RENEWAL = 0, 1, 2
 
 ROW_OPERATIONS = frozenset({Operation.INSERT, Operation.UPDATE, Operation.DELETE, Operation.READ})
 POSITION = ("epoch", "commit_lsn", "seq")
-# To find out what is in files one by one takes longer than Delta does with more of them.
+# With more files, Delta reads the log faster than Spark reads the files one by one.
 _MOST_FILES = 1_000
 
 
 def read_log(
     session: SparkSession, files: LogFiles, lower: Bound | None, upper: Bound
 ) -> DataFrame:
-    """Read the entries of `(lower, upper]`; a repeated position may occur twice."""
+    """Read the entries of `(lower, upper]`. The same position may occur twice.
+
+    If `lower` is None, the range begins with the log.
+    """
     log = _read_files(session, files, lower, upper)
     epoch, lsn = F.col("epoch"), F.col("end_lsn")
     below = (epoch < upper.epoch) | ((epoch == upper.epoch) & (lsn <= int(upper.lsn)))
     if lower is None:
         return log.where(below)
     if lower.epoch == upper.epoch:
-        # The form that file statistics can answer.
+        # This form of the condition lets Spark skip files by their statistics.
         inside = (lsn > int(lower.lsn)) & (lsn <= int(upper.lsn))
         return log.where((epoch == upper.epoch) & inside)
     above = (epoch > lower.epoch) | ((epoch == lower.epoch) & (lsn > int(lower.lsn)))
@@ -49,7 +52,7 @@ def read_log(
 def _read_files(
     session: SparkSession, files: LogFiles, lower: Bound | None, upper: Bound
 ) -> DataFrame:
-    """The log, or the files of it that may hold something of a range."""
+    """Read the files of the log that may hold entries of a range, or the whole log."""
     reaching = files.list_reaching(lower, upper)
     if len(reaching) <= _MOST_FILES and files.can_read(reaching):
         return read_files(session, files.folder, files.log, [file.name for file in reaching])
@@ -57,7 +60,7 @@ def _read_files(
 
 
 def find_first(log: DataFrame, table: str, versions: Iterable[int], after: Position) -> Position:
-    """The first position of a table, above another, with one of some relation versions."""
+    """Find a table's first position above `after` that has one of some relation versions."""
     row = (
         log.where(F.col("table") == table)
         .where(F.col("relation_version").isin(*versions) & is_after(after))
@@ -73,7 +76,7 @@ def is_after(position: Position) -> Expression:
 
 
 def write_position(position: Position) -> Expression:
-    """A position as a value to compare with."""
+    """Return a position as a Spark value to compare with."""
     return F.struct(
         F.lit(position.epoch).alias("epoch"),
         F.lit(int(position.commit_lsn)).cast("long").alias("commit_lsn"),
@@ -87,12 +90,15 @@ def id_names(shape: Shape) -> list[str]:
 
 
 def has_exact_key(shape: Shape) -> bool:
-    """Whether each key text has its own typed value, so that rows are identified by it."""
+    """Whether different texts of a key always have different typed values.
+
+    If so, the typed values identify a row; if not, its key's texts do.
+    """
     return all(map_type(shape.columns[i]).is_exact for i in shape.key)
 
 
 def identify(shape: Shape, texts: Expression) -> list[Expression]:
-    """What identifies a row, from its texts: the typed key where it is exact, else its text."""
+    """Return the ids of a row from its texts: the typed key if it is exact, else the key texts."""
     keys = [texts[i] for i in shape.key]
     if has_exact_key(shape):
         return [
@@ -106,10 +112,10 @@ def take_steps(
 ) -> DataFrame:
     """Turn one table's row changes into steps.
 
-    Shape: `epoch, commit_lsn, seq, committed_at, kind`, the ids, `_from` (the ids a moved row came
-    from, null otherwise), `values` (texts after an arrival), `unchanged` (indexes not sent),
-    `old` (the whole row that departs, where the source sent it). `has_moves` false promises that no
-    change moves a row to another key.
+    If `has_moves` is false, no change may move a row to another key.
+    Shape: `epoch, commit_lsn, seq, committed_at, kind`, the ids, `_from` (the ids that a moved row
+    came from, else NULL), `values` (the texts of the row that comes), `unchanged` (the indexes of
+    columns that were not sent), `old` (the whole row that departs, if the source sent it).
     """
     full = [v for v, r in relations.items() if r.identity is ReplicaIdentity.FULL]
     entries = entries.select(
@@ -190,11 +196,14 @@ def _pack(ids: list[Expression], names: list[str]) -> Expression:
 
 
 def _align_values(name: str, shape: Shape, relations: Mapping[int, Relation]) -> Expression:
-    """Texts in the order of the shape; a younger column has the value of rows older than it."""
+    """Return texts in the order of the table schema.
+
+    A column that is newer than the change gets the value that rows older than the column have.
+    """
     aligned = F.col(name)
     for version, relation in relations.items():
         known = len(relation.columns)
-        # Columns come by attnum, and only columns of a higher one are new.
+        # Columns are in the order of attnum, and each new column has a higher attnum.
         assert shape.names[:known] == Shape.of(relation).names
         younger = [F.lit(column.missing_value).cast("string") for column in shape.columns[known:]]
         if younger:
@@ -204,7 +213,7 @@ def _align_values(name: str, shape: Shape, relations: Mapping[int, Relation]) ->
 
 
 def _resolve_from_old_row() -> dict[str, Expression]:
-    """Take what was not sent from the old row, which replica identity full always sends whole."""
+    """Take values that were not sent from the old row, which replica identity full sends whole."""
     sent_whole = F.col("_full") & F.col("old").isNotNull() & (F.size("unchanged") > 0)
     whole = F.transform(
         F.col("values"),

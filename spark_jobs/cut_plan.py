@@ -7,9 +7,9 @@ Three rules make every table readable at one LSN:
 - A cut may name a version below itself: the table was left out of the round, or the merge failed at
   it. A reader at the cut folds the log from the table's own bound up to the cut.
 - If a table is older than its cut (deleted, restored from a copy, its last commit lost), the merge
-  folds from the bound of what is there, not from the cut. If the log lacks changes for that, the
-  merge queues a whole backfill. A table that another writer has replaced is folded as one that is
-  not there.
+  folds from the table's present bound, not from the cut. If the log lacks changes for that, the
+  merge queues a whole backfill. The merge treats a table that another writer has replaced as if its
+  folder were gone.
 
 Pure: no Spark, no file, no clock.
 """
@@ -72,10 +72,10 @@ def name_places(
 ) -> dict[str, Place]:
     """Choose the place that a new cut gives each table.
 
-    `before`: the places in the previous cut. `reached`: the places now of the tables that the round
-    looked at. `waiting`: the tables that have unmerged changes up to the cut. If the round did not
-    merge such a table, it keeps its previous place. Any other table has no change up to the cut, so
-    it is merged through the cut at its old version.
+    `before`: the places in the previous cut. `reached`: the new places of the tables that the round
+    examined. `waiting`: the tables that have unmerged changes up to the cut. If the round did not
+    merge such a table, or the table is beyond the cut, it keeps its previous place. Any other table
+    has no change up to the cut, so it is merged through the cut at its old version.
     """
     places: dict[str, Place] = {}
     for table in {*before, *reached, *waiting}:
@@ -93,7 +93,7 @@ def name_places(
 def needs_fold(merged: Bound, at: Bound, *, is_halted: bool) -> bool:
     """Whether a reader at `at` must fold changes on a table that is merged through `merged`.
 
-    A halted table is not folded further: the answer names it with the bound that it stopped at.
+    A halted table is not folded further: the reader gets it as of the bound at which it halted.
     """
     return merged < at and not is_halted
 
@@ -126,8 +126,8 @@ def find_origin(
 
     `log_begins` is the least bound of an entry in the log, `first_cut` the oldest cut. The log has
     lost entries if it begins after the table's own bound, or after `first_cut` if the table has no
-    bound. A halted table whose folder is gone begins at the change that halted it: its older rows
-    have the old shape, so it needs a whole backfill.
+    bound. A halted table that is gone or replaced begins at the change that halted it. Its older
+    rows have the old table schema, so it needs a whole backfill.
     """
     is_there = found is not None and not found.is_foreign
     there = found.bound if found is not None and is_there else None

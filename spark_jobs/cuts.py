@@ -1,7 +1,7 @@
-"""Tables as they were at one LSN: the version of the newest cut below it, plus the log since.
+"""Reads tables as of one LSN: a table's version at the newest cut, plus the log since then.
 
-Several tables read at one LSN agree: a source transaction is wholly in all of them, or in none. The
-log since the cut is folded by the very fold that merges use, from the table's own merged LSN on.
+Tables that are read at the same LSN agree: each source transaction is wholly in all of them, or in
+none. The read folds the log from the table's own merged LSN on, with the same fold as a merge.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ from spark_jobs.stretch import choose_types, give, plot_stretch, read_shape
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A table at an LSN; where it is halted, as of the bound up to which it could follow.
+    """A table as of the bound `through`. A halted table is as of the bound at which it halted.
 
-    With a lack it may not have all rows: no whole backfill of it is done there.
+    If `lack` is not None, rows may be missing: no whole backfill of the table ended by the bound
+    that was asked for.
     """
 
     rows: DataFrame
@@ -47,9 +48,9 @@ class Reading:
 
 
 def find_bound_at(lake: Lake, at: str) -> Bound:
-    """Read `latest` (the newest cut), `live` (all that is staged) or an LSN.
+    """Find the bound of `latest` (the newest cut), `live` (the staged LSN) or an LSN.
 
-    Raises: LakeError if the lake cannot be read there; it names the oldest or newest LSN.
+    Raises: LakeError if the lake cannot be read at the LSN; it names the ranges that can be read.
     """
     epochs = require_epochs(lake)
     if at == "latest":
@@ -74,7 +75,7 @@ def find_bound_at(lake: Lake, at: str) -> Bound:
             fix="give latest, live, or an LSN such as 16/B374D848",
             retry=Retry.AFTER_FIX,
         ) from error
-    # A newer epoch may have smaller LSNs; the newest that reaches the LSN is meant.
+    # A newer epoch may have smaller LSNs. The newest epoch whose range has the LSN counts.
     held: list[str] = []
     for epoch in reversed(epochs):
         end = staged.lsn if epoch.number == staged.epoch else _find_end(lake, epoch.app)
@@ -82,7 +83,7 @@ def find_bound_at(lake: Lake, at: str) -> Bound:
             return Bound(epoch.number, lsn)
         if end is not None:
             held.append(f"{epoch.first_lsn} to {end}")
-    # Between two epochs nothing was captured.
+    # The log has nothing between two epochs.
     stretches = " and from ".join(reversed(held))
     raise LakeError(
         f"the lake cannot be read at {lsn}: its log goes from {stretches}",
@@ -94,11 +95,13 @@ def find_bound_at(lake: Lake, at: str) -> Bound:
 def table_at(
     session: SparkSession, lake: Lake, table: TableName, at: Bound, *, is_newest: bool = False
 ) -> Reading:
-    """Read a table as it was when every transaction up to a bound was committed, and no other.
+    """Read a table with every transaction up to a bound, and no other.
 
-    It is read from the version of the newest cut; or, `is_newest`, from the newest version that is
-    not above the bound: what others have done to the table's rows since is in it.
-    Raises: LakeError if there is no such table, or its version at the cut is gone.
+    The read begins from the version in the newest cut at or below the bound. If `is_newest`, it
+    begins from the newest version that is not above the bound. That version also has what other
+    writers have done to the table's rows since the cut.
+    Raises: LakeError if the lake has no rows of the table at the bound, or if the version in the
+    cut is gone.
     """
     cut = find_cut(lake, at)
     name = str(table)
@@ -152,7 +155,7 @@ def table_at(
 
 
 def list_tables(lake: Lake) -> list[TableName]:
-    """Every table that the log ever announced, and those merged from a log that is gone."""
+    """List the tables that the log has announced, and those merged from a log that is gone."""
     cut = find_cut(lake)
     merged = {TableName.parse(table) for table in cut.versions} if cut else set()
     return sorted(merged | {relation.table for relation in lake.read_relations().values()})
@@ -166,9 +169,9 @@ def _find_end(lake: Lake, app: str) -> Lsn | None:
 def _find_newest(
     lake: Lake, table: TableName, at: Bound, version: int | None, low: Bound | None
 ) -> tuple[int | None, Bound | None]:
-    """The newest version that holds nothing above a bound, and how far it has come in the log.
+    """Find the newest version that holds no change above a bound, and its merged bound.
 
-    `version` is that of the newest cut below the bound, which has come to `low`.
+    `version` is the version in the newest cut at or below the bound; it is merged through `low`.
     """
     newest = open_current(lake.locate(table))
     if newest is None:
@@ -178,7 +181,7 @@ def _find_newest(
     for number in range(newest.version(), -1 if version is None else version, -1):
         through = find_bound(_open_version(lake, table, number), epochs)
         if through is not None and through <= at:
-            # A commit of others has brought it no further than the cut's own version.
+            # Commits of other writers do not move the bound beyond that of the cut's version.
             return number, low if through == known else through
     return version, low
 
@@ -188,7 +191,7 @@ def _read_version(session: SparkSession, lake: Lake, table: TableName, version: 
     try:
         return read_rows(session, lake.locate(table), opened)
     except AnalysisException as error:
-        # Its log is there still, but not all of its files.
+        # The Delta log still has the version, but some of its data files are gone.
         raise _miss_version(table, version) from error
 
 
@@ -196,13 +199,13 @@ def _open_version(lake: Lake, table: TableName, version: int) -> DeltaTable:
     try:
         return DeltaTable(lake.locate(table), version=version)
     except Exception as error:
-        # A log that cannot be opened at any version has a remedy of its own.
+        # If the Delta log cannot be opened at any version, this raises the error with that remedy.
         open_current(lake.locate(table))
         raise _miss_version(table, version) from error
 
 
 def _require_named(lake: Lake, table: TableName, place: Place) -> None:
-    """Check that the version which a cut names is the same commit still. Raises: LakeError."""
+    """Check that the version that a cut names is still the same commit. Raises: LakeError."""
     assert place.version is not None
     epochs = lake.read_epochs()
     held = know_place(place, epochs).held

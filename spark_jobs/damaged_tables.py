@@ -1,8 +1,8 @@
-"""Tables of the lake whose own files cannot be read, each apart from all others.
+"""Finds tables of the lake whose own files cannot be read. All other tables stay usable.
 
-After a power failure a commit may be torn, or name a data file that is; a person may restore a
-folder, and not all of it. Everything in a table's folder is made from the log. So the remedy is to
-delete the folder: a merge builds the table again, and queues a backfill where the log is short.
+After a power failure, a commit or a data file that it names may be torn. A person may restore only
+a part of a folder. Walgate makes everything in a table's folder from the log. So the remedy is to
+delete the folder: a merge builds the table again, and queues a backfill if the log lacks changes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class UnreadableTable(LakeError):
 
 
 def open_current(folder: Path) -> DeltaTable | None:
-    """Open a table of the lake at its newest version; None if there is none.
+    """Open a table of the lake at its newest version; None if it does not exist.
 
     Raises: UnreadableTable.
     """
@@ -41,7 +41,7 @@ def open_current(folder: Path) -> DeltaTable | None:
 
 
 def open_if_readable(folder: Path) -> DeltaTable | None:
-    """Open a table of the lake at its newest version; None also where that cannot be done."""
+    """Open a table of the lake at its newest version; None if that is not possible."""
     try:
         return open_current(folder)
     except UnreadableTable:
@@ -49,9 +49,10 @@ def open_if_readable(folder: Path) -> DeltaTable | None:
 
 
 def find_torn(folder: Path) -> UnreadableTable | None:
-    """Look for a file that a table's newest version names, and that is not there as it was written.
+    """Find a data file of a table's newest version that is missing or torn.
 
-    A file's status and its footer are read, and no row: damage amid a file is not found.
+    None if all files are whole, or if the table cannot be opened. Only the size and the footer of a
+    file are read, so damage in the middle of a file is not found.
     """
     table = open_if_readable(folder)
     if table is None:
@@ -81,6 +82,6 @@ def _require_new_folder(folder: Path, what: str, error: Exception) -> Unreadable
 
 
 def _name(error: Exception) -> str:
-    """The first line of an error, as far as it is text."""
+    """Return the printable part of an error's first line; the error's type if that is empty."""
     line = (str(error).strip().splitlines() or [""])[0]
     return "".join(filter(str.isprintable, line)) or type(error).__name__

@@ -46,7 +46,7 @@ def list_coded(metadata: pq.FileMetaData) -> list[str]:
 
 
 def count_decoded(rows: pa.Table, names: Collection[str]) -> int:
-    """The bytes that columns, read as dictionaries, take after each row has its own value."""
+    """Count the bytes that columns read as dictionaries take once each row has its own value."""
     return sum(
         pc.sum(pc.binary_length(chunk.dictionary).take(chunk.indices), min_count=0).as_py()
         + _OFFSET * len(chunk)

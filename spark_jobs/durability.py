@@ -36,8 +36,8 @@ def require_durable(
     """Force the files of a Delta table's commits between two versions to the disk.
 
     The files in `forced` are on the disk already. Commits through `left` are of a merge that ended
-    before its cut. The disk may have refused them then, and Linux reports that once only. So they
-    are written to new files. Raises: MergeError.
+    before its cut. The disk may have refused them then, and Linux reports that only once. So the
+    function writes them to new files. Raises: MergeError.
     """
     middle = above if left is None else max(above, left)
     with _refusing(table):

@@ -1,4 +1,4 @@
-"""What fails at one table is its own trouble, and keeps no other from being merged."""
+"""Keeps the failure of one table apart, so that the merge goes on with the other tables."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _logger = logging.getLogger("walgate.merge")
 
 
 class Failures:
-    """Those of one round."""
+    """The failures of one round, by table."""
 
     def __init__(self, lake: Lake) -> None:
         """Nothing has failed yet."""
@@ -39,14 +39,14 @@ class Failures:
 
     @contextmanager
     def apart(self, table: str) -> Iterator[None]:
-        """Run a block that is about one table; what it raises of data or storage is kept.
+        """Run a block about one table, and record an error of data or storage without raising it.
 
-        Raises: all else.
+        Raises: every other error, also a ConnectionError.
         """
         try:
             yield
         except ConnectionError:
-            # Spark's JVM is gone, which is every table's trouble.
+            # Spark's JVM is gone, so no table can be merged.
             raise
         except _FAILURES as error:
             torn = find_torn(self._lake.locate(TableName.parse(table)))
@@ -55,7 +55,7 @@ class Failures:
             _logger.warning("merge of a table failed", extra={"fields": fields})
 
     def require_none(self) -> None:
-        """Go on only where nothing has failed. Raises: MergeError."""
+        """Check that no table has failed. Raises: MergeError, which names each failed table."""
         if not self._errors:
             return
         said = "; ".join(f"{table}: {explain(error)}" for table, error in self._errors.items())
@@ -69,7 +69,7 @@ class Failures:
 
 
 def explain(error: _Failure) -> str:
-    """Name what happened; Spark's own words may have values of rows."""
+    """Say what happened without row values, which Spark's own message may have."""
     if isinstance(error, UnreadableTable):
         return f"{error.message}; {error.fix}"
     if isinstance(error, PySparkException):

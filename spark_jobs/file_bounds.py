@@ -1,7 +1,8 @@
-"""The statistics of a Parquet file that we write ourselves, by which Delta passes over files.
+"""Computes the statistics of a Parquet file that Walgate writes, by which Delta skips files.
 
-Every bound is true, if not the nearest: moments are rounded outwards to milliseconds, long texts
-cut off. A column that has no bound here is one whose file is always read.
+Each minimum and maximum is correct, but it may be wider than the values: timestamps are rounded
+outwards to milliseconds, and long texts are cut. If a column has no minimum and maximum, conditions
+on it never skip the file.
 
 Source: the Delta protocol, section Per-file Statistics.
 """
@@ -18,35 +19,36 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-# As many columns as Delta bounds of itself; and those whose NULLs are counted wherever they stand.
+# The first columns have statistics, as many as Delta takes by itself. The NULLs of the columns in
+# `_ALWAYS_COUNTED` are counted at any place.
 _MOST_COLUMNS = 32
 _ALWAYS_COUNTED = ("_raw", "_holes")
-# For each column a leaf in Parquet that is NULL in the rows where the column is NULL.
+# For each of these columns, a leaf in Parquet that is NULL in the rows where the column is NULL.
 _LEAVES = {"_raw.key_value.key": "_raw", "_holes.list.element": "_holes"}
 _MOST_CHARACTERS = 32
-# No character comes after it.
+# No character sorts after it.
 _GREATEST = "\U0010ffff"
 _MILLISECOND = timedelta(milliseconds=1)
 
 
-# Of one column, so of one type.
+# The minimum and maximum of one column, so both have one type.
 _Ends: TypeAlias = tuple[Any, Any]
 
 
 class Bounds:
-    """What is known of the rows of one file so far."""
+    """Collects the statistics of the rows of one file."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        """No row is known."""
+        """Begin without rows."""
         bounded = schema.names[:_MOST_COLUMNS]
         self._bounded = [name for name in bounded if _has_order(schema.field(name).type)]
         self._nulls = dict.fromkeys([*bounded, *_ALWAYS_COUNTED], 0)
-        # None where a value has no place in an order, such as NaN.
+        # None if a value is NaN or infinite.
         self._known: dict[str, _Ends | None] = {}
         self._rows = 0
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Take rows into account."""
+        """Add rows to the statistics."""
         self._rows += rows.num_rows
         for name in self._nulls:
             self._nulls[name] += rows.column(name).null_count
@@ -60,12 +62,12 @@ class Bounds:
                 self._known[name] = own if held[0] is None else _join(held, own)
 
     def format(self) -> str:
-        """Give the statistics as JSON."""
+        """Return the statistics as JSON."""
         return _format_statistics(self._rows, self._known, self._nulls)
 
 
 def read_statistics(footer: pq.FileMetaData) -> str:
-    """Give the statistics of a finished file as JSON, from its footer."""
+    """Read the statistics of a finished file from its footer; return them as JSON."""
     schema = footer.schema.to_arrow_schema()
     bounded = schema.names[:_MOST_COLUMNS]
     known: dict[str, _Ends | None] = {}
@@ -82,7 +84,7 @@ def read_statistics(footer: pq.FileMetaData) -> str:
 
 
 def _list_chunks(footer: pq.FileMetaData) -> list[list[pq.Statistics | None]]:
-    """What the footer says of each leaf, by row group."""
+    """List the footer's statistics of each leaf, by row group."""
     groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
     return [[group.column(i).statistics for group in groups] for i in range(footer.num_columns)]
 
@@ -93,7 +95,7 @@ def _count_nulls(chunks: list[pq.Statistics | None]) -> int | None:
 
 
 def _join_chunks(chunks: list[pq.Statistics | None]) -> _Ends | None:
-    """The least and greatest value of a leaf in all row groups.
+    """Return the minimum and maximum of a leaf in all row groups.
 
     None if they are not known, or if Python cannot hold them. A row group with only NULLs has none.
     """
@@ -107,14 +109,14 @@ def _join_chunks(chunks: list[pq.Statistics | None]) -> _Ends | None:
             continue
         try:
             own = (one.min, one.max)
-        except (ValueError, OverflowError):  # Such as a date before year 1, or half a character.
+        except (ValueError, OverflowError):  # A date before year 1, say, or a cut character.
             return None
         ends = own if ends[0] is None else _join(ends, own)
     return ends
 
 
 def _has_exact_ends(kind: pa.DataType) -> bool:
-    """Whether Parquet's least and greatest value fit Delta: for floats they do not (NaN)."""
+    """Whether Delta can take Parquet's minimum and maximum. For floats it cannot (NaN)."""
     return _has_order(kind) and not pa.types.is_floating(kind)
 
 
@@ -140,7 +142,7 @@ def _format_statistics(
 
 
 def _has_order(kind: pa.DataType) -> bool:
-    """Whether the smallest and the greatest value of a type say what lies between."""
+    """Whether a minimum and a maximum of a type bound all values of a column."""
     kinds = pa.types
     ordered = (kinds.is_integer, kinds.is_floating, kinds.is_decimal, kinds.is_temporal)
     return any(is_kind(kind) for is_kind in (*ordered, kinds.is_string))

@@ -1,14 +1,15 @@
-"""Changes to the state they leave: one row per key.
+"""Folds steps to the state that they leave: one row for each key.
 
-At the end of a transaction a key has one row at most. Inside one it may have several for a while
-(a deferrable key), but whenever a key's last step is an arrival or a renewal, that row is the one
-that remains: nothing departed after it. So the last step decides, but for two rare cases that
-`lineage` works out: the last step is a departure and its transaction also brought a row (which of
-them left?), and a row that moved to another key without sending all its values (whose are they?).
+At the end of a transaction a key has at most one row. Inside a transaction it may have several, if
+the key is deferrable. If the last step of a key is an arrival or a renewal, its row remains: no row
+departed after it. So the last step decides, except in two rare cases, which `lineage` solves:
 
-A value not sent is that of the last step of the same row that had it: per column the last step that
-speaks of it, which an arrival of a whole row always does. Where none in the range speaks, the value
-is that of the target's row.
+- The last step is a departure, and its transaction also brought a row: which of the rows left?
+- A row moved to another key, and the source did not send all its values: which row had them?
+
+If a value was not sent, the row keeps the value that it had. For each column, the fold takes the
+value from the last step that determines it; the arrival of a whole row always does. If no step in
+the log range determines it, the value is that of the target's row.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from pyspark.sql import functions as F
 
 from spark_jobs.changes import ARRIVAL, DEPARTURE, POSITION, RENEWAL
 
-# What a step says of a column: its row is gone; its value; look under the key it came from.
+# What a step says about a column: its row has left; its value; the value is under the old key.
 GONE, SAID, MOVED = 0, 1, 2
 
 
 def fold_by_last(steps: DataFrame, ids: list[str], unsent: Iterable[int], width: int) -> DataFrame:
-    """Reduce steps to the state they leave, one row per key, departed keys included.
+    """Reduce steps to the state that they leave, one row for each key, also if it has departed.
 
-    `unsent` are the columns that some step did not send, `width` the number of columns.
+    `unsent` has the indexes of columns that some step did not send; `width` counts the columns.
     Shape: the ids, `present`, position, `committed_at`, `values`, `carried` (indexes whose value is
-    the target's), `lost` (indexes whose value is not known), `unclear` (the row needs `lineage`).
+    the target's), `lost` (indexes of missing values), `unclear` (the row needs `lineage`).
     Order: position; a repeated position is the same step.
     """
     position = F.struct(*POSITION)
@@ -38,7 +39,8 @@ def fold_by_last(steps: DataFrame, ids: list[str], unsent: Iterable[int], width:
     last = F.max_by(F.struct("kind", *POSITION, "committed_at", "values"), position)
     birth = F.when(F.col("kind") == ARRIVAL, F.struct("epoch", "commit_lsn"))
     spoken = {i: F.max_by(_speak(i), F.when(_speaks(i), position)) for i in unsent}
-    # By key at once: most keys come once, and to reduce them before would only sort them twice.
+    # Shuffle by key first. Most keys occur once: a partial aggregation before the shuffle would
+    # reduce little, and would sort the steps a second time.
     folded = (
         steps.repartition(*ids)
         .groupBy(*ids)
@@ -65,13 +67,13 @@ def fold_by_last(steps: DataFrame, ids: list[str], unsent: Iterable[int], width:
 
 
 def _is_sent(index: int) -> Expression:
-    """Whether a step brought the column's value."""
+    """Whether a step has the value of a column."""
     held_back = F.coalesce(F.array_contains(F.col("unchanged"), index), F.lit(False))
     return (F.col("kind") != DEPARTURE) & ~held_back
 
 
 def _speaks(index: int) -> Expression:
-    """Whether a step says anything of a column: a renewal that did not send it does not."""
+    """Whether a step determines a column. A renewal without the column's value does not."""
     return (F.col("kind") != RENEWAL) | _is_sent(index)
 
 
@@ -83,7 +85,7 @@ def _speak(index: int) -> Expression:
 
 
 def _fill(values: str, unsent: list[int], width: int) -> Expression:
-    """The texts of a row, those not sent taken from the step that last had them."""
+    """Return the texts of a row; a text that was not sent is from the last step that had it."""
     if not unsent:
         return F.col(values)
     texts = [F.col(f"_said{i}.text") if i in unsent else F.col(values)[i] for i in range(width)]
@@ -91,7 +93,7 @@ def _fill(values: str, unsent: list[int], width: int) -> Expression:
 
 
 def _list(indexes: list[int], chosen: Callable[[int], Expression]) -> Expression:
-    """The indexes for which a condition holds."""
+    """List the indexes for which a condition holds."""
     if not indexes:
         return F.array().cast("array<int>")
     listed = F.array(*(F.when(chosen(i), F.lit(i)) for i in indexes))

@@ -1,7 +1,8 @@
-"""Rows that lack a value the stream never sent, found in a table's files: no JVM, next to no bytes.
+"""Finds the rows of a table that have missing values, without a JVM, and reads very few bytes.
 
-`_holes` is null in all other rows. A file's statistics say whether a row of it has one; where they
-do not (Delta keeps them of the first 32 columns), a column of nulls takes a few bytes.
+The column `_holes` names a row's columns with missing values; it is NULL in all other rows. The
+statistics of a file say whether it has such a row. If they do not (Delta keeps statistics of the
+first 32 columns), the column is read: a column of NULLs takes a few bytes.
 """
 
 from __future__ import annotations
@@ -25,30 +26,33 @@ from spark_jobs.stretch import read_shape
 _HOLES = "_holes"
 _POSITION = ["_epoch", "_commit_lsn", "_seq"]
 _BATCH_ROWS = 65_536
-# Rows that are collected before all but the oldest are dropped.
+# Rows that are collected beyond those asked for, before all but the oldest are dropped.
 _ROOM_ROWS = 262_144
 
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """A row with holes: its key as the source writes it, and the change that left it so."""
+    """A row with missing values: its key as the source writes it, and its position."""
 
     key: tuple[str, ...]
     position: Position
 
 
 def has_holes(folder: Path, table: DeltaTable) -> bool:
-    """Whether any row has holes, of a table whose files are in a folder."""
+    """Whether a table has a row with missing values. `folder` has the table's files."""
     return any(True for _ in _read_batches(folder, table, []))
 
 
 def count_holes(folder: Path, table: DeltaTable) -> int:
-    """How many rows have holes; no key is read."""
+    """Count the rows that have missing values, without reading their keys."""
     return sum(batch.num_rows for batch in _read_batches(folder, table, []))
 
 
 def find_holes(folder: Path, table: DeltaTable, *, most: int) -> list[Hole]:
-    """The oldest rows that have holes, oldest first; a table may have millions more."""
+    """Find the `most` oldest rows that have missing values, oldest first.
+
+    A table may have millions more.
+    """
     shape = read_shape(table)
     names, is_exact = match_names(shape), has_exact_key(shape)
     oldest: list[pa.Table] = []
@@ -75,13 +79,13 @@ def _keep_oldest(tables: list[pa.Table], most: int) -> pa.Table:
 
 
 def sign(holes: list[Hole]) -> str:
-    """A hash of the rows; it is another if any row changes, or is read again."""
+    """Return a hash of rows. It differs if one of the rows has changed or was read again."""
     told = json.dumps([[hole.key, str(hole.position)] for hole in holes])
     return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
 def _list_files(folder: Path, table: DeltaTable) -> Iterator[Path]:
-    """The files that may have such rows."""
+    """List the files that may have rows with missing values."""
     for file in pa.table(table.get_add_actions(flatten=True)).to_pylist():
         nulls, entries = file.get(f"null_count.{_HOLES}"), file["num_records"]
         if nulls is None or entries is None or nulls < entries:
@@ -89,7 +93,7 @@ def _list_files(folder: Path, table: DeltaTable) -> Iterator[Path]:
 
 
 def _read_kept(table: DeltaTable) -> dict[str, pa.Array]:
-    """By file, where rows of it were deleted, which were not."""
+    """Read, by name of each file with deleted rows, a mask of the rows that are not deleted."""
     batches = pa.RecordBatchReader.from_stream(table.deletion_vectors())
     return {
         Path(path).name: kept.values
@@ -101,7 +105,7 @@ def _read_kept(table: DeltaTable) -> dict[str, pa.Array]:
 
 
 def _read_batches(folder: Path, table: DeltaTable, names: list[str]) -> Iterator[pa.RecordBatch]:
-    """Columns of the rows that have holes, some rows at a time."""
+    """Read columns of the rows that have missing values, some rows at a time."""
     kept = _read_kept(table)
     for path in _list_files(folder, table):
         left = kept.get(path.name)
@@ -123,7 +127,7 @@ def _read_file(path: Path, kept: pa.Array | None, names: list[str]) -> Iterator[
 
 
 def _write_text(value: object) -> str:
-    """A value of a key as the source writes it; only such types are keys of their own."""
+    """Write a key value as the source does. Exact keys have no other types than these."""
     if isinstance(value, bool):
         return "t" if value else "f"
     return f"\\x{value.hex()}" if isinstance(value, bytes) else str(value)

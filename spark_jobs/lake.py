@@ -1,7 +1,7 @@
-"""Where everything of a lake is, how far each stage has come, and who may commit to a table.
+"""Says where everything of a lake is, how far each stage has come, and who may commit to a table.
 
-Read through delta-rs: no JVM, milliseconds. A bound is an epoch and an end LSN; bounds compare by
-epoch first, whatever their LSNs.
+Reads with delta-rs: no JVM, milliseconds. A bound is an epoch and an end LSN. Bounds compare by
+epoch first, then by LSN.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from spark_jobs.locks import hold_lock, name_file
 Losses = dict[str, int]
 
 _LOSSES = "walgate.lossy"
-# Commits of others, such as OPTIMIZE, change no row and do not tell.
+# How many commits to search. Commits of others, such as OPTIMIZE, change no row and have no counts.
 _COMMITS_BACK = 50
 
 
@@ -42,7 +42,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """A slot incarnation."""
+    """One incarnation of the replication slot."""
 
     number: int
     system_id: str
@@ -56,7 +56,7 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """A lake's folder, the folder of this host's state, and what the settings say of tables."""
+    """A lake's folder, the folder of this host's state, and the settings' rules for tables."""
 
     root: Path
     state_folder: Path
@@ -64,7 +64,7 @@ class Lake:
 
     @classmethod
     def of(cls, settings: Settings) -> Lake:
-        """The lake of a configuration."""
+        """Return the lake of some settings."""
         return cls(settings.lake.root, settings.state_folder, settings.tables)
 
     @property
@@ -83,12 +83,12 @@ class Lake:
         return self.root / "ledger" / "states"
 
     def choose_types(self, table: TableName) -> Mapping[str, str]:
-        """The types that the settings choose for columns of a table, by the columns' names."""
+        """Return the types that the settings choose for columns of a table, by column name."""
         found = choose_rule(self.rules, table, having=lambda rule: rule.types)
         return {} if found is None else found[1].types
 
     def wants_deletion_vectors(self, table: TableName) -> bool:
-        """Whether the settings turn on deletion vectors, which not every reader supports."""
+        """Whether the settings turn on deletion vectors for a table. Not all readers know them."""
         found = choose_rule(
             self.rules, table, having=lambda rule: rule.deletion_vectors is not None
         )
@@ -99,13 +99,13 @@ class Lake:
         return self.root / "tables" / table.path
 
     def read_epochs(self) -> list[Epoch]:
-        """Every epoch that has its slot, oldest first."""
+        """Read every epoch that has its slot, oldest first."""
         epochs = open_table(self.root / "staging" / "epochs")
         if epochs is None:
             return []
         rows = epochs.to_pyarrow_table(columns=["epoch", "system_id", "first_lsn"]).to_pylist()
-        # A promotion that was followed has a row of its own in the same epoch; of two recoveries at
-        # once the later slot is the one that is there.
+        # An epoch has one more row for each promotion that capture followed. If two recoveries ran
+        # at once, the later slot is the one that exists.
         rows.sort(key=lambda row: (row["epoch"], row["first_lsn"]))
         found = {
             row["epoch"]: Epoch(row["epoch"], row["system_id"], Lsn(row["first_lsn"]))
@@ -115,7 +115,7 @@ class Lake:
         return list(found.values())
 
     def read_relations(self) -> dict[int, Relation]:
-        """Every relation that was announced, by version."""
+        """Read every relation that was announced, by relation version."""
         relations = open_table(self.root / "staging" / "relations")
         if relations is None:
             return {}
@@ -123,7 +123,7 @@ class Lake:
         return {row["relation_version"]: Relation.from_description(row) for row in rows}
 
     def read_oids(self, epoch: Epoch) -> dict[TableName, int]:
-        """Under which oid an epoch has announced each table last."""
+        """Read the oid under which an epoch announced each table last."""
         relations = open_table(self.root / "staging" / "relations")
         if relations is None:
             return {}
@@ -134,9 +134,9 @@ class Lake:
         return {TableName(row["schema"], row["name"]): row["oid"] for row in own}
 
     def read_staged(self, epochs: list[Epoch]) -> Bound | None:
-        """How far the log reaches; None before anything was staged.
+        """Read how far the log reaches; None before anything was staged.
 
-        A newer epoch with nothing in it reaches to where it begins.
+        If nothing of the newest epoch was staged, the log reaches to the beginning of this epoch.
         """
         log = open_table(self.changes)
         found = None if log is None else find_bound(log, epochs)
@@ -145,12 +145,12 @@ class Lake:
         return Bound(epochs[-1].number, epochs[-1].first_lsn)
 
     def lock_table(self, name: str, *, jvm: int | None) -> AbstractContextManager[None]:
-        """Keep other processes from committing to a table. Raises: MergeError if one does."""
+        """Lock a table against other processes' commits. Raises: MergeError if one has the lock."""
         return hold_lock(self.root / "locks" / name_file(name), name, jvm=jvm)
 
 
 def open_table(path: Path) -> DeltaTable | None:
-    """Open a Delta table at its newest version; None if there is none."""
+    """Open a Delta table at its newest version; None if it does not exist."""
     try:
         return DeltaTable(path)
     except TableNotFoundError:
@@ -189,9 +189,9 @@ def may_hold(table: DeltaTable, column: str, *, besides: DeltaTable | None) -> b
 
 
 def read_losses(table: DeltaTable) -> Losses | None:
-    """By column how many values `_raw` alone holds; None where the table does not tell.
+    """Read, by column, how many values only `_raw` holds; None if they are not known.
 
-    The newest commit that speaks of it may say that they were not counted.
+    The newest commit that mentions counts decides. It may say that nothing was counted.
     """
     for commits in (1, _COMMITS_BACK):
         for commit in table.history(commits):
@@ -206,12 +206,15 @@ def read_losses(table: DeltaTable) -> Losses | None:
 
 
 def format_losses(losses: Losses | None) -> str:
-    """The user metadata of a commit that leaves a table with these counts; None: not counted."""
+    """Return the user metadata of a commit after which a table has these counts.
+
+    None says that nothing was counted.
+    """
     return json.dumps({_LOSSES: losses}, sort_keys=True)
 
 
 def find_bound(table: DeltaTable, epochs: list[Epoch]) -> Bound | None:
-    """Read how far a Delta table has come in the log: its newest app transaction."""
+    """Read the bound of a Delta table from its app transactions; None if it has none."""
     for epoch in reversed(epochs):
         lsn = table.transaction_version(epoch.app)
         if lsn is not None:
@@ -220,7 +223,7 @@ def find_bound(table: DeltaTable, epochs: list[Epoch]) -> Bound | None:
 
 
 def require_epochs(lake: Lake) -> list[Epoch]:
-    """Every epoch. Raises: LakeError if nothing was ever staged."""
+    """Read every epoch. Raises: LakeError if there is none, so that nothing was ever staged."""
     epochs = lake.read_epochs()
     if not epochs:
         raise LakeError(

@@ -1,8 +1,8 @@
-"""The ledger: where all tables can be read together; which are halted, which are asked for.
+"""The ledgers of cuts, at which all tables can be read together, and of table states.
 
-Small tables, one row a commit, written and read through delta-rs without a JVM. Of states only what
-nothing else tells is written: a merge's halts, and requests for whole backfills. The others follow
-from these and from `ledger/backfills` (backfilled.py).
+Both are small tables, which delta-rs reads and writes without a JVM. The ledger of states has only
+what nothing else records: whether a table streams or is halted, as merges found it, and requests
+for whole backfills. All other states follow from these and from `ledger/backfills` (backfilled.py).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Cut:
 
     All maps are by quoted table name: `versions` has Delta versions, `merged` the bound that each
     table is merged through, `held` the bound in that version's commit. A table that is not in
-    `merged` is merged through the cut itself.
+    `merged` is merged through the cut itself. `partial` names the tables that may lack rows.
     """
 
     bound: Bound
@@ -83,21 +83,21 @@ class Cut:
     held: dict[str, Bound] = field(default_factory=dict)
 
     def find_place(self, table: str) -> Place:
-        """Where a table is."""
+        """Return how far a table is merged at this cut, and its version."""
         merged = self.merged.get(table, self.bound)
         return Place(merged, self.versions.get(table), self.held.get(table))
 
     @property
     def places(self) -> dict[str, Place]:
-        """Where each table is, by quoted name."""
+        """How far each table is merged, and its version, by quoted name."""
         return {table: self.find_place(table) for table in self.versions.keys() | self.merged}
 
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """Whether a table follows the log; if not, why, since where, and what to do.
+    """Whether a table follows the log; if not, why, since which bound, and how to fix it.
 
-    A whole backfill cures what is `curable`: it is queued by itself.
+    If `curable`, a whole backfill ends the halt. Walgate queues this backfill without a request.
     """
 
     table: str
@@ -109,13 +109,13 @@ class TableState:
 
     @property
     def since_lsn(self) -> Lsn | None:
-        """Where it was halted."""
+        """The LSN at which the table halted."""
         return None if self.since is None else self.since.lsn
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A table must be read whole by a backfill that begins at or above a bound, and why."""
+    """A request for a whole backfill of a table that begins at or above `since`, and the reason."""
 
     table: str
     reason: str
@@ -123,11 +123,11 @@ class Request:
 
 
 def find_cut(lake: Lake, at: Bound | None = None) -> Cut | None:
-    """The newest cut, or the newest at or below a bound; None if there is none."""
+    """Find the newest cut, or the newest at or below a bound; None if there is none."""
     cuts = open_table(lake.cuts)
     if cuts is None:
         return None
-    # Each file knows its least cut: only those that may hold the newest are read.
+    # A file's statistics name its least cut. Only rows that may be the newest cut are read.
     files = pa.table(cuts.get_add_actions(flatten=True)).to_pylist()
     starts = [Bound(file["min.epoch"], Lsn(file["min.cut_lsn"])) for file in files]
     least = max((start for start in starts if at is None or start <= at), default=None)
@@ -155,7 +155,7 @@ def find_cut(lake: Lake, at: Bound | None = None) -> Cut | None:
 
 
 def find_first_bound(lake: Lake) -> Bound | None:
-    """The bound of the oldest cut; None if there is none."""
+    """Find the bound of the oldest cut; None if there is none."""
     cuts = open_table(lake.cuts)
     files = [] if cuts is None else pa.table(cuts.get_add_actions(flatten=True)).to_pylist()
     starts = [Bound(file["min.epoch"], Lsn(file["min.cut_lsn"])) for file in files]
@@ -163,7 +163,7 @@ def find_first_bound(lake: Lake) -> Bound | None:
 
 
 def write_cut(lake: Lake, cut: Cut) -> None:
-    """Add a cut, after the last commit of its round."""
+    """Append a cut. The caller must have made every commit of the round before."""
     row = {
         "epoch": cut.bound.epoch,
         "cut_lsn": int(cut.bound.lsn),
@@ -183,7 +183,7 @@ def write_cut(lake: Lake, cut: Cut) -> None:
 
 
 def read_states(lake: Lake) -> dict[str, TableState]:
-    """What merges last said of every table of which they had to tell."""
+    """Read the state that merges last recorded of each table that has one, by quoted name."""
     return {
         row["table"]: TableState(
             table=row["table"],
@@ -199,7 +199,7 @@ def read_states(lake: Lake) -> dict[str, TableState]:
 
 
 def write_states(lake: Lake, states: Iterable[TableState]) -> None:
-    """Add the states that changed."""
+    """Append the states of tables."""
     rows = [
         _describe(state.table, state.state, state.since)
         | {"reason": state.reason, "fix": state.fix, "curable": state.curable}
@@ -221,9 +221,9 @@ def rewrite_newest_commit(ledger: Path) -> None:
 
 
 def queue_tables(lake: Lake, tables: Iterable[TableName], *, reason: str, since: Bound) -> None:
-    """Ask for a whole backfill of each table, begun at or above a bound.
+    """Request a whole backfill of each table that begins at or above a bound.
 
-    Asked again, it is asked once: one backfill that begins above all of the bounds serves all.
+    One backfill that begins at or above the bounds of all requests for a table serves them all.
     """
     rows = [_describe(str(table), _QUEUED, since) | {"reason": reason} for table in tables]
     if rows:
@@ -232,7 +232,7 @@ def queue_tables(lake: Lake, tables: Iterable[TableName], *, reason: str, since:
 
 
 def read_requests(lake: Lake) -> list[Request]:
-    """Every backfill that was ever asked for, oldest first; those that were done too."""
+    """Read every request for a whole backfill, oldest first, also those that are done."""
     return [
         Request(row["table"], row["reason"] or "", since)
         for row in _read_rows(lake)
@@ -255,7 +255,7 @@ def _append(folder: Path, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) 
 
 
 def _try_append(folder: Path, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> bool:
-    """Append rows unless another commit comes between; the first rows make the table."""
+    """Append rows; False if another commit came between. Make the table if it does not exist."""
     ledger = open_table(folder)
     number = 0 if ledger is None else ledger.version() + 1
     numbered = pa.Table.from_pylist([{**row, "number": number} for row in rows], schema=schema)
@@ -268,7 +268,7 @@ def _try_append(folder: Path, rows: Sequence[Mapping[str, Any]], schema: pa.Sche
     except CommitFailedError:
         return False
     except DeltaError:
-        # Another process may have made the table since we looked.
+        # Another process may have made the table after `open_table` did not find it.
         if ledger is not None or open_table(folder) is None:
             raise
         return False

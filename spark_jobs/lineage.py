@@ -1,16 +1,19 @@
-"""The fold where the last step of a key does not decide: which row left, and whose values are they.
+"""Folds keys whose last step does not decide which row left, or whose values a moved row has.
 
-A transaction takes away and brings rows of a key in an order that its end alone makes whole. Count
-them per key and transaction, a renewal as one gone and one come. Where the source sends the whole
-row that departs, count per row image: an image with more arrivals than departures is the row that
-remains. Where it sends the key alone, the oldest goes first, so the last to arrive remains. What
-departed without having arrived was there before; if all that arrived departed again, the key is as
-it was before the transaction.
+Which row remains? Inside a transaction a key may have several rows; at its end a key has at most
+one. So count departures and arrivals by key and transaction. A renewal is one of each.
 
-A row's life on one key is a segment: it begins with an arrival, or before the range (segment 0).
-The segment of a row that moved has a parent: the one that departed from the key it came from. A
-value not sent is looked for along these parents, and at last in the target's row under the key of
-segment 0. Where renewals fall among several rows of one key, whose they are is not known: a hole.
+- If the source sends the whole row that departs, count by row image. An image with more arrivals
+  than departures is the row that remains.
+- If the source sends only the key, the oldest row departs first. So the last to arrive remains.
+- A row that departed and never arrived existed before the transaction. If all rows that arrived
+  departed again, the key is as it was before the transaction.
+
+Where is a value that was not sent? The life of a row under one key is a segment. It begins with an
+arrival, or before the log range (segment 0). If a row moved, its segment has a parent: the segment
+that departed from the key that the row came from. The fold looks for the value along the parents,
+and at last in the target's row under the key of segment 0. If a transaction renews a key that has
+several rows, it is not known which row each renewal belongs to: the value is missing.
 """
 
 from __future__ import annotations
@@ -30,9 +33,9 @@ _TRANSACTION = ("epoch", "commit_lsn")
 def fold_by_lineage(
     steps: DataFrame, shape: Shape, unsent: frozenset[int], target: DataFrame | None
 ) -> DataFrame:
-    """Reduce steps to typed rows as `fold_by_last` and `type_rows` do, for any history.
+    """Reduce steps to typed rows as `fold_by_last` and `type_rows` do, for any sequence of steps.
 
-    Shape: as `type_rows`; keys whose row is the target's own are left out; `_unclear` is false.
+    Shape: as `type_rows`, but without keys that keep the target's row; `_unclear` is false.
     """
     ids = id_names(shape)
     steps = steps.dropDuplicates([*ids, *POSITION]).localCheckpoint()
@@ -57,17 +60,17 @@ def fold_by_lineage(
 
 
 def _compute(rows: DataFrame, condition: Expression) -> tuple[DataFrame, int]:
-    """Compute rows once, and count those of a condition."""
+    """Compute rows once, and count those that meet a condition."""
     found = Observation()
     computed = rows.observe(found, F.count_if(condition).alias("count")).localCheckpoint()
     return computed, found.get["count"]
 
 
 def _judge(steps: DataFrame, ids: list[str]) -> DataFrame:
-    """For each key and transaction what becomes of the key.
+    """Decide for each key and transaction whether the key has a row afterwards.
 
-    Shape: ids, epoch, commit LSN; `stays` (true, false, or null: as before the transaction), `seq`
-    of the step that brought the row that stays, `needed` rows before the transaction.
+    Shape: ids, epoch, commit LSN; `stays` (NULL: as before the transaction); `seq` of the step that
+    brought the row that remains, if one did; `needed`, how many rows the key must have had before.
     """
     transaction = Window.partitionBy(*ids, *_TRANSACTION)
     names_row = (F.col("kind") == ARRIVAL) | F.col("old").isNotNull()
@@ -116,7 +119,7 @@ def _judge(steps: DataFrame, ids: list[str]) -> DataFrame:
 def _find_held(
     verdicts: DataFrame, target: DataFrame | None, ids: list[str], shape: Shape
 ) -> DataFrame:
-    """For each key whether the target has a row of it: ids, `held`."""
+    """Find for each key whether the target has a row with it. Shape: ids, `held`."""
     keys = verdicts.select(*ids).distinct()
     if target is None:
         return keys.withColumn("held", F.lit(False))
@@ -128,7 +131,7 @@ def _find_held(
 
 
 def _conclude(verdicts: DataFrame, held: DataFrame, ids: list[str]) -> DataFrame:
-    """For each key that the range changes: `present`, and the position of the row that stays."""
+    """Decide for each key whose row changes if it is `present`; give the position of its row."""
     transaction = F.struct(*_TRANSACTION)
     position = F.struct(*POSITION)
     settled = F.when(F.col("stays").isNotNull(), transaction)
@@ -154,7 +157,10 @@ def _settled() -> dict[str, Expression]:
 def _cut_segments(
     steps: DataFrame, verdicts: DataFrame, held: DataFrame, ids: list[str]
 ) -> DataFrame:
-    """Give each step its `segment`, a departure the one that `departs`; mark `blurred` ones."""
+    """Add to each step its `segment`, to a departure the segment that `departs`, and `blurred`.
+
+    A step is blurred if its transaction renews the key, and the key has several rows during it.
+    """
     by_key = Window.partitionBy(*ids).orderBy(*_TRANSACTION)
     before = by_key.rowsBetween(Window.unboundedPreceding, -1)
     starts = verdicts.join(held, ids).select(
@@ -193,7 +199,10 @@ def _cut_segments(
 
 
 def _link(segments: DataFrame, ids: list[str], unsent: frozenset[int]) -> DataFrame:
-    """One row per segment: what its steps say of each column, its parent, or that it is a root."""
+    """Return one row for each segment: what its steps say about each column, its parent, its root.
+
+    Only segment 0 has a root here: its own key.
+    """
     position = F.struct(*POSITION)
     sent = {
         i: ~F.coalesce(F.array_contains("unchanged", i), F.lit(False)) & F.col("values").isNotNull()
@@ -231,7 +240,7 @@ def _link(segments: DataFrame, ids: list[str], unsent: frozenset[int]) -> DataFr
 
 
 def _trace(nodes: DataFrame, unsent: frozenset[int]) -> DataFrame:
-    """Follow parents to the end, each pass twice as far as the last."""
+    """Follow the parents to the end. Each pass reaches twice as far as the pass before."""
     said = [f"_said{i}" for i in sorted(unsent)]
     ids = [
         name for name in nodes.columns if name not in {*said, "segment", "up", "up_segment", "root"}
@@ -248,7 +257,7 @@ def _trace(nodes: DataFrame, unsent: frozenset[int]) -> DataFrame:
             F.coalesce("root", F.when(F.col("segment") == 0, F.struct(*ids))).alias("p_root"),
             F.lit(True).alias("found"),
         )
-        # A segment 0 without a step of its own is the target's row all the same.
+        # A segment 0 without a step of its own is also the target's row.
         is_root = F.col("found").isNull() & (F.col("up_segment") == 0)
         nodes = nodes.join(parents, ["up", "up_segment"], "left").select(
             *ids,
@@ -263,7 +272,10 @@ def _trace(nodes: DataFrame, unsent: frozenset[int]) -> DataFrame:
 
 
 def _fill(named: DataFrame, ids: list[str], unsent: frozenset[int], shape: Shape) -> DataFrame:
-    """Texts that the lineage gives, and where the others are: at home, elsewhere, nowhere."""
+    """Fill the texts that segments have, and say where the others are.
+
+    They are in the target's row (`carried`), under `root` if that is another key, or are `lost`.
+    """
     own = F.struct(*ids)
     sent = {i: ~F.coalesce(F.array_contains("unchanged", i), F.lit(False)) for i in unsent}
     texts = [
@@ -290,7 +302,7 @@ def _fill(named: DataFrame, ids: list[str], unsent: frozenset[int], shape: Shape
 def _fetch(
     rows: DataFrame, shape: Shape, unsent: frozenset[int], target: DataFrame | None
 ) -> DataFrame:
-    """Take what moved rows did not send from the target's rows that they were."""
+    """Take values that moved rows did not send from the target's rows under their root keys."""
     s = rows.alias("s")
     new, renewed = insert(shape, unsent, "s"), carry(shape, unsent, "s", "t")
     moved = F.col("s._root").isNotNull()

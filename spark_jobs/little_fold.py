@@ -1,8 +1,8 @@
-"""Few changes to the state they leave, by Arrow: one row per key, as `fold` has it.
+"""The Arrow fold: folds a few changes to one row for each key, as `fold` does.
 
-Only where the last change of a key says all: every value was sent, no row moved to another key, no
-transaction brought a row of a key and ended without one, and each text is plain. Else nothing is
-given, and Spark's fold is the way.
+It works only if the last change of each key decides everything: each value was sent, no row moved
+to another key, no transaction brought a row and ended without its key, and Arrow can convert each
+text exactly. Otherwise the result is None, and Spark must fold.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _TRANSACTION = list(POSITION[:2])
 
 @dataclass(frozen=True, slots=True)
 class LittleOutcome:
-    """The rows that arrive, in a table's columns, and the keys that are gone, by column name."""
+    """The rows that arrive, in the table's columns, and the keys that departed, by column name."""
 
     rows: pa.Table
     gone: pa.Table
 
 
 def fold_little(entries: pa.Table, columns: Columns, key: tuple[int, ...]) -> LittleOutcome | None:
-    """Fold row changes of one table, in whatever order; None where not all is plain.
+    """Fold row changes of one table, in any order; None if the last change does not decide.
 
-    `key` are the indexes of the columns that identify a row, each text by a value of its own.
+    `key` has the indexes of the columns that identify a row; their types must be exact.
     """
     images = _find_images(entries, len(columns), key)
     if images is None:
@@ -63,13 +63,16 @@ def fold_little(entries: pa.Table, columns: Columns, key: tuple[int, ...]) -> Li
 
 
 def _join(rows: pa.Table) -> pa.RecordBatch:
-    """All rows in one batch."""
+    """Return all rows in one batch."""
     columns = [column.combine_chunks() for column in rows.columns]
     return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
 
 
 def _find_images(entries: pa.Table, width: int, key: tuple[int, ...]) -> pa.ListArray | None:
-    """The texts by which each entry names its row; None if one lacks a value or changes the key."""
+    """Return the texts of each entry's row: those before a delete, those after any other change.
+
+    None if an entry lacks a value or moves its row to another key.
+    """
     op, values, old = (entries[name].combine_chunks() for name in ("op", "values", "old_values"))
     if pc.any(pc.greater(pc.list_value_length(entries["unchanged"]), 0)).as_py():
         return None
@@ -86,9 +89,9 @@ def _find_images(entries: pa.Table, width: int, key: tuple[int, ...]) -> pa.List
 
 
 def _were_brought(changes: pa.Table, gone: pa.Table, names: list[str]) -> bool:
-    """Whether a transaction inserted a row and ended without its key.
+    """Whether a transaction inserted a row and ended without the row's key.
 
-    Nobody can tell then which of two rows with that key it deleted.
+    It is then not known which of two rows with that key it deleted.
     """
     brought = changes.filter(pc.equal(changes["op"], Operation.INSERT.value))
     of = [*names, *_TRANSACTION]

@@ -1,4 +1,4 @@
-"""The entries of a range of the log in memory, where they are few: read by Arrow, without Spark."""
+"""Holds the entries of a small log range in memory, read by Arrow, without Spark."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ from spark_jobs.log_files import LogRange
 _COLUMNS = [*ROW_COLUMNS, "unchanged", "old_values"]
 # These columns have few distinct values, so Arrow reads them as dictionaries.
 _CODED = ["table", "op"]
-# What is held at once, as it is in memory.
+# The most bytes that entries take in memory at once.
 _MOST_BYTES = 64 << 20
-# Files of this size together are read once for all tables: each takes 2 ms to open.
+# If the files are at most this large together, they are read once for all tables: to open one takes
+# 2 ms.
 _SHARED_BYTES = 4 << 20
 
 
 class LittleLog:
-    """A range of the log, of which one table's entries are taken at a time."""
+    """A log range, from which callers take the entries of one table at a time."""
 
     def __init__(self, whole: LogRange) -> None:
         """Nothing is read yet."""
         self._range = whole
 
     def take(self, table: str, high: Bound) -> pa.Table | None:
-        """The entries of a table up to a bound of the range.
+        """Return the entries of a table up to a bound in the range.
 
-        None where they are too large to be held, or files do not hold entries as they are.
-        Raises: LakeError if a file cannot be read.
+        None if they are too large for memory, if no row group can have entries of the table, or if
+        the files cannot be read without Delta. Raises: LakeError if a file cannot be read.
         """
         read = self.entries
         if read is None:
@@ -48,7 +49,7 @@ class LittleLog:
 
     @cached_property
     def entries(self) -> pa.Table | None:
-        """All entries of the range; None where they are not read for all tables at once."""
+        """All entries of the range; None if they are not read once for all tables."""
         files = self._range.find_files()
         if files is None or sum(files.values()) > _SHARED_BYTES:
             return None
@@ -58,7 +59,7 @@ class LittleLog:
 
 
 def _read(files: Iterable[Path], table: str | None) -> pa.Table | None:
-    """The entries of a table, or of all tables; None where they are too large to be held."""
+    """Read the entries of a table, or of all tables; None if there are none or too many."""
     size = 0
     read: list[pa.Table] = []
     for path in files:
@@ -70,7 +71,7 @@ def _read(files: Iterable[Path], table: str | None) -> pa.Table | None:
                 if size + bound_size(group, _COLUMNS, coded=_CODED) > _MOST_BYTES:
                     return None
                 rows = file.read_row_group(index, columns=_COLUMNS, use_threads=False)
-                # A few changes of a table may lie among very many rows of another.
+                # A few changes of one table may lie among very many rows of another table.
                 kept = rows if table is None else rows.filter(pc.equal(rows["table"], table))
                 size += kept.nbytes
                 read.append(kept)

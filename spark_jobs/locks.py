@@ -1,9 +1,10 @@
-"""Locks of a lake: one process at a time commits to a table, also with two configurations.
+"""Locks of a lake: one process at a time commits to a table, even under two configurations.
 
 A lock is a file in `locks/` of the lake, held by `flock`. It names the JVM that commits. The kernel
 frees the lock of a killed process at once, but the process's JVM may still commit. So the next
-holder waits until that JVM is gone. On a file system whose `flock` other hosts do not see, a lock
-protects nothing: there the second commit is refused, since a commit names the version it extends.
+holder waits until that JVM is gone. If other hosts do not see the `flock` of a file system, a lock
+protects nothing. Delta then refuses the second commit, since a commit names the version that it
+extends.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ _POLL_S = 0.05
 _DEADLINE_S = 60.0
 # Errors of a file system that has no locks.
 _NO_LOCKS = frozenset({errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL})
-# Bytes that Linux takes as the name of one file.
+# The most bytes that Linux accepts as the name of one file.
 _LONGEST_FILE_NAME = 255
 
 
 def name_file(name: str) -> str:
-    """Name the file of a lock: the encoded name, cut and completed by a hash where it is too long.
+    """Name the file of a lock: the encoded name; if it is too long, cut, with a hash at its end.
 
     Schema and table have up to 63 bytes each. Quoting may double them, and encoding triples them.
     """
     encoded = encode_name(name)
     if len(encoded) <= _LONGEST_FILE_NAME:
         return encoded
-    # No encoded name has two of this sign in a row, so no short name is taken for a long one.
+    # No encoded name has two of this sign in a row, so no short name equals a cut one.
     end = f"~~{hashlib.sha256(encoded.encode('ascii')).hexdigest()}"
     return encoded[: _LONGEST_FILE_NAME - len(end)] + end
 
@@ -99,6 +100,6 @@ def _is_released(descriptor: int, jvm: int | None) -> bool:
 
 
 def _name_place(descriptor: int) -> str:
-    """Identify this machine's boot and this file: a lock in a copied lake must not count."""
+    """Name this machine's boot and this file, since a lock in a copied lake must not count."""
     status = os.fstat(descriptor)
     return f"{read_boot()}:{status.st_dev}:{status.st_ino}"

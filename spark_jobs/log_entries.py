@@ -1,4 +1,4 @@
-"""Entries of the log as Arrow has them: which of them stand where, and files that have none."""
+"""Filters log entries in Arrow tables by log range, and names unreadable files of the log."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROW_COLUMNS = [
 
 @contextmanager
 def naming(file: Path) -> Iterator[None]:
-    """Name a file of the log where a block cannot read it. Raises: LakeError."""
+    """Run a block that reads a file of the log. Raises: LakeError with the file's name."""
     try:
         yield
     except (OSError, pa.ArrowException) as error:
@@ -50,7 +50,7 @@ def is_inside(entries: pa.Table, low: Bound | None, high: Bound) -> pa.ChunkedAr
 
 
 def is_above(columns: list[pa.ChunkedArray], numbers: list[int]) -> pa.ChunkedArray:
-    """Whether columns, compared one after the other, are above some numbers."""
+    """Whether the columns of each entry, compared one after the other, are above some numbers."""
     (column, *others), (number, *rest) = columns, numbers
     above = pc.greater(column, number)
     if not others:
@@ -60,7 +60,7 @@ def is_above(columns: list[pa.ChunkedArray], numbers: list[int]) -> pa.ChunkedAr
 
 
 def may_hold_table(group: pq.RowGroupMetaData, table: str) -> bool:
-    """Whether a row group may hold entries of a table, by its statistics, if it has any."""
+    """Whether a row group may hold entries of a table, by its statistics. True without them."""
     columns = (group.column(index) for index in range(group.num_columns))
     (own,) = (column for column in columns if column.path_in_schema == "table")
     known = own.statistics

@@ -1,7 +1,7 @@
-"""The files of the log, by what Delta knows of them; no file is opened.
+"""Describes the files of the log by their statistics in Delta, without opening a file.
 
-A batch is one file or several, and each file continues at the end LSN of the file before it. The
-null count of `table` is a file's number of marks.
+A batch is one file or several. Each file continues at the end LSN of the file before it. The null
+count of the column `table` is a file's number of marks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class LogFile:
     """A file of the log: how many entries it has, how many of them are marks.
 
     `begin` and `end` are the least and the greatest end LSN of an entry.
-    `tables` are the least and the greatest name of a table, None where that is not known.
+    `tables` are the least and the greatest name of a table; None if they are not known.
     """
 
     name: str
@@ -46,7 +46,7 @@ class LogFiles:
 
     @classmethod
     def open(cls, lake: Lake) -> LogFiles | None:
-        """The files of the newest version; None where there is no log."""
+        """Open the log at its newest version; None if it does not exist."""
         log = open_table(lake.changes)
         if log is None:
             return None
@@ -57,7 +57,7 @@ class LogFiles:
     def list_reaching(
         self, low: Bound | None, high: Bound, table: str | None = None
     ) -> list[LogFile]:
-        """The files that may hold entries of `(low, high]`, of a table if one is named."""
+        """List the files that may hold entries of `(low, high]`, or of one table in that range."""
         return [
             file
             for file in self.files
@@ -65,26 +65,26 @@ class LogFiles:
         ]
 
     def can_read(self, files: list[LogFile]) -> bool:
-        """Whether files hold their entries as they are."""
+        """Whether the entries of files can be read as Parquet, without Delta."""
         return can_read(self.folder, self.log, [file.name for file in files])
 
 
 @dataclass(frozen=True, slots=True)
 class LogRange:
-    """A range of the log: its entries above a bound, if there is one, up to another."""
+    """A log range: the entries above `low` and up to `high`; all up to `high` if `low` is None."""
 
     log: LogFiles
     low: Bound | None
     high: Bound
 
     def up_to(self, high: Bound) -> LogRange:
-        """The range as far as another bound."""
+        """Return the range from the same `low` up to another bound."""
         return replace(self, high=high)
 
     def find_files(self, table: str | None = None) -> dict[Path, int] | None:
-        """The files that may hold something of the range, of a table if named, with their sizes.
+        """Find the files that may hold entries of the range, or of one table in it.
 
-        None where a file does not hold its entries as they are.
+        Returns each file's size in bytes; None if a file cannot be read without Delta.
         """
         files = self.log.list_reaching(self.low, self.high, table)
         if not self.log.can_read(files):
@@ -94,7 +94,7 @@ class LogRange:
 
 def _describe(file: Mapping[str, Any]) -> LogFile:
     entries, least, most = file["num_records"], file.get("min.table"), file.get("max.table")
-    # Files of marks alone have no least table, whether or not their marks were counted.
+    # A file with only marks has no least table, whether or not its NULLs were counted.
     marks = file.get("null_count.table") if least is not None else entries
     begin, end = (
         None

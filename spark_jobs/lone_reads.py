@@ -1,11 +1,12 @@
-"""Reads that nothing else in their stretch touches: rows as they are, without a fold.
+"""Splits unshared reads, which need no fold, from the other changes of a table plan.
 
-A key that one read names, and no other change, has that read's row. Such reads are typed straight
-from the log, file by file where they are plain: their texts are neither shuffled nor kept, which
-is most of what bringing in a table costs. Walgate counts how often a key is named, and does not
-trust a backfill's plan for that: a key that is named again (a chunk staged twice, backfills that
-overlap, an entry that is in the log twice, a change of the stream, a row that moved) goes through
-the fold with all that names it.
+If one read names a key, and no other change does, the key has the row of that read. Walgate types
+such reads straight from the log, file by file if Arrow can convert them. Their texts are neither
+shuffled nor kept, which is most of the cost of bringing in a table.
+
+Walgate counts how often each key is named, and does not trust a backfill's plan for that. A key is
+named again if a chunk was staged twice, backfills overlap, an entry is in the log twice, the stream
+changed the row, or the row moved. All reads and changes of such a key go through the fold.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ from spark_jobs.stretch import Read, Stretch, give
 from spark_jobs.sweeps import is_swept
 from spark_jobs.typed_reads import TypedReads, typing_reads
 
-# Fewer are folded: to type them in files takes half a second, however few they are.
+# With fewer reads, all are folded: to type reads in files takes half a second, however few.
 FEW_READS = 10_000
-# So many keys are sent to every task.
+# The most keys that Spark sends to every task.
 _MOST_OTHERS = 100_000
 _KEPT = (*POSITION, "committed_at", "values")
 
 
 @dataclass(frozen=True, slots=True)
 class LoneReads:
-    """The rows of a stretch that reads alone name, in the table's columns, and the other steps.
+    """The unshared reads of a table plan as rows in the table's columns, and the other steps.
 
-    `read` gives the rows, which few need. `others` is None where every step is a lone read. First
-    ids lie between `least` and `greatest`. `typed` has just these rows in files; None where they
-    are in none.
+    `read` makes the query of the rows, which few callers need. `others` is None if every step is an
+    unshared read. First ids lie between `least` and `greatest`. `typed` has exactly these rows in
+    files; None if they are in no files.
     """
 
     read: Read
@@ -54,10 +55,11 @@ class LoneReads:
 def setting_apart(
     session: SparkSession, stretch: Stretch, above: LogRange | None, path: Path
 ) -> Iterator[LoneReads | None]:
-    """Tell lone reads from other steps; None where they are few, or too much else is among them.
+    """Split the unshared reads of a table plan from its other steps.
 
-    `above` is a range of the log: the stretch has every entry of its table there. It is None if the
-    stretch has not. `path` is the folder of its table. What is lent holds until the block ends.
+    None if the plan has few reads, too many other changes or too many shared keys. `above` is the
+    log range, if the plan contains every entry of its table in it; else None. `path` is the folder
+    of the table. The result is valid until the block ends.
     """
     reads = _only(stretch, Operation.READ)
     rest = _only(stretch, *(ROW_OPERATIONS - {Operation.READ}))
@@ -75,7 +77,7 @@ def _set_apart(
 ) -> LoneReads | None:
     assert stretch.shape is not None
     shape, ids = stretch.shape, id_names(stretch.shape)
-    # Of a row that moved there is a step for the key that it left, too.
+    # A row that moved has a step for the key that it left, too.
     changed = rest.take_steps() if _count(rest) else None
 
     def read() -> DataFrame:
@@ -91,7 +93,7 @@ def _set_apart(
         return None
     if not named.touched:
         return LoneReads(read, changed, named.least, named.greatest, typed)
-    # NULL, as an id is that its type does not hold, is counted as a key too.
+    # An id is NULL if its type cannot hold the text. NULL is counted as a key, too.
     again = F.broadcast(named.read_again().alias("a"))
     same = [F.col(f"r.{name}").eqNullSafe(F.col(f"a.{name}")) for name in ids]
     others, rows = (
@@ -104,7 +106,11 @@ def _set_apart(
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """The keys that are named again; how many, how many of them by a read; what reads name."""
+    """The shared keys: those that several reads name, or any other change.
+
+    `touched` counts the shared keys that a read names. The first ids of all reads lie between
+    `least` and `greatest`.
+    """
 
     read_again: Read
     count: int
@@ -151,7 +157,7 @@ def _type(read: DataFrame, stretch: Stretch) -> DataFrame:
 
 
 def _only(stretch: Stretch, *operations: Operation) -> Stretch:
-    """The changes of some kinds, and what cuts them off."""
+    """Return the plan with only the changes of some operations, and its TRUNCATEs."""
     wanted = [operation.value for operation in operations]
     return replace(
         stretch,
@@ -163,8 +169,8 @@ def _only(stretch: Stretch, *operations: Operation) -> Stretch:
 
 
 def _count(stretch: Stretch) -> int:
-    """The row changes, without the spans that a TRUNCATE cut off whole."""
-    # Of an input that turns out to be empty Spark gives no observation at all.
+    """Count the row changes, without range summaries that lie wholly before the last TRUNCATE."""
+    # Without this, an input could be empty. Spark then gives no observation at all.
     cut = stretch.truncated_at
     changes = [span for span in stretch.spans if span.operation in ROW_OPERATIONS]
     return sum(span.entries for span in changes if cut is None or span.last > cut)

@@ -1,9 +1,9 @@
-"""How many values of each column their type could not hold, so that `_raw` alone has them.
+"""Counts, by column, the values that only `_raw` holds, because the column's type cannot.
 
-Not counted over the whole table again: what arrives is added, and what the rows had that it
-replaces is taken off. The counts stand in the commit of those rows, as its user metadata, so that
-the two cannot part. Only where rows are written without being looked at before does that commit say
-that nothing was counted; then the table's own rows are, of which those without `_raw` are skipped.
+A merge does not count the whole table again. It adds the counts of the rows that arrive, and
+subtracts those of the rows that they replace. The commit of the rows has the counts as its user
+metadata, so that rows and counts always agree. If a merge writes rows that it has not examined, the
+commit says that nothing was counted. The merge then counts the rows of the table that have `_raw`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from spark_jobs.sweeps import Sweep, is_swept
 def count_losses(
     outcome: Outcome, stretch: Stretch, base: DataFrame | None, known: Losses | None
 ) -> Losses:
-    """The counts after folded rows replace those of a base (None where it counts for nothing).
+    """Return the counts after folded rows replace rows of a base.
 
-    `known` are the counts of the base, None if they must be counted. A column that ever lost a
-    value keeps its place, with 0.
+    `base` is None if all old rows are replaced. `known` has the counts of the base; None if they
+    must be counted. A column that ever had a count stays in the result, with 0.
     """
     assert stretch.shape is not None
     rows, shape = outcome.rows, stretch.shape
@@ -50,14 +50,15 @@ def count_losses(
 def count_added(
     table: DataFrame, shape: Shape, known: Losses | None, *, since: Position | None
 ) -> Losses:
-    """The counts of a table by its rows from a position on, added to those of all others.
+    """Return the counts of a table: those of its rows from a transaction on, added to `known`.
 
-    Without a position all its rows are counted, and `known` says which columns keep their place.
+    `since` is a position in that transaction. If it is None, all rows are counted, and `known` only
+    says which columns stay in the result.
     """
     kept = table.where("_raw is not null")
     if since is None:
         return dict.fromkeys(known or (), 0) | _count(kept, name_lossy(shape))
-    # In a form that file statistics can answer.
+    # This form of the condition lets Spark skip files by their statistics.
     own, lsn = F.col("_epoch"), F.col("_commit_lsn")
     new = (own > since.epoch) | ((own == since.epoch) & (lsn >= int(since.commit_lsn)))
     losses = Counter(known)
@@ -68,14 +69,14 @@ def count_added(
 def _count_swept(
     rows: DataFrame, shape: Shape, base: DataFrame, swept: Sequence[Sweep]
 ) -> Counter[str]:
-    """What the rows of a base have lost that are swept, and that no row replaces."""
+    """Count the raw values of base rows that a sweep removes and that no row replaces."""
     old = base.where("_raw is not null").alias("t").where(is_swept("t", shape, swept))
     gone = old.join(rows.alias("s"), match_keys(shape), "left_anti")
     return _count(gone, name_lossy(shape))
 
 
 def _count_replaced(rows: DataFrame, shape: Shape, base: DataFrame) -> Counter[str]:
-    """What the rows of a base have lost that rows replace, but for what these take over."""
+    """Count the raw values of base rows that are replaced, without those that new rows keep."""
     names = [f"`{name}`" for name in match_names(shape)]
     old = base.where("_raw is not null").select(*names, name_lossy(shape).alias("_lossy"))
     replaced = old.where(F.size("_lossy") > 0).alias("t").join(rows.alias("s"), match_keys(shape))

@@ -1,9 +1,11 @@
-"""One table's stretch of the log, made durable in one Delta commit.
+"""Applies a table plan to its Delta table: one commit has the rows and the bound that they reach.
 
-The commit carries the rows and how far the table has come. A table's first rows, a TRUNCATE and
-values for rows older than a new column replace the table's content, and so does any change of a
-small table; anything else is a MERGE by key, which reads only the files whose key ranges meet those
-of the changes.
+The merge takes the first of these ways that fits:
+- few changes of a small table: Arrow alone, without a Spark job (`little_merge`);
+- reads of a backfill, if the table has no row with any of the keys: append;
+- no change of a row or a column, as at the end of a backfill: a commit of the bound alone;
+- first rows, TRUNCATE, values for rows older than a new column, a small table: write it whole;
+- anything else: a MERGE by key. Ranges of the first key column let Delta skip files.
 """
 
 from __future__ import annotations
@@ -66,14 +68,13 @@ from spark_jobs.table_commits import (
     write_rows,
 )
 
-# What Delta turns on by itself only while it makes a table.
+# Delta turns this feature on by itself only when it creates a table.
 _LOCAL_TIME = "timestampNtz"
 _COUNTS = ("Inserted", "Updated", "Deleted")
-# Delta skips files by literal ranges only; more of them cost planning.
+# Delta skips files by literal ranges only. More ranges cost more planning.
 _KEY_RANGES = 32
-# A MERGE takes 3 s however little it changes; writing 100,000 rows of 40 bytes takes 1 s. What
-# arrives is shuffled by a MERGE two times more: with as many rows as the table has, that costs more
-# than writing the others too.
+# A MERGE takes 3 s, however little it changes. To write 100,000 rows of 40 bytes takes 1 s. A MERGE
+# shuffles arriving rows twice more: with as many as the table has, to write all rows is cheaper.
 SMALL_TABLE_BYTES = 4 << 20
 _FEW_ROWS = 25_000
 
@@ -87,10 +88,10 @@ def merge_stretch(
     there: LogReader | None,
     log: RoundLog | None,
 ) -> Merged:
-    """Commit a stretch to its table, which the caller holds locked; made unless it is `there`.
+    """Commit a table plan to its table, whose lock the caller holds; create it if `there` is None.
 
-    A stretch with no shape before it replaces what the table holds, in whatever shape. `log` is a
-    range that has every entry of the table up to the stretch's end; None if there is none.
+    A plan without a schema before it replaces all rows of the table. `log` is the log range, if the
+    plan contains every change of the table in it up to the plan's end; otherwise None.
     """
     assert stretch.shape is not None
     began = time.monotonic()
@@ -129,7 +130,7 @@ def _commit(
     outcome = None
     if lone is None or others is not None:
         outcome = work_out(stretch, _read(base), others)
-    # What arrives is swept already.
+    # The arriving rows are swept. Keep the sweeps only if they remove a row of the table.
     reaching: tuple[Sweep, ...] = ()
     if base is not None and may_hold_older(before, stretch.swept):
         reaching = find_reaching(base.rows, stretch.shape, stretch.swept)
@@ -153,7 +154,6 @@ def _commit(
     made = before.version() + 1
     reach("before_merge_commit")
     if base is not None and _changes_nothing(stretch, outcome):
-        # Such as the end of a backfill: the bound alone moves.
         move_bound(base, path, before, epoch, stretch, lossy)
         inserted, updated, deleted = 0, 0, 0
     elif is_replaced:
@@ -177,7 +177,7 @@ def _read(base: Base | None) -> DataFrame | None:
 
 @dataclass(frozen=True, slots=True)
 class _Addition:
-    """Lone reads, other changes, and the table that both are added to; None if they replace it."""
+    """Unshared reads and the outcome of other changes; without a `base` they replace the table."""
 
     lone: LoneReads
     outcome: Outcome | None
@@ -198,9 +198,9 @@ def _add(
     added: _Addition,
     known: Losses | None,
 ) -> Losses:
-    """Add rows to a table, whose counts are known; give theirs.
+    """Add rows to a table; return its counts of lost values. `known` are those before, if counted.
 
-    The rows are counted once they are written, and only where their files may hold a `_raw`.
+    Spark counts the rows after they are written, and only if their files may have a `_raw`.
     """
     assert stretch.shape is not None
     base = added.base
@@ -238,7 +238,7 @@ def _write_added(
 
 
 def _changes_nothing(stretch: Stretch, outcome: Outcome) -> bool:
-    """Whether a stretch that does not replace a table changes no row and no column of it."""
+    """Whether a table plan that does not replace the table changes no row and no column."""
     is_same = stretch.shape == stretch.before
     return is_same and not (stretch.swept or outcome.arrived or outcome.departed)
 
@@ -250,13 +250,13 @@ def _require_table(path: Path) -> LogReader:
 
 
 def _is_small(table: LogReader, arrived: int) -> bool:
-    """Whether rewriting the table is cheaper than a MERGE of so many rows."""
+    """Whether writing the table again is cheaper than a MERGE of `arrived` rows."""
     size: int = sum(pa.table(table.get_add_actions())["size_bytes"].to_pylist())
     return size < SMALL_TABLE_BYTES * max(1, arrived / _FEW_ROWS)
 
 
 def _read_metrics(own: OwnCommit) -> tuple[int, int, int]:
-    """Read the rows inserted, updated and deleted from the commit of a MERGE.
+    """Read how many rows a MERGE inserted, updated and deleted, from its commit.
 
     Raises: DeltaError if the commit has no counts.
     """
@@ -268,7 +268,7 @@ def _read_metrics(own: OwnCommit) -> tuple[int, int, int]:
 
 
 def _create(session: SparkSession, lake: Lake, table: TableName, shape: Shape) -> LogReader:
-    """Make a table without rows. Raises: DeltaError if another process made it first."""
+    """Create a table without rows. Raises: DeltaError if another process created it first."""
     path = lake.locate(table)
     vectors = "true" if lake.wants_deletion_vectors(table) else "false"
     (
@@ -284,7 +284,7 @@ def _create(session: SparkSession, lake: Lake, table: TableName, shape: Shape) -
 
 
 def _allow_types(session: SparkSession, path: Path, table: LogReader, shape: Shape) -> LogReader:
-    """Turn on the feature for `timestamp` columns if a table needs it, in its own commit before.
+    """Allow timestamps without a time zone, if a table needs them, in a commit before the rows.
 
     Raises: DeltaError if another process committed in between.
     Source: Delta protocol, section Timestamp without timezone (TimestampNtz).
@@ -314,7 +314,7 @@ def _merge_guarded(  # noqa: PLR0917 - What is written, where, and what its comm
     outcome: Outcome,
     lossy: Losses,
 ) -> tuple[int, Written]:
-    """MERGE; if the counts are wrong, rewrite the table. Give the version and the counts."""
+    """MERGE, and rewrite the table if the counts are wrong; return the version and the counts."""
     path = lake.locate(stretch.table)
     with carry_bound(session, epoch, stretch, lossy):
         _merge(DeltaTable.forPath(session, str(path)), outcome, stretch)
@@ -348,7 +348,7 @@ def _merge(table: DeltaTable, outcome: Outcome, stretch: Stretch) -> None:
             anywhere |= one
         condition &= anywhere
     known = set(table.toDF().columns)
-    # A younger column without values for older rows is NULL in them, as it is in what they carry.
+    # The table has no values of a new column to carry. Arriving rows have NULL, as older rows do.
     carried = frozenset(i for i in carried if shape.names[i] in known)
     renewed = carry(shape, carried, "s", "t")
     merge = table.alias("t").merge(outcome.rows.alias("s"), condition)
@@ -373,7 +373,7 @@ def _replace(  # noqa: PLR0917 - What is written, where, and what its commit say
     stretch: Stretch,
     lossy: Losses,
 ) -> tuple[int, int]:
-    """Rewrite the table; give how many rows of the base were updated and deleted."""
+    """Write the table whole; return how many rows of the base were updated and deleted."""
     assert stretch.shape is not None
     touched = Observation()
     rows = apply_rows(
@@ -384,7 +384,7 @@ def _replace(  # noqa: PLR0917 - What is written, where, and what its commit say
 
 
 def _bound_keys(outcome: Outcome, first_id: str) -> list[tuple[object, object]]:
-    """Ranges that hold every first id, narrow where it is an integer."""
+    """Ranges that hold every first id: narrow for integers, one for texts, none for other types."""
     least, greatest = outcome.least, outcome.greatest
     if isinstance(least, bool) or not isinstance(least, int) or not isinstance(greatest, int):
         return [(least, greatest)] if isinstance(least, str) else []

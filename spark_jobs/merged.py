@@ -1,4 +1,4 @@
-"""What a merge tells of one table."""
+"""The result of one table's merge."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from spark_jobs.lake import Losses
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """A table's Delta version after a merge, its rows there, and how many rows the merge touched.
+    """A table's Delta version after a merge, its row count, and how many rows the merge changed.
 
-    `lossy` says by column how many values of the table `_raw` alone holds, for its type could not.
-    A key identifies a row: one that came again, or moved its position alone, is updated. A
-    TRUNCATE deletes all that were there.
+    The key identifies a row: a row whose key came again, or whose position alone is new, counts as
+    updated. If the merge replaces all rows, as after a TRUNCATE, all old rows count as deleted.
+    `lossy` counts, for each column, the values that only `_raw` holds, because the column's type
+    cannot.
     """
 
     version: int

@@ -1,9 +1,9 @@
-"""Tables of the lake that are older than the newest cut says.
+"""Finds the tables of the lake that are older than the newest cut says.
 
-A folder was deleted, restored from a copy, or lost its last commits with the power. Or another
-writer has replaced the table: then nothing of it counts, as if its folder were gone. Each merge
-looks for such tables before its first round; between rounds only the commit that the cut names is
-looked for, which costs no more than a file's status.
+A person deleted the folder or restored it from a copy, or a power failure took its last commits. Or
+another writer replaced the table: it then counts as a table without a folder. A thorough merge
+opens every table before its first round. Before other rounds, it opens only the tables that lack
+the commit file that the cut names; to look for that file costs no more than a file's status.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ FIX = "run `walgate merge`: it builds the table again, and queues a backfill if 
 def find_older(
     lake: Lake, cut: Cut | None, epochs: list[Epoch], *, is_thorough: bool
 ) -> dict[str, str]:
-    """Find the tables that are older than a cut says; give the reason by quoted name.
+    """Find the tables that are older than a cut says; return the reasons by quoted name.
 
-    If it is not thorough, it trusts a table as soon as the commit file that the cut names exists.
+    A table that cannot be opened counts as older. Unless `is_thorough`, a table that has the commit
+    file that the cut names is not opened.
     """
     older: dict[str, str] = {}
     for table, place in ({} if cut is None else cut.places).items():
@@ -41,7 +42,7 @@ def find_older(
         try:
             there = find_there(open_current(folder), epochs)
         except UnreadableTable as error:
-            # The round tries it, and fails at it alone.
+            # The round tries this table, too. If it fails again, the other tables go on.
             older[table] = error.message
             continue
         age = find_age(know_place(place, epochs), there)
@@ -51,18 +52,21 @@ def find_older(
 
 
 def know_place(place: Place, epochs: list[Epoch]) -> Place:
-    """A place without `held` if its epoch is not known: no commit can show such a bound."""
+    """Return a place, without its `held` bound if the lake does not know that bound's epoch.
+
+    `find_bound` finds only bounds of known epochs, so no commit could show this one.
+    """
     is_known = place.held is not None and any(e.number == place.held.epoch for e in epochs)
     return place if is_known else replace(place, held=None)
 
 
 def find_there(table: DeltaTable | None, epochs: list[Epoch]) -> Found | None:
-    """What a table's folder holds."""
+    """What a table's folder holds; None if it holds no table."""
     if table is None:
         return None
     return Found(table.version(), find_bound(table, epochs), is_foreign=not has_shape(table))
 
 
 def find_log_begin(log: LogFiles) -> Bound | None:
-    """The least bound of an entry of the log."""
+    """The least bound of an entry in the log; None if no file of the log has one."""
     return min((file.begin for file in log.files if file.begin is not None), default=None)

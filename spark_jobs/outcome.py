@@ -1,6 +1,6 @@
-"""What a stretch of the log leaves of a table: the rows that replace those of the target.
+"""Folds a table plan to its outcome: for each key that it changes, the row that remains, if any.
 
-The fold is computed once and kept while it is used: a MERGE reads its source several times.
+Spark computes the fold once and keeps it, because a MERGE reads its source several times.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from spark_jobs.sweeps import is_swept
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Folded rows in the table's columns, how many, and the least and greatest first id.
+    """Folded rows in the table's columns, their counts, and the least and greatest first id.
 
-    `lossy` is how many of those that arrived have a value that `_raw` alone holds.
+    `arrived` counts the keys that have a row, `departed` those that have none. `lossy` counts the
+    arrived rows with a value that only `_raw` holds.
     """
 
     rows: DataFrame
-    carried: frozenset[int]  # The columns that some row takes from its target.
+    carried: frozenset[int]  # The columns that a row may take from its target.
     arrived: int
     departed: int
     lossy: int
@@ -37,7 +38,7 @@ class Outcome:
 
 
 def work_out(stretch: Stretch, target: DataFrame | None, steps: DataFrame | None = None) -> Outcome:
-    """Fold a stretch, or some steps of it, over a target (None where it counts for nothing)."""
+    """Fold a table plan, or only `steps` of it, onto a target; None if its rows do not count."""
     assert stretch.shape is not None
     shape, ids = stretch.shape, id_names(stretch.shape)
     steps = stretch.take_steps() if steps is None else steps
@@ -51,13 +52,13 @@ def work_out(stretch: Stretch, target: DataFrame | None, steps: DataFrame | None
 
 
 def add_lone(outcome: Outcome | None, lone: LoneReads, shape: Shape) -> Outcome:
-    """The outcome of a stretch of which lone reads were set apart; None where all of it was."""
+    """Add unshared reads to the outcome of the other changes; None if no others exist."""
     rows = lone.read() if outcome is None else lone.read().unionByName(outcome.rows)
     return _measure(rows, shape, frozenset() if outcome is None else outcome.carried)[0]
 
 
 def _drop_swept(rows: DataFrame, stretch: Stretch) -> DataFrame:
-    """Let the rows that a sweep found too old be gone."""
+    """Mark the rows that a sweep removes as not present."""
     if not stretch.swept:
         return rows
     assert stretch.shape is not None
@@ -69,7 +70,10 @@ def _drop_swept(rows: DataFrame, stretch: Stretch) -> DataFrame:
 def _settle(
     rows: DataFrame, steps: DataFrame, stretch: Stretch, target: DataFrame | None
 ) -> DataFrame:
-    """Trace the keys that the last step does not decide, with the keys their rows came by."""
+    """Fold the keys that the last step does not decide again, by the multi-row fold.
+
+    If some values were not sent, it also needs the keys that rows moved from or to.
+    """
     assert stretch.shape is not None
     ids = id_names(stretch.shape)
     unclear = rows.where("_unclear").select(*ids)
@@ -84,7 +88,7 @@ def _settle(
 
 
 def _measure(rows: DataFrame, shape: Shape, unsent: frozenset[int]) -> tuple[Outcome, int]:
-    """Compute rows once, and count them."""
+    """Compute rows once, and count them; the second result is how many are unclear."""
     totals = Observation()
     first_id = id_names(shape)[0]
     rows = rows.observe(
@@ -96,7 +100,7 @@ def _measure(rows: DataFrame, shape: Shape, unsent: frozenset[int]) -> tuple[Out
         F.min(first_id).alias("least"),
         F.max(first_id).alias("greatest"),
     )
-    # Not a cache: Delta refuses a MERGE whose source is one.
+    # Not a cache: Delta refuses a MERGE from a cached source.
     rows = rows.localCheckpoint()
     found = totals.get
     outcome = Outcome(

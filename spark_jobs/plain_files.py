@@ -1,8 +1,8 @@
-"""A small Delta table's files, read and written as plain Parquet; delta-rs commits them.
+"""Reads and writes a Delta table's files directly, as Parquet; delta-rs commits them.
 
-Spark's own way through Delta plans some ten jobs over the table's log for every commit, and two for
-every read: 2 s of CPU a table, however small. What is plain has nothing that Delta would have to do
-besides: no deletion vectors, mapped columns, constraints or change feed.
+Through Delta, Spark plans some ten jobs over the table's log for every commit, and two for every
+read: 2 s of CPU for a table, however small. A table is eligible if Delta has nothing else to do for
+it: no deletion vectors, mapped columns, constraints or change feed.
 
 Source: the Delta protocol, sections Add File and Remove File, Transaction Identifiers.
 """
@@ -36,20 +36,20 @@ TABLE_PROPERTY = "walgate.table"
 
 _READER_FEATURES = frozenset({"deletionVectors", "timestampNtz"})
 _WRITER_FEATURES = _READER_FEATURES | {"appendOnly", "invariants"}
-# The newest version of the protocol without a list of features; we know all that it has.
+# If the protocol lists no features, Walgate knows all features up to this version.
 _PLAIN_VERSION = 2
 _PROPERTIES = frozenset({"delta.enableDeletionVectors", TABLE_PROPERTY})
-# All of it is read where Delta would pass over files.
+# Limits of a direct read, which reads every file of a table. Delta would skip some.
 _MOST_BYTES = 64 << 20
 _MOST_FILES = 32
-# In the path of a file to read these are a pattern to Spark; encoded, they are not the file's name.
+# Spark takes these in a path as a pattern. Encoded, they are not the file's name.
 _PATTERN = frozenset("{}[]*?\\%")
-# As Spark's commits have it.
+# Commits from one checkpoint to the next, as in Spark's Delta.
 _CHECKPOINT_INTERVAL = 10
 
 
 def read_rows(session: SparkSession, path: Path, table: DeltaTable) -> DataFrame:
-    """The rows of a table at the version of a delta-rs handle, columns with their metadata."""
+    """The rows of a table at the version that `table` is open at; columns have their metadata."""
     files = pa.table(table.get_add_actions())
     names = files["path"].to_pylist()
     is_small = len(names) <= _MOST_FILES and sum(files["size_bytes"].to_pylist()) <= _MOST_BYTES
@@ -60,12 +60,15 @@ def read_rows(session: SparkSession, path: Path, table: DeltaTable) -> DataFrame
 
 
 def can_read(path: Path, table: DeltaTable, names: list[str]) -> bool:
-    """Whether files of a table hold its rows as they are, and Spark finds them by their names."""
+    """Whether Spark can read files of a table directly.
+
+    The files must have exactly the table's rows, and Spark must find them by their names.
+    """
     return _holds_rows(table) and not any(_PATTERN.intersection(str(path / name)) for name in names)
 
 
 def read_files(session: SparkSession, path: Path, table: DeltaTable, names: list[str]) -> DataFrame:
-    """The rows of some files of a table that can be read so."""
+    """The rows of some files of a table, for which `can_read` is true."""
     schema = T.StructType.fromJson(json.loads(table.schema().to_json()))
     if not names:
         return session.createDataFrame([], schema)
@@ -73,12 +76,12 @@ def read_files(session: SparkSession, path: Path, table: DeltaTable, names: list
 
 
 def is_plain(table: DeltaTable) -> bool:
-    """Whether the files of a table are its rows, and a commit has nothing else to update."""
+    """Whether Walgate may both read and commit the files of a table directly."""
     return is_ours(table) and _holds_rows(table)
 
 
 def is_ours(table: DeltaTable) -> bool:
-    """Whether delta-rs may commit files to a table: no feature or property needs more than that."""
+    """Whether delta-rs may commit files to a table: no feature or property asks for more."""
     protocol = table.protocol()
     features = protocol.writer_features
     is_known = (
@@ -94,7 +97,7 @@ def is_ours(table: DeltaTable) -> bool:
 
 
 def has_schema(table: DeltaTable, fields: list[T.StructField]) -> bool:
-    """Whether a table has just these columns, with the same metadata."""
+    """Whether a table has exactly these columns, with the same metadata."""
     own: list[object] = json.loads(table.schema().to_json())["fields"]
     return own == [field.jsonValue() for field in fields]
 
@@ -108,14 +111,14 @@ def write_files(rows: DataFrame, path: Path) -> list[AddAction]:
 
 
 def write_file(rows: pa.Table, path: Path) -> list[AddAction]:
-    """Write rows to one file in a table's folder, as `write_files` does; no file if no row."""
+    """Write rows to one file in a table's folder, as `write_files` does; no file without rows."""
     with attempting(path) as folder:
         pq.write_table(rows, folder / f"part-{uuid.uuid4()}.parquet")
         return _bring_in(folder, path)
 
 
 def _bring_in(folder: Path, path: Path) -> list[AddAction]:
-    """Move the files that have rows to those of a table; say what its commit must of each."""
+    """Move the files that have rows into a table's folder; return an add action for each."""
     added: list[AddAction] = []
     for file in sorted(folder.glob("*.parquet")):
         footer = pq.read_metadata(file)
@@ -126,7 +129,7 @@ def _bring_in(folder: Path, path: Path) -> list[AddAction]:
 
 
 def describe_file(file: Path, statistics: str) -> AddAction:
-    """What a commit must say to add a file that lies in its table's folder."""
+    """The action by which a commit adds a file that is in its table's folder."""
     return AddAction(
         path=file.name,
         size=file.stat().st_size,
@@ -147,11 +150,12 @@ def commit_files(
     lossy: Losses | None,
     fields: list[T.StructField] | None = None,
 ) -> None:
-    """Commit files to a table of ours, with the bound that it has reached and its lost values.
+    """Commit files to a table, with the bound that it has reached and its counts of lost values.
 
-    `added` may be empty. The commit extends exactly the version of `table`. If `reached` is None,
-    the table's bound stays. An overwritten table gets the columns of `fields`, if they differ. The
-    files are on the disk before the commit, and the commit when this returns.
+    `is_ours` must be true of the table. `added` may be empty. The commit extends exactly the
+    version of `table`. If `reached` is None, the table's bound stays. An overwritten table gets the
+    columns of `fields`, if they differ. The files are on the disk before the commit, and the commit
+    is on the disk when this function returns.
     Raises: DeltaError if another commit came between; MergeError if the disk refuses it; OSError.
     """
     schema = table.schema()
@@ -167,7 +171,7 @@ def commit_files(
         commit_properties=CommitProperties(
             custom_metadata={"userMetadata": format_losses(lossy)},
             app_transactions=bounds,
-            # What was read to write this may be out of date.
+            # After another commit, the rows that this one is based on may be out of date.
             max_commit_retries=0,
         ),
         post_commithook_properties=PostCommitHookProperties(
@@ -183,7 +187,7 @@ def commit_files(
 
 
 def _holds_rows(table: DeltaTable) -> bool:
-    """Whether the files of a table are all of its rows, and none that is deleted."""
+    """Whether the files of a table have exactly its rows: all of them, and no deleted ones."""
     protocol = table.protocol()
     is_old = protocol.min_reader_version == 1
     return (

@@ -1,4 +1,4 @@
-"""Which SQL statements only read: judged by Spark's own parser, before anything runs."""
+"""Refuses SQL statements that do more than read. Spark's parser judges before anything runs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,16 @@ _FIX = "give one statement that reads: SELECT, WITH, VALUES, SHOW, DESCRIBE or E
 
 
 def require_read_only(session: SparkSession, statement: str) -> None:
-    """Refuse a statement that is not one, or does more than read. Raises: ConfigurationError."""
+    """Refuse text that is not one statement, or that does more than read.
+
+    Raises: ConfigurationError.
+    """
     match = _FIRST_WORD.match(statement)
     word = match[1].lower() if match else ""
     if word not in _QUERIES | _DESCRIPTIONS:
         raise ConfigurationError([f"a statement that begins with {word or 'no word'}"], fix=_FIX)
     plan = _parse(session, statement)
-    # What SHOW, DESCRIBE and EXPLAIN name is not run.
+    # SHOW, DESCRIBE and EXPLAIN do not run what they name.
     if word in _QUERIES and (found := _find_command(session, plan)):
         raise ConfigurationError([f"a query that does more than read: {found}"], fix=_FIX)
 
@@ -36,7 +39,7 @@ def explain_refusal(error: PySparkException) -> str:
     if not isinstance(error, AnalysisException):
         return f"{error.getCondition() or type(error).__name__}, SQLSTATE {error.getSqlState()}"
     line = next(iter(str(error).strip().splitlines()), type(error).__name__)
-    # Names stand in backticks and double quotes, literals in single ones.
+    # Spark puts names in backticks or double quotes, and literals in single quotes.
     return _POSITION.sub("", re.sub(r"'[^']*'", "'…'", line))
 
 
@@ -50,7 +53,7 @@ def _parse(session: SparkSession, statement: str) -> Any:  # noqa: ANN401 - an o
 
 
 def _find_command(session: SparkSession, plan: Any) -> str | None:  # noqa: ANN401 - as above.
-    """Name the first node of a plan that would do something, or run a program."""
+    """Name a node of a plan that does more than read, or runs a program; None if no node does."""
     jvm = session._jvm  # noqa: SLF001 - nothing public reaches the parser.
     assert jvm is not None
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()

@@ -1,9 +1,9 @@
-"""Ends a table's halt: a whole backfill replaces all rows of the table.
+"""Rebuilds a halted table: a whole backfill replaces all its rows, which ends the halt.
 
 After a whole backfill, each row of the source either was read by a chunk since the backfill began,
-or has changed since. The log has both above the backfill's start. So the fold of the log from there
-on, without the old rows, is the table. The table must be able to follow all changes between the
-start and the sweep. If it cannot, a chunk may be older than an ALTER of the table, and only a
+or has changed since. The log has both above the backfill's start. So the fold of the log from that
+start on, without the old rows, is the table. The table must be able to follow all changes between
+the start and the sweep. If it cannot, a chunk may be older than an ALTER of the table, and only a
 backfill that begins later ends the halt.
 """
 
@@ -25,7 +25,7 @@ from spark_jobs.stretch import Stretch, give
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Swept:
-    """Where a whole backfill began, and where its sweep ends."""
+    """The start position of a whole backfill, and the bound that its sweep ends at."""
 
     start: Position
     end: Bound
@@ -38,15 +38,15 @@ def renew(
     *,
     entries: DataFrame,
 ) -> Stretch | None:
-    """The stretch of a halted table from the start of a backfill on; None where none cures it.
+    """Plan a halted table again, from the start of a backfill; None if no backfill ends the halt.
 
-    `entries` are those of the range, what cannot be followed among them; `read_above` reads the log
-    above a bound up to the end of the range.
+    `entries` are all entries of the log range, also those that the table cannot follow.
+    `read_above` reads the log above a bound, up to the end of the range. `plot` makes a table plan.
     """
     own = F.col("table") == str(stretch.table)
     for swept in sorted(_find_swept(entries.where(own)), reverse=True):
         if swept.end <= stretch.upper:
-            continue  # It is followed as it is.
+            continue  # The plan reaches this sweep without a rebuild.
         log = read_above(Bound(swept.start.epoch, swept.start.commit_lsn))
         log = log.where(own & is_after(swept.start))
         renewed = plot(give(log), spans=survey(log), before=None)
@@ -56,14 +56,14 @@ def renew(
 
 
 def _find_swept(entries: DataFrame) -> list[_Swept]:
-    """The whole backfills that ended among some entries."""
+    """The whole backfills whose sweeps are among some entries."""
     sweeps = entries.where(F.col("op") == Operation.SWEEP.value)
     found: list[_Swept] = []
     for row in sweeps.select("epoch", "end_lsn", "detail").distinct().collect():
         said = json.loads(row["detail"])
         epoch, commit_lsn, seq = said["start"]
         is_whole = said.get("low") is None and said.get("high") is None
-        # Between two slots changes are lost.
+        # Changes between two slots are lost, so both ends must be in one epoch.
         if is_whole and epoch == row["epoch"]:
             start = Position(epoch, Lsn(commit_lsn), seq)
             found.append(_Swept(start, Bound(row["epoch"], Lsn(row["end_lsn"]))))

@@ -1,4 +1,4 @@
-"""What a round reads of the log: what it holds by Arrow, its entries by Spark once needed."""
+"""The log range of a round: Arrow makes its summaries, and Spark reads its entries if needed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from spark_jobs.spans import Span, survey, survey_entries, survey_files
 
 
 class RoundLog:
-    """The entries of `(low, high]`, or those of one table; small files are opened once for all."""
+    """The entries of `(low, high]`, of all tables or of one.
+
+    If small files hold the entries of all tables, Spark keeps them, and opens each file once.
+    """
 
     def __init__(
         self,
@@ -28,28 +31,28 @@ class RoundLog:
         *,
         table: str | None = None,
     ) -> None:
-        """Nothing is read yet."""
+        """Choose the range, and read nothing yet."""
         self._session = session
         self._table = table
         self._kept: DataFrame | None = None
         self.range = LogRange(files, low, high)
 
     def read(self) -> DataFrame:
-        """The entries, for Spark."""
+        """The entries as a Spark query."""
         return self._entries
 
     def close(self) -> None:
-        """Let Spark forget what it kept of them."""
+        """Free the entries that Spark has kept."""
         if self._kept is not None:
             self._kept.unpersist()
 
     def list_spans(self, table: str) -> list[Span]:
-        """What is in it of a table."""
+        """The range summaries of a table."""
         return [span for span in self.spans if span.table == table]
 
     @cached_property
     def spans(self) -> list[Span]:
-        """What is in it."""
+        """The range summaries of all its tables."""
         low, high = self.range.low, self.range.high
         if low == high:
             return []
@@ -60,7 +63,7 @@ class RoundLog:
 
     @cached_property
     def little(self) -> LittleLog:
-        """The entries of one table after the other, where they are few."""
+        """The range for the Arrow merge, which takes one table's few entries at a time."""
         return LittleLog(self.range)
 
     @cached_property

@@ -20,7 +20,7 @@ _logger = logging.getLogger("walgate.merge")
 
 @dataclass(frozen=True, slots=True)
 class RoundStart:
-    """What a round starts from."""
+    """What a round starts from; `older` has the reason for each table older than its cut."""
 
     session: SparkSession
     lake: Lake
@@ -32,7 +32,7 @@ class RoundStart:
 
     @property
     def low(self) -> Bound | None:
-        """The newest cut."""
+        """The bound of the newest cut; None before the first cut."""
         return None if self.cut is None else self.cut.bound
 
     @property
@@ -41,7 +41,7 @@ class RoundStart:
         return find_behind(self.cut) | self.older.keys()
 
     def find_place(self, table: str) -> Place | None:
-        """The place of a table in the newest cut; None if there is no cut."""
+        """The place of a table in the newest cut; None before the first cut."""
         return None if self.cut is None else self.cut.find_place(table)
 
     def was_halted(self, table: str) -> bool:
@@ -55,10 +55,10 @@ class RoundStart:
         return is_moved or is_halted != self.was_halted(table)
 
     def find_low(self, name: TableName, there: Found | None) -> Bound | None:
-        """Find the bound above which the round folds a table's changes.
+        """Find the bound above which the round folds a table's changes; None: from the log's start.
 
-        If the table is older than the newest cut says, this logs a warning. If the log has lost
-        changes of the table, it queues a whole backfill.
+        If the table is older than the newest cut says, this method logs a warning. If the log has
+        lost changes of the table, this method queues a whole backfill.
         """
         table, lake = str(name), self.lake
         place = self.find_place(table)

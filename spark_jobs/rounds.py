@@ -1,6 +1,6 @@
-"""Rounds: every table merged up to one cut, then the cut written.
+"""Rounds: a round merges every table up to one cut, then writes the cut.
 
-Killed anywhere and run again, a round finds in each table how far it had come and goes on.
+Each table's commits have the bound that it reached. After a crash, the next round goes on from it.
 """
 
 from __future__ import annotations
@@ -50,16 +50,17 @@ from spark_jobs.shapes import Halt
 from spark_jobs.spans import Span, survey
 from spark_jobs.stretch import Stretch, choose_types, give, plot_stretch, read_shape
 
-# A waiting merge is woken when a batch is staged. Without wake-ups it looks this often.
+# Seconds. A staged batch wakes a waiting merge. Without wake-ups, the merge looks this often.
 _FOLLOW_WAIT_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One merge of all tables up to a cut: what it did to each, which are halted or may lack rows.
+    """One merge of all tables up to a cut, and what it did to each table.
 
-    `staged` is how far the log reached when the merge began; `committed_at` is when the newest
-    transaction of the cut was committed, `created_at` when the cut was written.
+    `staged` is the end of the log when the merge began. `committed_at` is when the source committed
+    the newest transaction of the cut, `created_at` when the merge wrote the cut. `halted` has every
+    halted table, `partial` the tables that may lack rows.
     """
 
     cut: Bound
@@ -85,15 +86,16 @@ def merge_until(
     on_round: Callable[[Round], None] = lambda _: None,
     is_thorough: bool = True,
 ) -> list[Round]:
-    """Merge in rounds up to the staged LSN at the start; `tables` (quoted names) limits it.
+    """Merge in rounds up to the staged LSN at the start, only `tables` (quoted names) if given.
 
     After `stop` is set or the deadline (of the monotonic clock) has passed, no round begins. The
-    first round tries halted tables again, except those in `passed_over`. If Spark fails at a table,
-    it stays where it was; this round still merges the others, and no further round begins. If
-    `is_thorough`, the merge opens every table first, to find those that are older than the newest
-    cut says, and rewrites the newest cut and states, since the disk may have refused them before.
-    Raises: LakeError if nothing was ever staged; MergeError if another process merges, or if Spark
-    failed at a table.
+    first round tries halted tables again, except those in `passed_over`. If the merge of one table
+    fails, the table stays where it was. This round still merges the others, and no further round
+    begins. If `is_thorough`, the merge first opens every table, to find those that are older than
+    the newest cut says. It also writes the newest commits of cuts and states again, because the
+    disk may have refused them before.
+    Raises: LakeError if the lake has no epoch; MergeError if another process merges, if the merge
+    of a table failed, or if Spark's JVM died.
     """
     epochs = require_epochs(lake)
     staged = lake.read_staged(epochs)
@@ -144,10 +146,11 @@ def follow(
     on_round: Callable[[Round], None] = lambda _: None,
     wait: Callable[[float], object] | None = None,
 ) -> None:
-    """Merge while changes arrive, then linger; None lingers until `stop` or the deadline.
+    """Merge while changes arrive; return once none has arrived for `linger_seconds`.
 
-    With no time to linger, what is staged at the start is merged and no more. `wait` waits for so
-    many seconds, or less where it learns that more is staged; without it `stop` is waited for.
+    If `linger_seconds` is None, only `stop` or the deadline ends the merge. If it is 0, the merge
+    takes only what is staged at the start. `wait` waits for a number of seconds, or less if it
+    learns of a new batch. Without `wait`, only `stop` ends a wait early.
     """
     idle_since = time.monotonic()
     merged: Bound | None = None
@@ -170,7 +173,7 @@ def follow(
             merged = staged
             if linger_seconds == 0:
                 return
-            # A mark moves the cut, but is no reason to stay.
+            # A mark moves the cut, but does not prolong the linger time.
             if any(done.tables for done in rounds):
                 idle_since = time.monotonic()
         elif linger_seconds is not None and time.monotonic() - idle_since >= linger_seconds:
@@ -186,7 +189,7 @@ def _is_over(stop: threading.Event | None, deadline: float | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """Where a table is after a round, what was done to it, and why it stops there."""
+    """Where a table is after a round, what the round did to it, and why the table halts, if so."""
 
     place: Place
     merged: Merged | None
@@ -202,7 +205,7 @@ def _merge_round(
     passed_over: Collection[str],
     failures: Failures,
 ) -> tuple[Round, Cut] | None:
-    """Merge every table up to a cut and write it; None if nothing was left to do."""
+    """Merge every table up to a cut, and write the cut; None if nothing is new since the newest."""
     began = time.monotonic()
     cut = start.low
     if cut is None or cut < staged:
@@ -211,7 +214,7 @@ def _merge_round(
     with closing(RoundLog(start.session, start.log, start.low, cut)) as log:
         spans = log.spans
         touched = {span.table for span in spans if span.table is not None}
-        # The end of a backfill is worth another look at a halted table.
+        # The end of a backfill may end the halt of its table, so try that table again.
         passed = {table for table in passed_over if not _has_sweep(log.list_spans(table))}
         for table in sorted(touched | start.behind):
             if (chosen is not None and table not in chosen) or table in passed:
@@ -243,9 +246,9 @@ def _merge_round(
 
 
 def _merge_table(start: RoundStart, table: str, log: RoundLog, cut: Bound) -> _Result | None:
-    """Merge what a table has up to a cut; `log` is what is above the newest cut.
+    """Merge a table's changes up to a cut; `log` has the entries above the newest cut.
 
-    None if the table is already beyond the cut: a longer round merged it and died before its cut.
+    None if the table is already beyond the cut: a longer round merged it, and died before its cut.
     """
     name = TableName.parse(table)
     folder = start.lake.locate(name)
@@ -287,7 +290,7 @@ def _merge_table(start: RoundStart, table: str, log: RoundLog, cut: Bound) -> _R
 
 
 def _sync_table(start: RoundStart, name: TableName, there: Found | None) -> None:
-    """Force the commits of a table that no cut names to the disk: the next ones are built on them.
+    """Force a table's commits that no cut names to the disk, because new commits build on them.
 
     Raises: MergeError.
     """
@@ -300,9 +303,10 @@ def _sync_table(start: RoundStart, name: TableName, there: Found | None) -> None
 
 
 def _find_left(start: RoundStart, table: str, there: Found | None) -> int | None:
-    """The version through which the files must be forced to the disk; None if a cut names it.
+    """The version that a merge left when it died before its cut; None if no merge did.
 
-    The commit that makes a table carries no bound.
+    A bound that is not the cut's shows such a merge. So does a table that no cut names: the commit
+    that creates a table has no bound.
     """
     if there is None or table in start.older:
         return None
@@ -317,9 +321,9 @@ def _has_sweep(spans: list[Span]) -> bool:
 
 
 def _begin_anew(stretch: Stretch, log: DataFrame, plot: Callable[..., Stretch]) -> Stretch:
-    """Build a halted table whose folder was deleted, from the change that halted it.
+    """Plan a halted table that is gone or replaced, from the change that halted it.
 
-    The transaction of that change may hold older ones, in the shape that was given up.
+    The transaction of that change may begin with changes under the old schema; these are left out.
     """
     begins_at: Position | None = None
     while stretch.is_empty and stretch.halted_at not in {None, begins_at}:
@@ -332,7 +336,7 @@ def _begin_anew(stretch: Stretch, log: DataFrame, plot: Callable[..., Stretch]) 
 
 
 def _write_states(lake: Lake, results: dict[str, _Result]) -> dict[str, Halt]:
-    """Record the tables whose state changed; give every halted table."""
+    """Record the states that changed; return the halt of every halted table."""
     known = read_states(lake)
     states = {
         table: TableState(table, STREAMING)

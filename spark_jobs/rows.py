@@ -1,8 +1,9 @@
-"""Folded texts to the rows of a table: typed values, what does not fit, what is not known.
+"""Turns folded texts into the rows of a table: typed values, raw values and missing values.
 
-A table has its columns typed, then the lake's own: `_epoch, _commit_lsn, _seq, _committed_at`,
-`_raw` (texts that their typed value alone would not give back, by column; null if none), `_holes`
-(columns whose value was never sent; null if none), and `_key` where the typed key is not exact.
+Shape: a table has the source's columns, typed. The lake's own columns follow: `_key` (the key's
+texts, only if the typed key is not exact); `_epoch, _commit_lsn, _seq, _committed_at`; `_raw` (by
+column, the texts that the typed value alone does not give back; NULL if none); `_holes` (the
+columns whose value the source never sent; NULL if none).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _META_FIELDS = (
 
 
 def table_fields(shape: Shape) -> list[T.StructField]:
-    """The columns of a table, with what of the source each metadata carries."""
+    """The columns of a table, with the metadata that hold the table schema."""
     columns = [
         T.StructField(name, mapping.spark_type, True, shape.describe_column(i))
         for i, (name, mapping) in enumerate(zip(shape.names, map_columns(shape), strict=True))
@@ -42,14 +43,17 @@ def table_fields(shape: Shape) -> list[T.StructField]:
 
 
 def map_columns(shape: Shape) -> list[TypeMapping]:
-    """The mapping of each column, as the shape has it."""
+    """The type mapping of each column; if the settings chose a type, the mapping to that type."""
     return [
         map_type(column, kind) for column, kind in zip(shape.columns, shape.chosen, strict=True)
     ]
 
 
 def find_converts(shape: Shape) -> Columns | None:
-    """The columns as Arrow reads them; None where not all can be, or do not identify rows so."""
+    """The conversions by which Arrow reads the columns; None if Arrow cannot read all of them.
+
+    Also None if the key is not exact, or if the settings chose a type for a key column.
+    """
     converts = [mapping.convert for mapping in map_columns(shape)]
     known = [convert for convert in converts if convert is not None]
     is_own = has_exact_key(shape) and all(shape.chosen[i] is None for i in shape.key)
@@ -64,7 +68,7 @@ def match_names(shape: Shape) -> list[str]:
 
 
 def match_keys(shape: Shape) -> list[Expression]:
-    """That a row of the table, as `t`, is identified by the ids of another, as `s`."""
+    """The conditions that a row of the table, alias `t`, has the ids of another row, alias `s`."""
     return [
         F.col(f"t.`{name}`") == F.col(f"s.{id_name}")
         for name, id_name in zip(match_names(shape), id_names(shape), strict=True)
@@ -72,10 +76,11 @@ def match_keys(shape: Shape) -> list[Expression]:
 
 
 def type_rows(folded: DataFrame, shape: Shape) -> DataFrame:
-    """Give folded rows the columns of the table; rows that need no fold may lack what it says.
+    """Give folded rows the columns of the table.
 
+    `carried`, `lost` and `unclear` are optional if the rows needed no fold.
     Shape: the ids, `_present`, the table's columns, `_carried` (names of columns whose value is
-    that of the target's row), `_unclear`, and `_root` where `folded` has a `root`.
+    that of the target's row), `_unclear`, and `_root` if `folded` has a `root`.
     """
     names, types = shape.names, map_columns(shape)
     is_folded = "unclear" in folded.columns
@@ -100,7 +105,7 @@ def type_rows(folded: DataFrame, shape: Shape) -> DataFrame:
     return typed.select(
         *id_names(shape),
         F.col("present").alias("_present"),
-        # With their metadata: a MERGE takes a new column as it is here.
+        # With their metadata: a MERGE adds a new column to the table as it is here.
         *_select(columns | key | meta, shape),
         (_name(F.col("carried"), names) if is_folded else _no_names()).alias("_carried"),
         (F.col("unclear") if is_folded else F.lit(False)).alias("_unclear"),
@@ -109,7 +114,7 @@ def type_rows(folded: DataFrame, shape: Shape) -> DataFrame:
 
 
 def identify_rows(rows: DataFrame, shape: Shape) -> DataFrame:
-    """Rows in a table's columns as `type_rows` gives rows that need no fold."""
+    """Give rows that have a table's columns the form that `type_rows` gives to unfolded rows."""
     own = {field.name: F.col(f"`{field.name}`") for field in table_fields(shape)}
     ids = zip(match_names(shape), id_names(shape), strict=True)
     return rows.select(
@@ -122,9 +127,9 @@ def identify_rows(rows: DataFrame, shape: Shape) -> DataFrame:
 
 
 def carry(shape: Shape, carried: frozenset[int], source: str, target: str) -> dict[str, Expression]:
-    """Every column of a row of `source` that replaces one of `target`, by column name.
+    """By column name, the values of a `source` row that replaces a `target` row.
 
-    `carried` are the columns that any row may take from its target.
+    `source` and `target` are aliases. A row may take only the columns in `carried` from its target.
     """
     row, old = _qualify(source), _qualify(target)
     values: dict[str, Expression] = {}
@@ -146,7 +151,7 @@ def carry(shape: Shape, carried: frozenset[int], source: str, target: str) -> di
 
 
 def insert(shape: Shape, carried: frozenset[int], source: str) -> dict[str, Expression]:
-    """Every column of a row of `source` that has no row in the target, by column name."""
+    """By column name, the values of a `source` row whose key has no row in the target."""
     row = _qualify(source)
     values = {field.name: row(field.name) for field in table_fields(shape)}
     if carried:
@@ -164,10 +169,10 @@ def apply_rows(
     swept: Sequence[Sweep],
     touched: Observation | None = None,
 ) -> DataFrame:
-    """The table after its rows: `target` (None if it counts for nothing) and what replaces it.
+    """The table after a merge: `target` (None if its rows do not count) with `rows` applied.
 
-    Rows of the target that sweeps find go. With a target its action observes, in `touched`, how
-    many rows are `updated` and `deleted`.
+    Rows of the target that a sweep removes are gone. If a target is given, the action that computes
+    the table observes, in `touched`, how many rows are `updated` and `deleted`.
     """
     arrived = rows.where("_present").alias("s")
     if target is None:
@@ -197,7 +202,7 @@ def apply_rows(
 
 
 def widen(target: DataFrame, shape: Shape) -> DataFrame:
-    """Give a target's rows the columns that are younger than they, with their missing values."""
+    """Add a table schema's new columns to a target's rows, with the values that old rows have."""
     known = set(target.columns)
     raws: list[tuple[str, TypeMapping, Expression, Expression]] = []
     younger: dict[str, Expression] = {}
@@ -218,7 +223,7 @@ def widen(target: DataFrame, shape: Shape) -> DataFrame:
 
 
 def name_lossy(shape: Shape) -> Expression:
-    """The names of the columns that are NULL in a row and have their text in `_raw`, if any."""
+    """The names of the columns that are NULL in a row and have a text in `_raw`."""
     unfilled = [
         F.when(F.col(f"`{name}`").isNull(), F.lit(name))
         for name, mapping in zip(shape.names, map_columns(shape), strict=True)
@@ -230,7 +235,7 @@ def name_lossy(shape: Shape) -> Expression:
 
 
 def null_if_empty(collection: Expression) -> Expression:
-    """A collection, or null where it holds nothing."""
+    """A collection, or NULL if it is empty."""
     return F.when(F.size(collection) > 0, collection)
 
 
@@ -245,10 +250,11 @@ def _select(values: dict[str, Expression], shape: Shape) -> list[Expression]:
 def _gather_raw(
     columns: Iterable[tuple[str, TypeMapping, Expression, Expression]],
 ) -> Expression:
-    """The texts of a row that must be kept beside their values, by column; NULL where none must.
+    """The texts that a row must keep beside its values, by column; NULL if it must keep none.
 
-    Of each column its name, mapping, text and value. Few rows keep one, so a map is made for those
-    alone; of expressions that Spark compiles, which it does for all of a projection or for nothing.
+    `columns` has the name, mapping, text and value of each column. Few rows keep a text, so only
+    those get a map. Spark can compile all expressions here. One that it could not compile would
+    stop it from compiling the whole projection.
     """
     is_any, maps = F.lit(False), [_no_raw()]
     for name, mapping, text, value in columns:

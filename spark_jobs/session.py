@@ -1,7 +1,7 @@
 """The SparkSession of a process: Delta's extensions, UTC, exact timestamps, loopback only.
 
-The JVM ends with the process that opened it: it reads its standard input, a pipe of ours, to the
-end. Until it has ended it may still commit, which `lake.Lake.lock_table` waits for.
+The JVM ends after the process that started it: the JVM reads a pipe from that process, and ends at
+the pipe's end. Until then the JVM may still commit, so `lake.Lake.lock_table` waits for its end.
 """
 
 from __future__ import annotations
@@ -22,40 +22,41 @@ from pyspark.sql import SparkSession
 from cdc_core.errors import ConfigurationError, MergeError, Retry
 from cdc_core.settings import SparkSettings
 
-# PySpark repeats every exception to these, text and all; they write to standard error themselves.
+# PySpark logs the full text of every exception to these, and they write it to standard error.
 _REPEATING_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 _DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
 
 _CONF = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # Texts of timestamps are read as UTC, and Delta trusts its checksums only then.
+    # Spark reads the texts of timestamps as UTC. Delta trusts its checksums only in UTC.
     "spark.sql.session.timeZone": "UTC",
-    # INT96, Spark's default, overflows in other readers outside 1677 to 2262.
+    # INT96, Spark's default, overflows in other readers outside the years 1677 to 2262.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.ansi.enabled": "true",
-    # 50 tasks to rebuild the state of a small table cost more than the state.
+    # 50 tasks to rebuild the state of a small table cost more than the state itself.
     "spark.databricks.delta.snapshotPartitions": "2",
-    # The source of a MERGE is a cached fold of the log, the same whenever it is read.
+    # The source of a MERGE is a fold that Spark has computed and kept: every read gives the same.
     "spark.databricks.delta.merge.materializeSource": "none",
-    # Merges generate much code; a full code cache turns the compiler off for good.
+    # Merges generate much code. If the code cache is full, the JVM turns its compiler off for good.
     "spark.driver.defaultJavaOptions": "-XX:ReservedCodeCacheSize=512m",
-    # The files of the log that a round reads are named one by one; a job to find them costs more.
+    # A round names each file of the log that it reads. A Spark job to list them would cost more.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000",
-    # A round compiles some 40 classes a table, the same in every round; 100 are kept by default.
+    # Every round compiles the same classes, some 40 for each table. By default Spark keeps 100.
     "spark.sql.codegen.cache.maxEntries": "4000",
-    # Else PySpark looks at the stack for every expression: most of the time to build a wide query.
+    # Otherwise PySpark inspects the stack for every expression, which takes most of the time to
+    # build a wide query.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
-    # What a round computed is freed once the collector has seen that nothing refers to it.
+    # Spark frees what a round computed after the garbage collector has found it unreferenced.
     "spark.cleaner.periodicGC.interval": "5min",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
-# Output files of a local merge are as many as shuffle partitions; a cluster keeps its own number.
+# A local merge writes as many files as it has shuffle partitions. A cluster keeps its own number.
 _LOCAL_SHUFFLE_PARTITIONS = "4"
-# What Spark itself hides of its settings.
+# The settings that Spark itself redacts.
 # Source: Spark documentation, "Configuration", spark.redaction.regex.
 _SECRET = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
 _TASK_DAEMON = "spark_jobs.task_daemon"
@@ -63,9 +64,9 @@ _DEATH_S = 5.0
 
 
 def open_session(spark: SparkSettings, *, jars_folder: Path | None = None) -> SparkSession:
-    """Open the session of this process, or give the one that is open.
+    """Open the session of this process, or return the one that is open.
 
-    `jars_folder` holds the Delta JARs where the settings say "packages": no network is needed then.
+    If the settings say "packages" and `jars_folder` has the Delta JARs, Spark needs no network.
     Raises: ConfigurationError if a folder holds no Delta JAR.
     """
     conf = _configure(spark, jars_folder)
@@ -73,14 +74,14 @@ def open_session(spark: SparkSettings, *, jars_folder: Path | None = None) -> Sp
     for key, value in conf.items():
         builder = builder.config(key, value)
     if spark.master.startswith("local"):
-        # A host name that does not resolve stops Spark, though nothing leaves this machine.
+        # Spark fails if the host name does not resolve, although nothing leaves this machine.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         os.environ.setdefault("SPARK_LOCAL_HOSTNAME", "localhost")
-        # Tasks in Python are of this program: another interpreter need not have its packages.
+        # Python tasks run this program's code. Another interpreter may lack its packages.
         os.environ["PYSPARK_PYTHON"] = sys.executable
     _launch(conf)
     session = builder.getOrCreate()
-    # A failed task's error would be printed with the row value it is about; it is raised anyway.
+    # Spark would print a failed task's error with a row value in it. It raises the error anyway.
     session.sparkContext.setLogLevel("OFF")
     for name in _REPEATING_LOGGERS:
         PySparkLogger.getLogger(name).disabled = True
@@ -88,10 +89,10 @@ def open_session(spark: SparkSettings, *, jars_folder: Path | None = None) -> Sp
 
 
 def _launch(conf: Mapping[str, str]) -> None:
-    """Start the JVM of this process, unless there is one, with all settings but secrets.
+    """Start the JVM of this process, unless it runs already, with all settings but secrets.
 
-    PySpark puts what it starts the JVM with on the command line, which every user of the machine
-    can read. The session gives the JVM the secrets once it runs.
+    PySpark puts these settings on the JVM's command line, which every user of the machine can read.
+    The session gives the secrets to the running JVM.
     """
     public = [(key, value) for key, value in conf.items() if not _SECRET.search(key)]
     launched = SparkConf(loadDefaults=False).setAll(public)
@@ -100,9 +101,9 @@ def _launch(conf: Mapping[str, str]) -> None:
 
 @contextmanager
 def noticing_death(session: SparkSession) -> Iterator[None]:
-    """Where the session's JVM has died, say so, and not what its absence led to.
+    """If the session's JVM died inside the block, report that, not the error that it led to.
 
-    Raises: MergeError.
+    Raises: MergeError if the JVM died.
     """
     try:
         yield
@@ -120,11 +121,11 @@ def noticing_death(session: SparkSession) -> Iterator[None]:
 
 
 def _find_exit(session: SparkSession, exc: Exception) -> int | None:
-    """The exit status of the session's JVM; None where it lives, or another program started it."""
+    """The exit status of the session's JVM; None if it runs, or if another program started it."""
     process = getattr(session.sparkContext._gateway, "proc", None)  # noqa: SLF001 - As in find_jvm.
     if process is None:
         return None
-    # The connection breaks some moments before the process can be asked for its status.
+    # The connection breaks some moments before the process has an exit status.
     is_cut = isinstance(exc, (Py4JNetworkError, OSError))
     with suppress(TimeoutExpired):
         return int(process.wait(_DEATH_S if is_cut else 0))
@@ -132,26 +133,26 @@ def _find_exit(session: SparkSession, exc: Exception) -> int | None:
 
 
 def find_jvm(session: SparkSession) -> int | None:
-    """Give the process id of the session's JVM; None where another program started it."""
+    """The process id of the session's JVM; None if another program started it."""
     gateway = session.sparkContext._gateway  # noqa: SLF001 - Nothing public names the process.
     process = getattr(gateway, "proc", None)
     return None if process is None else int(process.pid)
 
 
 def forget_tables(session: SparkSession) -> None:
-    """Empty Spark's cache of Delta logs: a folder has another table's history than before."""
+    """Empty Spark's cache of Delta logs, because a folder has another history than before."""
     jvm = session._jvm  # noqa: SLF001 - Nothing public reaches it.
     assert jvm is not None
     jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
 
 
 def _configure(spark: SparkSettings, jars_folder: Path | None) -> dict[str, str]:
-    """Give every Spark setting: ours, then what the user wrote."""
+    """All Spark settings: Walgate's, overridden by the user's."""
     conf = _CONF | {"spark.app.name": "walgate", "spark.master": spark.master}
     conf["spark.driver.memory"] = spark.driver_memory
     if spark.master.startswith("local"):
         conf["spark.sql.shuffle.partitions"] = _LOCAL_SHUFFLE_PARTITIONS
-        # On another machine this program need not be there.
+        # Other machines may lack this program.
         conf["spark.python.daemon.module"] = _TASK_DAEMON
     folder = jars_folder if spark.delta_jars == "packages" else Path(spark.delta_jars)
     if spark.delta_jars == "provided":

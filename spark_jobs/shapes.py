@@ -1,8 +1,10 @@
-"""Decides whether a table can follow a new announcement, or halts.
+"""Decides whether a table can follow a new relation announcement, or halts.
 
-A table follows if the announcement only adds plain columns. It halts if rows may have changed
-without row changes in the stream, or if an exclude or hash rule has changed. Pure values: a table's
-shape is in the metadata of its Delta columns, so it changes in the same commit as the rows.
+A table follows if the announcement only adds columns whose values in older rows are known. A table
+halts if rows may have changed without row changes in the stream, or if a rule of the settings has
+changed: exclude, hash or `types`. It also halts if the lake cannot hold it, for example without a
+key. Pure values: the metadata of its Delta columns hold a table's schema, so the schema changes in
+the same commit as the rows.
 """
 
 from __future__ import annotations
@@ -15,23 +17,23 @@ from cdc_core.column_types import ColumnType
 from cdc_core.vocabulary import Column, Relation, TableName, encode_name, quote_identifier
 
 METADATA_KEY = "walgate.column"
-# On a column of the lake's own: what of a shape belongs to no column of the source.
+# On one of the lake's own columns: what a table schema has besides the source's columns.
 TABLE_KEY = "walgate.shape"
 
-# Gives the type that the settings choose for a column; None for its own.
+# Returns the type that the settings choose for a column; None is the column's own type.
 Choose = Callable[[Column], str | None]
 
 
 def choose_own(_: Column) -> None:
-    """No setting."""
+    """Choose the column's own type, as without settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """Why a table cannot go on, and what to do.
+    """Why a table cannot go on, and what to do about it.
 
-    What is `curable` a whole backfill cures, which is queued by itself: rows may have changed
-    without a change in the stream, and nothing else is wrong.
+    A whole backfill ends a `curable` halt, and Walgate queues that backfill itself. In such a halt,
+    rows may have changed without a change in the stream, and nothing else is wrong.
     """
 
     reason: str
@@ -41,24 +43,24 @@ class Halt:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A table's columns in the order of the lake, its key, and types other than the columns' own.
+    """A table schema: columns in the order of the lake, indexes of the key columns, chosen types.
 
-    `chosen` has, for each column, the type that the settings chose; None for the column's own.
+    `chosen` has, for each column, the type that the settings chose; None is the column's own type.
     """
 
     oid: int
     columns: tuple[Column, ...]
     key: tuple[int, ...]
     chosen: tuple[str | None, ...]
-    # By what it is sent and when its values were last rewritten, as its first announcement said.
+    # How the table was published, and its last rewrite, as its first announcement said.
     published: str | None = None
     rewritten: int = 0
-    # The attnums of the columns that a rule had kept from the log by then.
+    # The attnums of the columns that a rule had kept from the log at the first announcement.
     left_out: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, relation: Relation, choose: Choose = choose_own) -> Shape:
-        """The shape that a relation announces."""
+        """The table schema that a relation announces."""
         chosen = tuple(choose(column) for column in relation.columns)
         return cls(
             oid=relation.oid,
@@ -98,15 +100,15 @@ class Shape:
         return {METADATA_KEY: json.dumps(stored)}
 
     def describe_table(self) -> dict[str, str]:
-        """The Delta metadata of a column of the lake's own."""
+        """The Delta metadata that describe the table, for one of the lake's own columns."""
         stored = [self.oid, self.published, self.rewritten, self.left_out]
         return {TABLE_KEY: json.dumps(stored)}
 
     @classmethod
     def from_metadata(cls, fields: Sequence[Mapping[str, object]]) -> Shape:
-        """Read back what was described, from the metadata of each Delta column.
+        """Read a table schema from the metadata of each Delta column.
 
-        Raises: ValueError if it is not there, as where another writer has replaced the columns.
+        Raises: ValueError if they hold none, for example if another writer replaced the columns.
         """
         (table,) = (metadata[TABLE_KEY] for metadata in fields if TABLE_KEY in metadata)
         oid, published, rewritten, left_out = json.loads(str(table))
@@ -142,7 +144,7 @@ class Shape:
 
 
 def admit(relation: Relation, choose: Choose = choose_own) -> Shape | Halt:
-    """The shape of a table's first announcement, or why it cannot be kept."""
+    """The table schema of a first announcement, or why the lake cannot hold the table."""
     shape = Shape.of(relation, choose)
     if not shape.key:
         return Halt(
@@ -168,7 +170,7 @@ def admit(relation: Relation, choose: Choose = choose_own) -> Shape | Halt:
 
 
 def follow(shape: Shape, relation: Relation, choose: Choose = choose_own) -> Shape | Halt:
-    """The shape after a further announcement: the same, with plain new columns, or a halt."""
+    """The table schema after a further announcement: the same with new columns, or a halt."""
     admitted = admit(relation, choose)
     if isinstance(admitted, Halt):
         return admitted
@@ -197,7 +199,7 @@ def follow(shape: Shape, relation: Relation, choose: Choose = choose_own) -> Sha
     for change in filter(None, changes):
         return _refuse(change, relation.table)
     for column, kind in zip(shape.columns, shape.chosen, strict=True):
-        # The choice for the column as it stands here: its base type is known by now.
+        # Choose for the column of the table schema: its base type is known.
         wanted = choose(column)
         if wanted != kind:
             return _refuse_choice(column, kind, wanted, relation.table)
@@ -206,7 +208,7 @@ def follow(shape: Shape, relation: Relation, choose: Choose = choose_own) -> Sha
 
 
 def _list_choices(shape: Shape) -> list[tuple[Column, str, bool]]:
-    """Each column with a chosen type, that type, and whether the column is of the key."""
+    """Each column with a chosen type, that type, and whether the column is in the key."""
     return [
         (column, kind, i in shape.key)
         for i, (column, kind) in enumerate(zip(shape.columns, shape.chosen, strict=True))
@@ -215,7 +217,7 @@ def _list_choices(shape: Shape) -> list[tuple[Column, str, bool]]:
 
 
 def _explain_choice(choice: tuple[Column, str, bool]) -> Halt | None:
-    """Why a chosen type cannot be given to a column, if so."""
+    """Why a column cannot have the type that the settings chose; None if it can."""
     column, kind, is_key = choice
     name = quote_identifier(column.name)
     fix = "correct `types` in the table's section of walgate.toml"
@@ -227,7 +229,7 @@ def _explain_choice(choice: tuple[Column, str, bool]) -> Halt | None:
 
 
 def _refuse_choice(column: Column, kind: str | None, wanted: str | None, table: TableName) -> Halt:
-    """A table has rows of the type chosen before; a column never has values of two types."""
+    """The halt for a new choice of type: the table has rows of the old type, which must not mix."""
     name, own = quote_identifier(column.name), "its own type"
     return Halt(
         f"`types` makes column {name} {wanted or own}, and the table has it as {kind or own}",
@@ -239,7 +241,7 @@ def _refuse_choice(column: Column, kind: str | None, wanted: str | None, table: 
 def explain_hash(name: str, before: str | None, now: str | None) -> str | None:
     """Say why values from before and after a change of a hash rule must not mix; None if they may.
 
-    `before` and `now` are the marks of the hash keys; None for values as sent.
+    `before` and `now` are the marks of the hash keys; None means that values are as sent.
     """
     quoted = quote_identifier(name)
     if before == now:
@@ -257,12 +259,12 @@ def explain_left_out(name: str) -> str:
 
 
 def explain_excluded(name: str) -> str:
-    """Why a column that a rule excludes now cannot stay as it is."""
+    """Why a table cannot keep a column that a rule excludes now."""
     return f"column {quote_identifier(name)} is excluded now, and older rows have its values"
 
 
 def _compare(known: Column, relation: Relation, shape: Shape) -> str | None:
-    """What happened to a column, if anything that rows may not have followed."""
+    """Say what changed in a column so that the table cannot follow; None if nothing did."""
     name = quote_identifier(known.name)
     column = next((column for column in relation.columns if column.name == known.name), None)
     heirs = [c.name for c in relation.columns if c.attnum == known.attnum is not None]
@@ -290,7 +292,7 @@ def _compare_columns(known: Column, column: Column) -> str | None:
 
 
 def _doubt(added: Column, newest: int, left_out: frozenset[int]) -> str | None:
-    """Why older rows may have another value in a new column than the one announced."""
+    """Why older rows may have another value in a new column than the announced one; None if not."""
     name = quote_identifier(added.name)
     if added.attnum is None:
         return f"new column {name} was renamed or dropped since it was announced"

@@ -1,7 +1,8 @@
-"""What a range of the log holds, without its rows: found by Spark, or by Arrow in whole files.
+"""Range summaries: what a log range holds of each table, without its rows.
 
-Spark takes ten times as long for the same entries, and compiles again for each range. It is used if
-the files do not hold the entries as they are, or if Spark keeps what it reads.
+Arrow makes them from whole files. Spark takes ten times as long for the same entries, and compiles
+again for each range. Spark makes them if the files do not hold the entries as they are, or if the
+caller has only a query of the entries.
 """
 
 from __future__ import annotations
@@ -29,13 +30,16 @@ _OF = ("table", "relation_version", "op")
 _COLUMNS = [*_OF, *POSITION, "end_lsn", "committed_at", "unchanged", "old_values"]
 # These columns have few distinct values, so Arrow reads them as dictionaries.
 _CODED = ["table", "op"]
-# Row groups of one file are read together up to this size.
+# Bytes in memory. Arrow reads row groups of one file together up to this size.
 _MOST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What a range of the log holds of one table, by relation version and operation."""
+    """What a log range holds of one table under one relation version, for one operation.
+
+    `unchanged` are the indexes of the columns that some change did not send.
+    """
 
     table: str | None
     relation_version: int | None
@@ -49,7 +53,7 @@ class Span:
 
 
 def survey(log: DataFrame) -> list[Span]:
-    """Say what a range holds, one span per table, relation version and operation."""
+    """Summarize a query of entries, by table, relation version and operation."""
     position = F.struct(*POSITION)
     rows = (
         log.groupBy("table", "relation_version", "op")
@@ -57,7 +61,7 @@ def survey(log: DataFrame) -> list[Span]:
             F.count(F.lit(1)).alias("entries"),
             F.min(position).alias("first"),
             F.max(position).alias("last"),
-            # As a number: a time would come in the time zone of this process, without a name.
+            # As a number: Spark would return a time in this process's zone, and not name the zone.
             F.max(F.unix_micros("committed_at")).alias("committed_at"),
             F.array_distinct(F.flatten(F.collect_set("unchanged"))).alias("unchanged"),
             F.max(F.col("old_values").isNotNull()).alias("has_old_values"),
@@ -81,9 +85,9 @@ def survey(log: DataFrame) -> list[Span]:
 
 
 def survey_files(files: Iterable[Path], low: Bound | None, high: Bound) -> list[Span]:
-    """Say the same of what some files of the log hold in `(low, high]`.
+    """Summarize the entries of `(low, high]` in some files of the log.
 
-    Raises: LakeError if one cannot be read.
+    Raises: LakeError if a file cannot be read.
     """
     found: dict[tuple[object, ...], Span] = {}
     for file in files:
@@ -111,15 +115,15 @@ def _read_entries(file: Path) -> Iterator[pa.Table]:
 
 
 def survey_entries(entries: pa.Table) -> Iterator[Span]:
-    """Say the same of entries that are read."""
-    # One dictionary for all row groups.
+    """Summarize entries that are in memory."""
+    # This gives each column one dictionary for all row groups.
     entries = entries.combine_chunks()
     entries = entries.append_column("at_us", entries["committed_at"].cast(pa.int64()))
     entries = entries.append_column("is_old", entries["old_values"].is_valid())
     of_one = entries.group_by([*_OF, "epoch", "commit_lsn"], use_threads=False).aggregate(
         [("seq", "min"), ("seq", "max"), ("at_us", "max"), ("is_old", "any"), ([], "count_all")]
     )
-    # Of each transaction there is one row now, so that theirs are in order.
+    # One row for each transaction. Sorted, so that first and last are the least and the greatest.
     of_one = of_one.sort_by([("epoch", "ascending"), ("commit_lsn", "ascending")])
     ends = [
         (name, end) for name in (*POSITION[:2], "seq_min", "seq_max") for end in ("first", "last")
@@ -143,7 +147,7 @@ def survey_entries(entries: pa.Table) -> Iterator[Span]:
 
 
 def _list_unchanged(entries: pa.Table) -> dict[tuple[object, ...], frozenset[int]]:
-    """The columns that some change did not send, where there are any."""
+    """The columns that some change did not send, by table, relation version and operation."""
     lists = entries["unchanged"].combine_chunks()
     told = entries.select(_OF).take(pc.list_parent_indices(lists))
     told = told.append_column("unchanged", pc.list_flatten(lists))

@@ -1,8 +1,8 @@
-"""SQL over the lake: every table it names as a view, all at one LSN.
+"""Runs SQL over the lake: each table that a statement names becomes a view, all at one LSN.
 
-A table is written `schema.table`, or `table` alone in `public`. Spark's temporary views know no
-schema, and its permanent views cannot hold a fold of the log; so a view is named `schema.table` in
-one quoted word, and the two words of the statement become that one.
+A statement names a table as `schema.table`, or as `table` alone if the schema is `public`. Spark's
+temporary views have no schema, and its permanent views cannot hold a fold of the log. So a view has
+the name `schema.table` as one quoted word, which replaces the two words in the statement.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spark_jobs.shapes import Halt
 
 _CURRENT_SCHEMA = "public"
 _NAME = r"`(?:[^`]|``)+`|[^\W\d]\w*"
-# Literals and comments are passed over whole.
+# `skip` matches literals and comments whole, so that no name is found in them.
 _TOKEN = re.compile(
     r"""(?P<skip>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|--[^\n]*|/\*.*?\*/)"""
     rf"|(?P<first>{_NAME})(?:\s*\.\s*(?P<second>{_NAME}))?",
@@ -33,9 +33,9 @@ _TOKEN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Rows of a query, the bound at which it read, and the tables that stop short of it.
+    """Rows of a query, the bound at which it read, and the tables that do not reach that bound.
 
-    Those that are `lacking` may not have all rows.
+    A `halted` table is read at its own, earlier bound. A `lacking` table may not have all rows.
     """
 
     rows: DataFrame
@@ -87,7 +87,7 @@ def _register_views(
 
 
 def _require_own_name(table: TableName, alike: Mapping[tuple[str, str], int]) -> None:
-    """Refuse a table that Spark could not tell from another. Raises: LakeError."""
+    """Refuse a table whose name differs from another one in case only. Raises: LakeError."""
     if alike[_fold_case(table)] > 1:
         raise LakeError(
             f"{table} and another table of the lake have names that differ in case only, which SQL"

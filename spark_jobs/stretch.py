@@ -1,8 +1,8 @@
-"""How far a table can follow a range of the log, in which shape, and why it stops.
+"""The table plan: how far a table can follow a log range, in which schema, and why it halts.
 
-A halt is just before the first transaction that the table cannot follow. A merge takes what comes
-before it in the log; what comes after waits. The halt depends on the log alone, and not on where
-rounds begin and end.
+A table halts just before the first transaction that it cannot follow. A merge applies the changes
+before the halt; the changes after the halt wait. The halt depends on the log alone, and not on
+where rounds begin and end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spark_jobs.spans import Span, survey
 from spark_jobs.sweeps import Sweep, find_sweeps
 from spark_jobs.types import settle_type
 
-# Makes a query of entries. Making it costs more than merging few, so it is made when needed.
+# Makes a query of entries. That costs more than to merge a few, so callers make it when needed.
 Read: TypeAlias = Callable[[], DataFrame]
 
 _KNOWN_OPERATIONS = ROW_OPERATIONS | {Operation.TRUNCATE, Operation.SWEEP}
@@ -33,11 +33,11 @@ _KNOWN_OPERATIONS = ROW_OPERATIONS | {Operation.TRUNCATE, Operation.SWEEP}
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What a table can follow of a range: its changes up to `upper`, and its halt, if any."""
+    """The changes of a log range, up to `upper`, that a table can follow; and its halt, if any."""
 
     table: TableName
     upper: Bound
-    shape: Shape | None  # None where no change can be followed and none was before.
+    shape: Shape | None  # None if it had none and can follow no change.
     before: Shape | None
     halt: Halt | None
     read: Read  # Its entries.
@@ -48,12 +48,12 @@ class Stretch:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing in it changes a row."""
+        """Whether the plan has no change."""
         return not self.spans
 
     @property
     def truncated_at(self) -> Position | None:
-        """The position of the last TRUNCATE."""
+        """The position of the last TRUNCATE; None without a TRUNCATE."""
         cuts = [span.last for span in self.spans if span.operation == Operation.TRUNCATE]
         return max(cuts, default=None)
 
@@ -65,7 +65,10 @@ class Stretch:
 
     @property
     def unsent(self) -> frozenset[int]:
-        """The columns that some change did not send."""
+        """The columns that some change did not send.
+
+        Under replica identity FULL the old row has every value, so these changes do not count.
+        """
         assert self.shape is not None
         found: set[int] = set()
         for span in self.spans:
@@ -77,14 +80,14 @@ class Stretch:
 
     @property
     def has_younger_values(self) -> bool:
-        """Whether rows of the table get a value in a column that is younger than they."""
+        """Whether an added column has a default that existing rows must receive."""
         if self.before is None or self.shape is None:
             return False
         younger = self.shape.columns[len(self.before.columns) :]
         return any(column.missing_value is not None for column in younger)
 
     def take_steps(self) -> DataFrame:
-        """The row changes as steps; what a TRUNCATE removed is left out."""
+        """The row changes as steps, without those before the last TRUNCATE."""
         assert self.shape is not None
         entries = self.read().where(F.col("op").isin(*sorted(ROW_OPERATIONS)))
         if self.truncated_at is not None:
@@ -102,11 +105,12 @@ def plot_stretch(
     upper: Bound,
     choose: Choose = choose_own,
 ) -> Stretch:
-    """Say how far a table can follow a range. `spans` are those of this table in the range.
+    """Plan how far a table can follow a log range.
 
-    `log` reads the range's entries; it is called only if the spans do not tell enough.
-    `choose` gives the types that the settings choose for its columns.
-    Raises: LakeError if a change names a relation version that the log does not hold.
+    `spans` are the range summaries of this table. `log` makes a query of the range's entries; this
+    function calls it only if the summaries are not enough. `choose` returns the type that the
+    settings choose for a column.
+    Raises: LakeError if a change names a relation version that `relations` does not hold.
     """
 
     def read() -> DataFrame:
@@ -126,7 +130,7 @@ def plot_stretch(
         swept = _find_swept(read, spans)
         return Stretch(table, upper, shape, before, None, read, tuple(spans), used, swept)
     position, halt = refused
-    # The halting transaction's commit record begins where every earlier one has ended.
+    # Every earlier transaction ends at or before the commit record of the one that halts.
     upper = Bound(position.epoch, position.commit_lsn)
     entries = read()
     followed = entries.where(F.col("epoch") == position.epoch).where(
@@ -134,7 +138,7 @@ def plot_stretch(
     )
     followed = followed.unionByName(entries.where(F.col("epoch") < position.epoch))
     spans = survey(followed)
-    # Those that were refused would not fit the shape.
+    # The relation versions that the table cannot follow would not fit its schema.
     versions = {span.relation_version for span in spans}
     used = {version: relation for version, relation in used.items() if version in versions}
     shape, _ = _walk(give(followed), table, spans, used, before, choose=choose)
@@ -145,18 +149,18 @@ def plot_stretch(
 
 
 def give(entries: DataFrame) -> Read:
-    """Entries that are there already."""
+    """A `Read` of entries whose query exists already."""
     return lambda: entries
 
 
 def choose_types(lake: Lake, table: TableName) -> Choose:
-    """What the settings choose for the columns of a table."""
+    """The function that returns the type that the settings choose for a column of a table."""
     types = lake.choose_types(table)
     return lambda column: settle_type(column, types.get(column.name))
 
 
 def read_shape(table: DeltaTable) -> Shape:
-    """The shape that a table of the lake has.
+    """Read the table schema of a table of the lake.
 
     Raises: LakeError if another writer has replaced the table, and its columns with it.
     """
@@ -173,7 +177,7 @@ def read_shape(table: DeltaTable) -> Shape:
 
 
 def has_shape(table: DeltaTable) -> bool:
-    """Whether the columns of a table are those that a merge gave it."""
+    """Whether the columns of a table carry the table schema that a merge gave them."""
     try:
         read_shape(table)
     except LakeError:
@@ -190,7 +194,7 @@ def _walk(
     *,
     choose: Choose,
 ) -> tuple[Shape | None, tuple[Position, Halt] | None]:
-    """Follow the announcements in order of position, to the end or to the first that halts."""
+    """Follow the announcements by position, to the last or to the first that halts the table."""
     here: Position | None = None
     while True:
         steps: list[tuple[Position, Shape | Halt]] = []

@@ -1,8 +1,8 @@
-"""Sweeps: what a backfill did not find in a range that it read, and nothing changed since, is gone.
+"""Sweeps: remove the rows that a backfill did not find in its range and that did not change since.
 
-A range is of keys, both ends inside; a bound of fewer values than the key has is the beginning of
-one. Only keys have a range here whose order in Spark is the source's (cdc_core/source/key_order.py
-says which): of any other, the log has no sweep of a range.
+A range is of keys, and includes both ends. A range bound with fewer values than the key bounds the
+key's first columns. The log has a sweep of a range only if Spark sorts the range's keys as the
+source does (`cdc_core/source/key_order.py` decides this).
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ from spark_jobs.types import map_type
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Rows below `start` are gone whose key lies between two; None where there is no bound."""
+    """Removes the rows whose position is below `start` and whose key is from `low` to `high`.
+
+    None means that the range has no bound on that side.
+    """
 
     start: Position
     low: tuple[str, ...] | None
@@ -33,7 +36,10 @@ class Sweep:
 
 
 def find_sweeps(entries: DataFrame) -> tuple[Sweep, ...]:
-    """The sweeps among some entries; of those of one range only the newest counts."""
+    """The sweeps among some entries: the newest one of each range.
+
+    A range's sweep is left out if its start is not above that of a sweep of the whole table.
+    """
     said = entries.where(F.col("op") == Operation.SWEEP.value).select("detail").collect()
     newest: dict[tuple[tuple[str, ...] | None, tuple[str, ...] | None], Position] = {}
     for row in said:
@@ -68,11 +74,11 @@ def may_hold_older(table: DeltaTable, sweeps: Sequence[Sweep]) -> bool:
 
 
 def find_reaching(table: DataFrame, shape: Shape, sweeps: Sequence[Sweep]) -> tuple[Sweep, ...]:
-    """Give the sweeps, or none where no row of the table is gone by any of them."""
+    """Return all the sweeps; none of them if they remove no row of the table."""
     if not sweeps:
         return ()
     start = max(sweep.start for sweep in sweeps)
-    # In a form that file statistics can answer: after a backfill most files hold nothing older.
+    # File statistics can answer this form. After a backfill most files have no older row.
     own, lsn = F.col("_epoch"), F.col("_commit_lsn")
     older = (own < start.epoch) | ((own == start.epoch) & (lsn <= int(start.commit_lsn)))
     for name in POSITION:
@@ -99,16 +105,16 @@ def is_swept(rows: str, shape: Shape, sweeps: Sequence[Sweep]) -> Expression:
 
 
 def _compare_key(rows: str, shape: Shape, bound: tuple[str, ...], *, is_above: bool) -> Expression:
-    """Whether the beginning of a row's key lies at or above a bound, or at or below it."""
+    """Whether a row's first key columns are at or above a range bound, or at or below it."""
     own, others = [], []
     for i, text in zip(shape.key, bound, strict=False):
         mapping = map_type(shape.columns[i])
-        # The settings may have chosen another type, which may order otherwise.
+        # The settings may have chosen another type, which may sort differently.
         own.append(F.col(f"{rows}.`{shape.names[i]}`").cast(mapping.spark_type))
         others.append(mapping.parse(F.lit(text)))
     key = F.struct(*(one.alias(f"k{i}") for i, one in enumerate(own)))
     other = F.struct(*(one.alias(f"k{i}") for i, one in enumerate(others)))
-    # In a struct NULL, which a value is that does not fit, is the least.
+    # A value that does not fit its type is NULL, and NULL sorts lowest in a struct.
     is_known = F.lit(True)
     for one in (*own, *others):
         is_known &= one.isNotNull()

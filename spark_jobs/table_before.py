@@ -1,4 +1,4 @@
-"""What a table of the lake has before a merge."""
+"""A table of the lake as it is before a merge."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_jobs.shapes import Shape
 
 @dataclass(frozen=True)
 class Base:
-    """What a table has already, at one version; its rows, in a shape, are read once needed."""
+    """A table at one version; Spark reads its rows, in a table schema, when they are needed."""
 
     session: SparkSession
     path: Path
@@ -25,5 +25,5 @@ class Base:
 
     @cached_property
     def rows(self) -> DataFrame:
-        """The rows, with the columns that are younger than they."""
+        """The rows, with the columns that the table schema adds to them."""
         return widen(read_rows(self.session, self.path, self.table), self.shape)

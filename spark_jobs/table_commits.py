@@ -1,11 +1,14 @@
-"""What a commit to a table says: its rows, how far the table has come, and what it has lost.
+"""Commits to a table: its rows, the bound that it reached, and its counts of lost values.
 
-One commit has all three, so none can be there without the others. delta-rs commits the files that
-Spark or Arrow wrote. Such a commit names the version that it extends, and delta-rs refuses it if
-another commit came between. Spark commits a MERGE itself; a MERGE that runs twice leaves the same
-rows. If others gave a table features or properties (constraints, a change feed), Spark makes every
-commit, and extends whatever version is there. So Walgate only merges into such a table or
-overwrites it, which leaves the same rows, and checks the commit afterwards.
+One commit has all three, so they cannot disagree. If nobody has counted the rows yet, the commit
+says so, and a second commit has the counts.
+
+delta-rs commits the files that Spark or Arrow wrote. Such a commit names the version that it
+extends, and delta-rs refuses it if another commit came between. Spark commits a MERGE itself; a
+MERGE that runs twice leaves the same rows. If others gave a table features or properties
+(constraints, a change feed), Spark makes every commit, and extends the newest version, whichever it
+is. So Walgate only merges rows into such a table or overwrites it, which leaves the same rows, and
+checks the commit afterwards.
 """
 
 from __future__ import annotations
@@ -48,9 +51,10 @@ def write_rows(  # noqa: PLR0917 - What is written, where, and what its commit s
     stretch: Stretch,
     lossy: Losses | None,
 ) -> None:
-    """Write rows in one commit that extends a version and has the bound that the table reached.
+    """Write rows in one commit that extends `before` and has the bound that the table reached.
 
-    If others gave the table features or properties, `mode` must be "overwrite".
+    If others gave the table features or properties, `mode` must be "overwrite" unless `rows` is
+    empty.
     Raises: DeltaError if another commit came between.
     """
     assert stretch.shape is not None
@@ -64,8 +68,8 @@ def write_rows(  # noqa: PLR0917 - What is written, where, and what its commit s
         writer = writer.option("overwriteSchema", "true")
     writer = writer.option("userMetadata", format_losses(lossy))
     if before.transaction_version(epoch.app) == int(stretch.upper.lsn):
-        # Another writer has replaced the rows of a table that had come so far: Delta passes over a
-        # write that carries the same bound.
+        # The table has this bound, but another writer has replaced its rows. Delta would skip a
+        # write with the same bound, so this write has none.
         writer.save(str(path))
         if LogReader(path).version() != before.version() + 1:
             raise _refuse(path)
@@ -83,16 +87,16 @@ def write_rows(  # noqa: PLR0917 - What is written, where, and what its commit s
 
 @dataclass(frozen=True, slots=True)
 class OwnCommit:
-    """A commit of ours: the version that it made, and its operation metrics."""
+    """A commit of Walgate: the version that it made, and its operation metrics."""
 
     version: int
     metrics: Mapping[str, Any]
 
 
 def find_own_commit(path: Path, before: LogReader, epoch: Epoch, reached: Bound) -> OwnCommit:
-    """Find the commit of ours after a version that reached a bound; other commits may be between.
+    """Find Walgate's commit of a bound after the version `before`; others may be between them.
 
-    Raises: DeltaError if there is none: Delta skips a write to a table that has reached the bound
+    Raises: DeltaError if Walgate made none: Delta skips a write to a table that has the bound
     already.
     Source: the Delta protocol, sections Delta Log Entries and Transaction Identifiers.
     """
@@ -116,7 +120,7 @@ def _refuse(path: Path) -> CommitFailedError:
 def carry_bound(
     session: SparkSession, epoch: Epoch, stretch: Stretch, lossy: Losses
 ) -> Iterator[None]:
-    """Make the commits of a block carry how far the table has come, and what it has lost."""
+    """Add the bound and the counts of lost values to the commits that Spark makes in a block."""
     carried = {
         _TXN_APP: epoch.app,
         _TXN_VERSION: str(int(stretch.upper.lsn)),
@@ -134,7 +138,7 @@ def carry_bound(
 def move_bound(  # noqa: PLR0917 - What is written, where, and what its commit says.
     base: Base, path: Path, before: LogReader, epoch: Epoch, stretch: Stretch, lossy: Losses
 ) -> None:
-    """Commit how far the table has come, and no row."""
+    """Commit the bound that the table has reached, and no row."""
     if is_ours(before):
         reached = (epoch, stretch.upper)
         commit_files(path, before, [], "append", reached=reached, lossy=lossy)
@@ -143,7 +147,7 @@ def move_bound(  # noqa: PLR0917 - What is written, where, and what its commit s
 
 
 def tell_losses(session: SparkSession, path: Path, table: TableName, lossy: Losses) -> None:
-    """Have a commit that changes nothing tell the counts."""
+    """Record the counts of lost values in a commit that changes no row."""
     if is_ours(written := LogReader(path)):
         commit_files(path, written, [], "append", reached=None, lossy=lossy)
         return

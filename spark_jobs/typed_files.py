@@ -1,7 +1,8 @@
-"""Reads of one table in files of the log, typed by Arrow into one Parquet file: a task of Spark's.
+"""A Spark task that types one table's reads by Arrow: files of the log in, one Parquet file out.
 
-Runs in a Python worker. All is plain, or nothing is given: reads of another width than the table, a
-position below a sweep, a text that its type does not hold or give back.
+It runs in a Python worker. It types every wanted read or none. It gives up at a read with another
+number of values than the table has columns, under another relation version, or below a sweep's
+start; at a text that its type does not hold or give back; and at a row group that is too large.
 """
 
 from __future__ import annotations
@@ -22,17 +23,18 @@ from spark_jobs.lake import Bound
 from spark_jobs.log_entries import ROW_COLUMNS, is_above, is_inside, may_hold_table
 
 _MOST_GROUP_BYTES = 256 << 20
-# What is typed stays in memory until it is a row group of about this size.
+# Bytes. Typed rows stay in memory until they make a row group of about this size.
 _GROUP_BYTES = 64 << 20
-# A dictionary makes a column smaller where at most this part of its first values differ.
+# A dictionary makes a column smaller if at most this share of its first values is distinct.
 _FEW = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The reads of a table above `low` and up to `high`, under one relation version, and its types.
+    """The reads to type: those of a table above `low` and up to `high`, under one relation version.
 
-    `columns` are the table's, in order, with their ways to be read; none may be below `start`.
+    `columns` are the table's columns in order, with their conversions. No read may have a position
+    below `start`.
     """
 
     table: str
@@ -45,7 +47,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class TypedFile:
-    """A file that no commit names yet: its rows, and its statistics as Delta has them."""
+    """A file that no commit names yet: its row count, and its statistics in Delta's form."""
 
     path: Path
     rows: int
@@ -53,13 +55,13 @@ class TypedFile:
 
 
 class _NotPlain(Exception):
-    """Something is not plain."""
+    """Arrow cannot type one of the wanted reads."""
 
 
 def type_files(sources: list[str], wanted: Wanted, folder: str) -> list[TypedFile] | None:
-    """Write what is wanted of some files of the log; none where they hold none of it.
+    """Write the wanted reads of some log files to one file; return no file if they have no read.
 
-    None where it is not plain, with nothing left behind. Raises: OSError.
+    None if Arrow cannot type every wanted read; then no file is left. Raises: OSError.
     """
     path = Path(folder) / f"part-{uuid.uuid4()}.parquet"
     try:
@@ -116,7 +118,7 @@ def _type_rows(sources: list[str], wanted: Wanted) -> Iterator[pa.RecordBatch]:
                     raise _NotPlain
                 entries = log.read_row_group(index, columns=ROW_COLUMNS, use_threads=False)
                 is_wanted = _is_wanted(entries, wanted)
-                # Most row groups hold nothing else, which need not be copied.
+                # Most row groups have only wanted reads: these need no copy.
                 own = entries if is_true_of_all(is_wanted) else entries.filter(is_wanted)
                 own = own.combine_chunks()
                 for batch in own.to_batches():
@@ -131,7 +133,7 @@ def _is_wanted(entries: pa.Table, wanted: Wanted) -> pa.ChunkedArray:
 
 
 def _type(reads: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
-    """The rows of a table that some reads are. Raises: _NotPlain."""
+    """Convert reads to rows of the table. Raises: _NotPlain."""
     is_plain = have_width(reads["values"], len(wanted.columns)) and is_true_of_all(
         pc.equal(reads["relation_version"], wanted.relation_version)
     )

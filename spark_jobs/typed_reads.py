@@ -1,7 +1,7 @@
-"""Reads of a backfill typed file by file in Spark's tasks, by Arrow: the fast way of a first copy.
+"""Types the reads of a backfill by Arrow in Spark tasks, file by file: the fast first copy.
 
-Spark's own readers and expressions take some ten times as long for the same rows. Where anything is
-not plain they are the way, and all that was written here is forgotten.
+Spark's own readers and expressions take some ten times as long for the same rows. If Arrow cannot
+type every read, the merge uses them, and the files that this module wrote are removed.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from spark_jobs.typed_files import TypedFile, Wanted, type_files
 
 _logger = logging.getLogger("walgate.merge")
 
-# A file of a table is about as large as those of the log that it comes from.
+# Bytes of the log for one task. The file that it writes for the table is about as large.
 _FILE_BYTES = 128 << 20
-# Keys are held in memory, twice while they are counted.
+# Bytes. The keys are in memory, and twice so while they are counted.
 _MOST_KEY_BYTES = 256 << 20
 _MOST_NEAR = 5_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class TypedReads:
-    """All reads of a stretch in the table's columns, in files that no commit names."""
+    """All reads of a table plan in the table's columns, in files that no commit names yet."""
 
     session: SparkSession
     shape: Shape
     files: tuple[TypedFile, ...]
-    keys: pa.Table  # What identifies each row, named as in a step.
+    keys: pa.Table  # The ids of each row, named as in a step.
 
     @property
     def rows(self) -> DataFrame:
@@ -62,18 +62,18 @@ class TypedReads:
 
     @property
     def least(self) -> object:
-        """The least value of the first key column; None where there is no row."""
+        """The least value of the first key column; None without rows."""
         return pc.min(self.keys.column(0)).as_py()
 
     @property
     def greatest(self) -> object:
-        """The greatest value of the first key column; None where there is no row."""
+        """The greatest value of the first key column; None without rows."""
         return pc.max(self.keys.column(0)).as_py()
 
     def find_again(self, changed: pa.Table | None) -> tuple[pa.Table, int]:
-        """The keys that several reads name, or changes too; and how many of them reads name.
+        """The keys that several reads have or any change has; and how many of these a read has.
 
-        `changed` has the keys of changes, as `keys` has those of reads.
+        `changed` has the keys of the other changes, in the form of `keys`.
         """
         names = self.keys.column_names
         if changed is None and _count_distinct(self.keys) == self.keys.num_rows:
@@ -92,7 +92,11 @@ class TypedReads:
         return again.select(names), touched
 
     def do_meet(self, path: Path, table: DeltaTable) -> bool | None:
-        """Whether a plain table has a row of one of the keys; None where many rows are near."""
+        """Whether a table has a row with one of the keys.
+
+        Walgate must be able to read the table's files directly. None if the files that may have the
+        keys have too many rows, or an unknown number.
+        """
         first, *_ = match_names(self.shape)
         near = [
             file
@@ -107,7 +111,7 @@ class TypedReads:
         return any(one.join(self.keys, names, join_type="left semi").num_rows for one in held)
 
     def move(self, path: Path) -> list[AddAction]:
-        """Put the files into a table's folder; give what its commit must say of them."""
+        """Move the files into a table's folder; return an add action for each."""
         added: list[AddAction] = []
         for file in self.files:
             moved = file.path.replace(path / file.path.name)
@@ -119,14 +123,15 @@ class TypedReads:
 def typing_reads(
     session: SparkSession, stretch: Stretch, above: LogRange, path: Path
 ) -> Iterator[TypedReads | None]:
-    """Type the reads of a stretch beside its table. It has every entry of its table in `above`.
+    """Type the reads of a table plan to files inside its table's folder.
 
-    None where anything is not plain. What was not moved is gone when the block ends.
+    The plan has every entry of the table in the log range `above`. Yields None if Arrow cannot type
+    every read. When the block ends, the files that nobody moved are removed.
     Raises: OSError.
     """
     assert stretch.shape is not None
     wanted = _find_wanted(stretch, above)
-    # On another machine neither this program nor the lake's folder need be there.
+    # Other machines may lack this program and the lake's folder.
     is_local = str(session.sparkContext.master).startswith("local")
     sources = above.find_files(str(stretch.table)) if is_local and wanted is not None else None
     if not sources or wanted is None:
@@ -134,14 +139,14 @@ def typing_reads(
         return
     with attempting(path) as folder:
         files = _type_all(session, sources, wanted, folder)
-        # As many as Spark found, or nothing is believed.
+        # If the number of rows is not that of the range summaries, trust none of the files.
         is_all = files is not None and sum(file.rows for file in files) == _count(stretch)
         keys = _gather_keys(files, stretch.shape) if files and is_all else None
         yield TypedReads(session, stretch.shape, files, keys) if files and keys else None
 
 
 def _find_wanted(stretch: Stretch, above: LogRange) -> Wanted | None:
-    """What is to be typed; None where it is known already that not all of it is plain."""
+    """The reads to type; None if the plan alone shows that Arrow cannot type every one."""
     shape = stretch.shape
     assert shape is not None
     versions = {span.relation_version for span in stretch.spans if span.operation == Operation.READ}
@@ -176,7 +181,7 @@ def _type_all(
     try:
         typed = context.parallelize(groups, len(groups)).map(work).collect()
     except (PySparkException, Py4JJavaError) as error:
-        # Such as a task that was killed for want of memory: Spark's own way needs no Python.
+        # For example a task that was killed for lack of memory. Spark's own way needs no Python.
         fields = {"table": wanted.table, "reason": explain(error)}
         _logger.warning("reads are typed by Spark", extra={"fields": fields})
         return None
@@ -189,7 +194,7 @@ def _type_all(
 
 
 def _gather_keys(files: tuple[TypedFile, ...], shape: Shape) -> pa.Table | None:
-    """What identifies each row; None where that is too large to be held."""
+    """The ids of each row; None if they are too large for memory."""
     keys: list[pa.Table] = []
     for file in files:
         keys.append(_read_keys(file.path, shape))
@@ -206,7 +211,7 @@ def _read_keys(file: Path, shape: Shape) -> pa.Table:
 def _count_distinct(keys: pa.Table) -> int:
     first, *others = keys.columns
     if not others and pa.types.is_integer(first.type) and not first.null_count:
-        # In runs, as chunks are: to sort them takes a tenth of what hashing does.
+        # Chunks bring the keys in sorted runs. To sort them takes a tenth of the time of hashing.
         ordered = np.sort(first.to_numpy(), kind="stable")
         return int(np.count_nonzero(np.diff(ordered))) + min(1, len(ordered))
     return int(keys.group_by(keys.column_names, use_threads=False).aggregate([]).num_rows)
@@ -220,7 +225,7 @@ def _tell(keys: pa.Table, *, reads: int, changes: int) -> pa.Table:
 
 
 def _may_hold(file: Mapping[str, Any], name: str, least: object, greatest: object) -> bool:
-    """Whether a file of a table may have a value between two, by its statistics, if it has any."""
+    """Whether, by its statistics, a file may have a value between two; True without statistics."""
     low, high = file.get(f"min.{name}"), file.get(f"max.{name}")
     if low is None or high is None or not type(low) is type(least) is type(greatest):
         return True
@@ -229,13 +234,13 @@ def _may_hold(file: Mapping[str, Any], name: str, least: object, greatest: objec
 
 
 def _divide(sources: Mapping[Path, int], parallel: int) -> list[list[str]]:
-    """Files for each task, in their order: as many tasks as run at once, or some times that."""
+    """Divide files among tasks, in order; as many tasks as run at once, or a multiple of that."""
     total = sum(sources.values())
     count = parallel * max(1, -(-total // (parallel * _FILE_BYTES)))
     groups: list[list[str]] = [[] for _ in range(count)]
     before = 0
     for path, size in sources.items():
-        # By its middle, so that files of one size are shared out evenly.
+        # The middle of a file decides, so that files of one size are divided evenly.
         groups[min(count - 1, (2 * before + size) * count // (2 * total))].append(str(path))
         before += size
     return [group for group in groups if group]

@@ -1,13 +1,14 @@
-"""For each Postgres type the Spark type, and how its text is read: exactly, or not at all.
+"""Maps each PostgreSQL type to a Spark type, and reads its texts: exactly, or not at all.
 
-A text that a type cannot hold for certain gives NULL here and stays whole in `_raw`; one that its
-value alone would not give back, such as `1.50` of a numeric without scale, stands in both. Spark's
-casts trim blanks, round decimals and take suffixes such as `1d`, so each text is matched first
-against the one form that Postgres writes (DateStyle ISO, UTC, extra_float_digits 3, bytea_output
-hex). No pattern here repeats a group of open length: Java's would overflow the stack.
+If a type does not certainly hold a text, the value is NULL and `_raw` keeps the whole text. If the
+value alone would not give the text back, such as `1.50` of a numeric without scale, the table keeps
+both. Spark's casts trim blanks, round decimals and accept suffixes such as `1d`. So each text must
+first match the one form that PostgreSQL writes (DateStyle ISO, UTC, extra_float_digits 3,
+bytea_output hex). No pattern here repeats a group of open length: Java would overflow its stack.
 
-A domain is what its base type is, an array of a built-in type an array of what that type is. All
-others, of users and of extensions too, are their Postgres text in a string.
+A domain has the mapping of its base type. An array of a built-in type, except box, is an array of
+that type's mapping. All other types, also those of users and extensions, are strings that hold the
+PostgreSQL text.
 """
 
 from __future__ import annotations
@@ -55,25 +56,26 @@ _TIMESTAMP_FORM = rf"\A{_MOMENT}\z"
 _TIMESTAMPTZ_FORM = rf"\A{_MOMENT}\+00\z"
 _FLOAT_FORM = r"\A(-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?|NaN|-?Infinity)\z"
 
-# While an array's text is taken apart these stand for its escapes `\\` and `\"`.
+# These replace the escapes `\\` and `\"` in an array's text while it is split.
 _BACKSLASH, _QUOTE = "\ufffe", "\uffff"
 
 
 @dataclass(frozen=True, slots=True)
 class TypeMapping:
-    """How values of a Postgres type stand in a table.
+    """How a table stores the values of a PostgreSQL type.
 
-    `parse` gives NULL where the text does not fit; `write` gives back the text of a value (of a
-    float its bits); `loses` says which of the texts that fit are not given back by their value,
-    None if all are. `is_exact` says that each text has its own typed value, so that rows can be
-    identified by it. `raw` says to a reader what `_raw` holds. `convert` does what `parse` does,
-    for a whole column of texts that all fit and are given back; None where there is no such way.
+    `parse` reads a text; it gives NULL if the text does not fit. `write` gives the text of a value,
+    or the bits of a float. `loses` is true of a text that fits, but that its value does not give
+    back; None if every value gives its text back. `is_exact` says that each text has its own value,
+    so that the value can identify a row. `raw` describes to a reader what `_raw` holds. `convert`
+    does by Arrow what `parse` does, for a whole column whose texts all fit and are given back; None
+    if Arrow cannot.
     """
 
     spark_type: T.DataType
     parse: Callable[[Expression], Expression]
     is_exact: bool
-    is_total: bool = False  # Every text fits, and is given back.
+    is_total: bool = False  # Every text fits, and its value gives it back.
     loses: Callable[[Expression], Expression] | None = None
     raw: str = ""
     write: Write = write_plain
@@ -81,17 +83,17 @@ class TypeMapping:
 
     @property
     def is_bare(self) -> bool:
-        """Whether no text of its values needs quotes in an array."""
+        """Whether the text of a value never needs quotes in an array."""
         return not isinstance(self.spark_type, _SPOKEN)
 
     def is_raw(self, text: Expression, value: Expression) -> Expression:
-        """Whether a text must be kept beside the value that was read from it."""
+        """Whether the table must keep a text beside the value that `parse` read from it."""
         unfit = value.isNull() & text.isNotNull()
         return unfit if self.loses is None else unfit | self.loses(text)
 
 
 def map_type(column: Column, chosen: str | None = None) -> TypeMapping:
-    """Give the mapping of a column's type, or of the one that the settings chose for it."""
+    """The mapping of a column's type, or of the type that the settings chose for the column."""
     oid, modifier = column.type_oid, column.type_modifier
     if column.base_oid is not None:
         oid, modifier = column.base_oid, column.base_modifier
@@ -104,7 +106,7 @@ def map_type(column: Column, chosen: str | None = None) -> TypeMapping:
 
 
 def settle_type(column: Column, chosen: str | None) -> str | None:
-    """A type chosen for a column, or None where it is what the column has of itself."""
+    """The type that the settings chose for a column; None if it is the column's own type."""
     if chosen is None or not ColumnType.parse(chosen).holds(column.base_oid or column.type_oid):
         return chosen
     is_own = map_type(column, chosen).spark_type == map_type(column).spark_type
@@ -112,7 +114,7 @@ def settle_type(column: Column, chosen: str | None) -> str | None:
 
 
 def describe_types() -> Iterator[tuple[str, str, str]]:
-    """Give the whole table, for a reader: Postgres types, the lake's type, what `_raw` holds."""
+    """List all mappings for a reader: PostgreSQL types, the lake's type, what `_raw` holds."""
     lines: dict[tuple[str, str], list[str]] = {}
     for name, mapping in _MAPPINGS.items():
         lines.setdefault((mapping.spark_type.simpleString(), mapping.raw), []).append(name)
@@ -129,7 +131,10 @@ def describe_types() -> Iterator[tuple[str, str, str]]:
 
 
 def decode_numeric_modifier(type_modifier: int) -> tuple[int, int] | None:
-    """Give precision and scale, which may be negative or above the precision; None if unlimited."""
+    """Decode precision and scale; None if the numeric is unlimited.
+
+    The scale may be negative, or above the precision.
+    """
     if type_modifier < 4:  # noqa: PLR2004 - VARHDRSZ.
         return None
     packed = type_modifier - 4
@@ -145,7 +150,7 @@ def _map(type_oid: int, type_modifier: int) -> TypeMapping:
 
 
 def _map_as(kind: ColumnType, type_oid: int, type_modifier: int) -> TypeMapping:
-    """Read the texts of a type as another that holds it."""
+    """The mapping that reads the texts of a type as another type, which holds them."""
     match kind.name:
         case "string":
             return _STRING
@@ -175,12 +180,12 @@ def _map_numeric(type_modifier: int) -> TypeMapping:
 
 
 def _fixed_form(scale: int) -> str:
-    """The text of a numeric with a scale: just as many digits behind the point."""
+    """The pattern of a numeric with a scale: exactly as many digits after the point."""
     return rf"\A-?[0-9]+\.[0-9]{{{scale}}}\z" if scale > 0 else r"\A-?[0-9]+\z"
 
 
 def _closed_decimal(decimal: T.DecimalType, scale: int) -> TypeMapping:
-    """A decimal of texts with one number of decimals."""
+    """A decimal whose texts all have the same number of digits after the point."""
     decimals = rf"\.[0-9]{{{scale}}}" if scale > 0 else ""
     return TypeMapping(
         decimal,
@@ -191,8 +196,8 @@ def _closed_decimal(decimal: T.DecimalType, scale: int) -> TypeMapping:
 
 
 def _open_decimal(decimal: T.DecimalType) -> TypeMapping:
-    """A decimal of texts with any number of decimals: its value is they without last zeros."""
-    # Digits beyond the scale would be rounded: only zeros may stand there.
+    """A decimal of texts with any number of digits after the point; its value drops last zeros."""
+    # Spark would round digits beyond the scale, so only zeros may follow it.
     form, ends_in_zeros = (
         rf"\A-?[0-9]+(\.[0-9]{{0,{decimal.scale}}}0*)?\z",
         r"\.[0-9]*0(\z|[,}])",
@@ -242,7 +247,7 @@ def _float(kind: T.DataType) -> TypeMapping:
 
 
 def _array(element: TypeMapping) -> TypeMapping:
-    """Arrays of one dimension. Source: PostgreSQL documentation, section 8.15.6."""
+    """An array of one dimension. Source: PostgreSQL documentation, section 8.15.6."""
 
     def parse(text: Expression) -> Expression:
         unbound = F.regexp_replace(text, r"\A\[[-+0-9]+:[-+0-9]+\]=\{", "{")
@@ -256,7 +261,7 @@ def _array(element: TypeMapping) -> TypeMapping:
                 element.parse(F.translate(word, f'{_BACKSLASH}{_QUOTE}"', '\\"')),
             ),
         )
-        # Words that make up the whole text prove that nothing was passed over.
+        # If the words make up the whole text, the pattern skipped nothing.
         whole = F.concat(F.lit("{"), F.array_join(words, ","), F.lit("}")) == plain
         fits = whole & ~text.contains(_BACKSLASH) & ~text.contains(_QUOTE)
         if not element.is_total:

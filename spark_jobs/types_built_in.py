@@ -5,7 +5,7 @@ They never change: PostgreSQL's own source fixes them (src/include/catalog/pg_ty
 
 from __future__ import annotations
 
-# Of the type, of its array.
+# The object id of the type, and that of its array.
 _BUILT_IN = {
     "bool": (16, 1000), "bytea": (17, 1001), "char": (18, 1002), "name": (19, 1003),
     "int8": (20, 1016), "int2": (21, 1005), "int4": (23, 1007), "regproc": (24, 1008),
@@ -33,5 +33,5 @@ _BUILT_IN = {
 
 OIDS = {name: oid for name, (oid, _) in _BUILT_IN.items()}
 
-# The element's type by the array's; boxes are parted by `;`, so theirs are texts.
+# The element's type by its array's type. `;` separates boxes, so arrays of boxes stay texts.
 ELEMENTS = {array: oid for name, (oid, array) in _BUILT_IN.items() if name != "box"}

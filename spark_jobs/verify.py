@@ -1,7 +1,7 @@
-"""Checksums of a table's rows by ranges, and the keys of a range, computed inside Spark.
+"""Computes checksums of a table's rows by ranges, and lists the keys of ranges, inside Spark.
 
-The counterpart of `source/checksums.py`: the same text of each row, of what a reading holds. A row
-with holes never equals any: what it lacks is not known.
+The counterpart of `cdc_core/source/checksums.py`: both write the same text for equal rows. A row
+with missing values never equals a row of the source, because these values are not known.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from spark_jobs.shapes import Shape
 from spark_jobs.types_built_in import OIDS
 
 _INTEGERS = frozenset(OIDS[name] for name in ("int2", "int4", "int8"))
-# Values of the types that keep texts in `_raw` never begin with this.
+# No text of a type that keeps texts in `_raw` begins with this.
 _DISAGREES = "_raw disagrees: "
 _ORDINAL, _DIGEST, _HAS_HOLES = "ordinal", "digest", "has_holes"
 
 
 @dataclass(frozen=True, slots=True)
 class LakeKey:
-    """A row of the lake: its ordinal, the texts of its key, its digest, whether it has a hole."""
+    """A row of the lake: its ordinal, key texts and digest, and whether it has missing values."""
 
     ordinal: int
     key: tuple[str | None, ...]
@@ -48,12 +48,15 @@ class LakeKey:
 
 
 def find_shape(rows: DataFrame) -> Shape:
-    """The shape of a table, from the columns of a reading."""
+    """The table schema, from the columns of a table's rows."""
     return Shape.from_metadata([field.metadata for field in rows.schema.fields])
 
 
 def choose_compared(shape: Shape, *, among: Sequence[str], hashed: frozenset[str]) -> Compared:
-    """What of a table is compared: its columns that are among some names of the source."""
+    """Choose the columns to compare: those in `among`, by the source's names.
+
+    A column in `hashed` is compared by presence only.
+    """
     columns = zip(shape.columns, map_columns(shape), strict=True)
     return Compared(
         tuple(
@@ -74,7 +77,7 @@ def choose_compared(shape: Shape, *, among: Sequence[str], hashed: frozenset[str
 def sum_ranges(
     rows: DataFrame, shape: Shape, compared: Compared, part: Part, width: int
 ) -> dict[int | None, RangeSum]:
-    """Sum up the rows of a part by ranges of a width."""
+    """Sum up the rows of a part in ranges of `width` ordinals; by range number."""
     first, second = (
         F.bit_xor(F.conv(F.substr(_DIGEST, F.lit(start), F.lit(16)), 16, -10).cast("long"))
         for start in (1, 17)
@@ -141,7 +144,7 @@ def _choose_ordering(shape: Shape) -> Ordering:
 def _hash_rows(
     rows: DataFrame, shape: Shape, compared: Compared, parts: Sequence[Part]
 ) -> DataFrame:
-    """Give `ordinal, key, digest, has_holes` of each row; texts come first, each of them once."""
+    """Compute `ordinal, key, digest, has_holes` of each row; first each text, and only once."""
     texts = write_texts(shape)
     written = []
     for i, (name, form) in enumerate(compared.columns):
@@ -175,10 +178,10 @@ def _hash_rows(
 
 
 def _read_key(shape: Shape, texts: Mapping[str, Expression]) -> tuple[Expression, Expression]:
-    """The key that `_key` holds, NULL where the columns hold another one; whether they agree.
+    """The key in `_key`, NULL if the key columns hold another one; and whether they agree.
 
-    A merge finds a row by `_key` alone: a row with another text there would be there twice after
-    its next change. A column of floats does not have its text, but the number that the text gives.
+    A merge finds a row by `_key` alone. If `_key` holds another text, the table has the row twice
+    after its next change. A float column does not hold a text, but the number that the text gives.
     """
     held = F.from_json("_key", T.ArrayType(T.StringType()))
     mappings = map_columns(shape)
@@ -196,7 +199,7 @@ def _read_key(shape: Shape, texts: Mapping[str, Expression]) -> tuple[Expression
 
 
 def _find_ordinal(compared: Compared, places: Sequence[int]) -> Expression:
-    """The ordinal of a row; NULL where its key is, as by damage."""
+    """The ordinal of a row; NULL if its key is NULL, for example by damage."""
     match compared.ordering:
         case Ordering.INTEGER:
             return F.col(f"c{places[0]}").try_cast("long")
@@ -208,7 +211,7 @@ def _find_ordinal(compared: Compared, places: Sequence[int]) -> Expression:
 
 
 def _join_texts(places: Sequence[int]) -> list[Expression]:
-    """Length, colon and text of each, to be concatenated without those that are NULL."""
+    """The length, a colon and the text of each column, for a concatenation that skips NULL."""
     pieces: list[Expression] = []
     for i in places:
         text = F.col(f"c{i}")

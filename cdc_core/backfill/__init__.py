@@ -1,1 +1,1 @@
-"""Whole tables into the log while the stream goes on: exactly, chunk by chunk."""
+"""Reads tables into the log, chunk by chunk, while the stream goes on. The result is exact."""

@@ -1,6 +1,6 @@
-"""The memory that a worker asked capture for, and what the log says became of it.
+"""The changed keys that a worker asked capture to remember, and what the log says about them.
 
-Pure. A worker asks under a new id each time. So an id names one memory that begins at one position.
+Pure. A worker uses a new id for each request. So one id has exactly one start position.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from cdc_core.vocabulary import Position
 
 @dataclass(slots=True)
 class AskedMemory:
-    """The position where capture began to remember, and whether the memory is of use.
+    """A worker's request to remember changed keys, and the answer of capture.
 
-    `remembered_from` is None until the log has that position. `is_settled`: the worker sees every
-    change from before it. `is_forgotten` is final: capture may not know what changed since, so the
-    worker asks for another memory.
+    `remembered_from` is the position where capture began to remember; None until the log has it.
+    `is_settled`: the worker sees every change from before that position. `is_forgotten` is final:
+    capture may not know every key that changed since, so the worker makes another request.
     """
 
     id: str
@@ -27,7 +27,7 @@ class AskedMemory:
 
     @property
     def is_usable(self) -> bool:
-        """Whether capture can judge a chunk that is read now by this memory."""
+        """Whether capture can find the stale rows of a chunk that the worker reads now."""
         return self.is_settled and not self.is_forgotten
 
     @property
@@ -36,7 +36,7 @@ class AskedMemory:
         return self.is_forgotten or self.remembered_from is not None
 
     def note(self, said: Said, position: Position) -> None:
-        """Note what capture made of a step that names a memory."""
+        """Take the answer of capture from a mark in the log; ignore a mark of another request."""
         if said.get("memory") != self.id:
             return
         if said.get("state") == "void":

@@ -1,4 +1,4 @@
-"""Reads rows again that lack a value in the log, before a backfill is done."""
+"""Before a backfill is done, reads again the rows that lack a value in the log."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from cdc_core.staging.tail import read_marks
 from cdc_core.staging.unsent import read_unsent
 from cdc_core.vocabulary import TableName
 
-# Rounds. A row that changes several times a second may change each time that it is read again.
+# Passes over incomplete rows. A row that changes several times a second may change in each pass.
 _MOST_ROUNDS = 10
-# One statement names them.
+# The most keys that one SQL statement names.
 KEYS_AT_ONCE = 1000
-# The rows of a chunk that is read again: the sooner it is read, the fewer change meanwhile.
+# The most rows of a chunk that is read again. Fewer rows change while a small chunk is read.
 _ROWS_AGAIN = 1000
 
-# Reads what a plan says under an id of its own, so that it counts for no other backfill.
+# Reads a plan under a backfill id of its own, so that no other backfill counts its chunks.
 ReadBeside: TypeAlias = Callable[[str, Wanted, Plan], None]
 
 _logger = logging.getLogger("walgate.backfill")
@@ -44,15 +44,15 @@ def complete_rows(
     read: ReadBeside,
     hold: Callable[[str], None],
 ) -> None:
-    """Read rows that lack a value in the log again, in rounds, until no row lacks one.
+    """Read again the rows that lack a value in the log, in passes, until no row lacks one.
 
-    It reads them by key. If the lake hashes the key, it reads the ranges of `plan`, which has read
-    them, in small chunks.
+    Each pass reads the rows by key. If a key column is hashed, a pass reads the ranges of `plan`
+    that have the rows, in small chunks. If these ranges are unknown, a pass reads all of `wanted`.
 
-    A backfill is not done while rows still change after `_MOST_ROUNDS` rounds: the table may have
-    values of theirs that are older than the backfill. It ends with a SourceError, and goes on
-    later. If the lake hashes the key, the next run would read the whole table: so this calls `hold`
-    with the reason before each further round; `hold` waits.
+    If rows still lack a value after `_MOST_ROUNDS` passes, the backfill is not done: the table may
+    have values of these rows that are older than the backfill. The result is a SourceError, and a
+    later run resumes the backfill. But if a key column is hashed, a later run would read the whole
+    table. Then each further pass first calls `hold` with the reason; `hold` waits.
     Raises: SourceError, StagingError, and what `read` and `hold` raise.
     """
     name, since = begun.id, None
@@ -74,7 +74,7 @@ def complete_rows(
         _logger.info("rows read again", extra={"fields": fields})
         name, read_before, since = uuid.uuid4().hex, found, dropped.through
         if has_plain_key:
-            # With a condition or a range, a row outside of it would look deleted.
+            # Use the whole table: a row outside a condition or a range would look deleted.
             plan = Plan.of_keys(sorted(found), at_once=KEYS_AT_ONCE)
             read(name, replace(wanted, scope=WHOLE), plan)
         elif (ranges := _plan_ranges(found, dropped, plan)) is not None:
@@ -86,7 +86,7 @@ def complete_rows(
 
 
 def _plan_ranges(found: frozenset[Key], dropped: Dropped, plan: Plan) -> Plan | None:
-    """Plan to read again the ranges that have some rows; None if it is not known which have them.
+    """Plan to read again the ranges that have the rows of `found`; None if these are not known.
 
     A row whose key changed may be in any range.
     """

@@ -1,4 +1,4 @@
-"""What a backfill would bring and take, before anything is begun."""
+"""Estimates the rows, size and duration of a backfill before it begins."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from cdc_core.backfill.chunk_size import AIM_BYTES
 from cdc_core.backfill.reading import MOST_BYTES, Wanted, open_reader, resolve
 
-# Read to see how fast rows come and how wide they are.
+# This many rows show how fast the source sends rows and how wide they are.
 _SAMPLE_ROWS = 2000
 
 
@@ -16,8 +16,8 @@ _SAMPLE_ROWS = 2000
 class Estimate:
     """An estimate of rows (by statistics), their bytes as texts, chunks, and seconds.
 
-    `unswept` is the reason why the backfill would not remove rows that the source no longer has.
-    `costly` says how much WAL the first reading may write; None if the slot has room for it.
+    `unswept` is why the backfill would not remove rows that the source no longer has; None if it
+    would. `costly` says how much WAL the first reading may write; None if the slot has room.
     """
 
     rows: int
@@ -29,7 +29,7 @@ class Estimate:
 
 
 def estimate(wanted: Wanted, *, parallel: int, rows_per_second: float | None) -> Estimate:
-    """Look at what is wanted, and read its first rows to see how fast they come.
+    """Estimate a backfill from the statistics of the source and a sample of the first rows.
 
     Raises: ConfigurationError, SourceError.
     """

@@ -2,8 +2,9 @@
 
 An update does not send a TOASTed value that it leaves unchanged. The log has that value only if
 an earlier entry brought the whole row. Since the backfill began, such an entry is missing for two
-kinds of rows: those that a chunk dropped because such an update came first, and those that moved
-to another key before a chunk had read them. The backfill reads both again, until none is left.
+kinds of rows: rows that capture dropped from a chunk because such an update came first, and rows
+that moved to another key before a chunk had read them. The backfill reads both again, until none
+is left.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ def find_incomplete(
     read_before: Collection[Key] | None,
     since: Position | None,
 ) -> frozenset[Key]:
-    """The keys of all rows that may lack a value in the log; some of them may lack none.
+    """Find the keys of all rows that may lack a value in the log; some of them may lack none.
 
-    Each round reads the keys that the round before left incomplete; the backfill itself counts as
-    the first round. `updated`: keys that the chunks of the last round dropped, with an update that
-    did not send every value. `moves`: in order. `read_before`: the keys that the last round read;
-    None if that was the first round, and then every move counts. After a later round a move counts
-    only if it came after `since`, from a key in `read_before` or from a key that counts already.
-    `since` is the position of the last chunk of the round before the last.
+    Each pass reads the keys that the pass before left incomplete. The backfill itself is the first
+    pass. `updated`: keys that capture dropped from the chunks of the last pass, if an update of
+    them did not send every value. `moves`: in order of position. `read_before`: the keys that the
+    last pass read; None if the last pass was the first, and then every move counts. After a later
+    pass, a move counts only if it came after `since`, and from a key in `read_before` or from a key
+    that counts already. `since`: the position of the last chunk of the pass before the last.
     """
     incomplete = set(updated) if read_before is None else set(updated).intersection(read_before)
     for move in moves:

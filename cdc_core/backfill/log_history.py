@@ -1,4 +1,4 @@
-"""The history of the source that the log holds. Every connection that reads is compared with it."""
+"""The history of the source that the log holds. Readers compare their server with it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cdc_core.staging.epochs import EpochReader
 
 
 def find_log_history(root: Path) -> FindHistory:
-    """Make a function that reads the history of a lake's newest epoch at each call.
+    """Return a function that reads the history of a lake's newest epoch at each call.
 
     Capture may follow a promotion at any moment. It then records the new timeline in the epoch.
     """

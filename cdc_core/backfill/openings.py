@@ -1,7 +1,7 @@
-"""The reads of a backfill that are open, and the oldest snapshot among them.
+"""The open snapshots of a backfill, and the oldest of them: it sees only what all of them see.
 
-Each snapshot is registered before a later one is taken. So capture keeps every change that an open
-snapshot does not see.
+A reader registers its snapshot before the next reader takes one. So capture keeps every changed key
+that an open snapshot does not see.
 """
 
 from __future__ import annotations
@@ -16,26 +16,29 @@ _Look = TypeVar("_Look")
 
 
 class Openings:
-    """Snapshots in use, by a number."""
+    """The open snapshots, by the number of the read."""
 
     def __init__(self) -> None:
-        """None is in use."""
+        """Start with no open snapshot."""
         self._lock = threading.Lock()
         self._open: dict[int, Snapshot] = {}
 
     def take(self, number: int, look: Callable[[], tuple[Snapshot, _Look]]) -> _Look:
-        """Take a snapshot; nobody else takes one or asks for the oldest one at the same time."""
+        """Take a snapshot with `look` and register it; return the other result of `look`.
+
+        Other threads wait before they take a snapshot or ask for the oldest.
+        """
         with self._lock:
             snapshot, seen = look()
             self._open[number] = snapshot
         return seen
 
     def find_oldest(self) -> Snapshot:
-        """The snapshot that sees only what all in use see."""
+        """The snapshot that sees only what every open snapshot sees."""
         with self._lock:
             return find_common(self._open.values())
 
     def release(self, number: int) -> None:
-        """Note that a snapshot is used no more."""
+        """Remove the snapshot of a read that has ended."""
         with self._lock:
             self._open.pop(number, None)

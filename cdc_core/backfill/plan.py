@@ -1,7 +1,7 @@
-"""Which ranges of a table's key are to be read, which are being read, which are in the log.
+"""The ranges of a table's key: which are unread, which are being read, which are in the log.
 
-Ranges are cut off the part that was not looked at yet, one after the other, so that a table that
-grows is read to its end; one that has too many bytes is split. Pure.
+The plan cuts ranges off the rest of the key, one after the other. So a backfill also reads the rows
+that a growing table adds at its end. The plan splits a range that has too many bytes. Pure.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from cdc_core.spooled import Key
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Keys above `low` and up to `high`, None where there is no bound; read at an attempt.
+    """Keys above `low` and up to `high`; None means no bound. `attempt` numbers its reads.
 
-    With `asked` it is no range but just these keys.
+    If `asked` is set, the range is exactly these keys.
     """
 
     number: int
@@ -33,22 +33,22 @@ class Plan:
     def __init__(
         self, *, low: Key | None = None, high: Key | None = None, staged: Iterable[Range] = ()
     ) -> None:
-        """Everything between the bounds is to be read, but for what is staged already."""
+        """Plan to read everything between the bounds, except the ranges that are staged already."""
         self._end = high
         self._rest: tuple[Key | None, Key | None] | None = (low, high)
-        # Parts that are cut into ranges after the rest.
+        # Parts to cut into ranges after the rest.
         self._later: deque[tuple[Key | None, Key | None]] = deque()
         self._again: deque[Range] = deque()
         self._open: dict[tuple[int, int], Range] = {}
-        # By number, those that the log has taken since this plan was made.
+        # By number: the ranges that the log has taken since this plan was made.
         self.taken: dict[int, Range] = {}
         known = {one.number: one for one in staged}
         self._next = max(known, default=-1) + 1
         following = {one.low: number for number, one in known.items()}
         while known and self._rest is not None:
-            # Find the range that begins where the last one ended. If there is none, there is a gap.
-            # It is taken to end at the range with the lowest number that is left. If ranges were
-            # split, staged ranges may lie in the gap; these are read again.
+            # Find the staged range that begins where the last one ended. If none does, plan a range
+            # for the gap up to the staged range with the lowest number that is left. If ranges were
+            # split, staged ranges may lie in the gap. The backfill reads these again.
             at = self._rest[0]
             number = following.get(at)
             if number not in known:
@@ -59,7 +59,7 @@ class Plan:
 
     @classmethod
     def of_keys(cls, keys: Sequence[Key], *, at_once: int) -> Plan:
-        """Just some keys, so many read at once."""
+        """Plan to read only some keys, `at_once` of them in one read."""
         plan = cls()
         plan._rest = None
         batches = (tuple(keys[i : i + at_once]) for i in range(0, len(keys), at_once))
@@ -69,7 +69,7 @@ class Plan:
 
     @classmethod
     def of_ranges(cls, ranges: Iterable[Range]) -> Plan:
-        """Just some ranges of another plan, each cut anew."""
+        """Plan to read only some ranges of another plan; each is cut into new ranges."""
         plan = cls()
         plan._later.extend((one.low, one.high) for one in ranges)
         plan._rest = plan._take_later()
@@ -82,16 +82,16 @@ class Plan:
 
     @property
     def has_more(self) -> bool:
-        """Whether something can be read now."""
+        """Whether a range can be read now."""
         return self._rest is not None or bool(self._again)
 
     @property
     def rest(self) -> tuple[Key | None, Key | None] | None:
-        """The part that was not cut into ranges yet; None where there is none."""
+        """The part that is not cut into ranges yet; None if every part is cut."""
         return self._rest
 
     def take_again(self) -> Range | None:
-        """Give a range that must be read again; None where none must."""
+        """Return a range that must be read again; None if no range must."""
         if not self._again:
             return None
         taken = self._again.popleft()
@@ -99,7 +99,7 @@ class Plan:
         return taken
 
     def cut(self, boundary: Key | None) -> Range:
-        """Give the next range of the rest, up to a boundary; None takes all of it."""
+        """Cut the next range off the rest, up to a boundary; None cuts all of the rest."""
         assert self._rest is not None
         low, high = self._rest
         cut = Range(self._take_number(), low, high if boundary is None else boundary)
@@ -108,7 +108,7 @@ class Plan:
         return cut
 
     def split(self, whole: Range, boundary: Key) -> Range:
-        """Give the part of a range up to a boundary; what lies above it must be read too."""
+        """Return the part of a range up to a boundary; plan to read the part above it later."""
         part = replace(whole, high=boundary)
         self._open[part.number, part.attempt] = part
         self._again.append(Range(self._take_number(), boundary, whole.high))
@@ -122,7 +122,7 @@ class Plan:
         return self._next - 1
 
     def record_staged(self, number: int, attempt: int) -> Range | None:
-        """Note that a range is in the log; None where that was known, or is of no concern."""
+        """Note that the log has a range, and return it; None if no such attempt is open."""
         taken = self._open.pop((number, attempt), None)
         if taken is not None:
             self.taken[number] = taken
@@ -130,7 +130,7 @@ class Plan:
 
     @property
     def unanswered(self) -> list[Range]:
-        """The ranges that are being read, or that the log has yet to take."""
+        """The ranges that are being read, or that were read and are not in the log yet."""
         return list(self._open.values())
 
     def record_void(self, number: int, attempt: int) -> None:
@@ -139,7 +139,7 @@ class Plan:
         if void is None:
             return
         if void.asked is None and self._rest is None and void.high == self._end:
-            # It may have grown, so it is cut again.
+            # The last range may have grown, so cut it again.
             self._rest = (void.low, self._end)
         else:
             self._again.append(replace(void, attempt=attempt + 1))

@@ -1,4 +1,4 @@
-"""Reading the ranges of a backfill: each under a lock, into the spool, then its watermark.
+"""Reads ranges of a table: each under a lock and into the spool, then writes its watermark.
 
 The transaction that holds the lock also writes the watermark. So no ALTER and no TRUNCATE can come
 between the rows and the watermark, and a reader that lost its lock writes no watermark. Several
@@ -33,13 +33,13 @@ from cdc_core.spooled import WHOLE, Chunk, Scope
 from cdc_core.staging.chunks import ChunkFolder
 from cdc_core.vocabulary import Relation, TableName
 
-# A whole chunk is in memory, here and in capture. One row may be larger.
+# The worker and capture each hold a whole chunk in memory. One row may be larger.
 MOST_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a backfill reads: a part of a table, in chunks of `chunk_rows`, with concealed columns.
+    """A part of a table to read, in chunks of at most `chunk_rows` rows, with concealed columns.
 
     Each connection must reach the primary that has the history from `find_history`.
     """
@@ -56,12 +56,12 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """What was found out about the part of a table that is to be read.
+    """Facts about the part of a table that a backfill will read.
 
-    `row_bytes` are those on disk. `by` are the columns by which the part is cut, with types and
-    collations. `unswept` is why rows that the source has no more cannot be removed; None if they
-    can. `has_plain_key`: the lake hashes no column of the key. `costly` says how much WAL the first
-    reading may write; None if the slot bears it.
+    `row_bytes` is the size of a row on disk. `by` are the columns that order the ranges, with types
+    and collations. `unswept` is why the backfill cannot remove rows that the source no longer has;
+    None if it can. `has_plain_key`: no key column is hashed. `costly` says how much WAL the first
+    reading may write; None if the slot has room for it.
     """
 
     scope: Scope
@@ -75,14 +75,14 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What a read left in the spool: bytes, and the seconds that reading took."""
+    """The bytes that a read left in the spool, and the seconds that it took."""
 
     size: int
     seconds: float
 
 
 class Reading:
-    """The reads of one run: who reads what, by which connection, and what waits in the spool."""
+    """The reads of one plan: its connections, the open ranges, and the chunks in the spool."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Reading:
         size: ChunkSize,
         sharing: Sharing,
     ) -> None:
-        """Nothing is read yet."""
+        """Prepare to read; `read_range` opens the connections."""
         self._wanted = wanted
         self._plan = plan
         self._folder = folder
@@ -122,15 +122,16 @@ class Reading:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether something lies in the spool that the log has not taken yet."""
+        """Whether the spool has a chunk that the log has not taken yet."""
         with self._lock:
             return bool(self._left)
 
     def read_range(self, memory: str, number: int) -> None:
-        """Read one range, its rows to be judged by `memory`; `number` is that of this read.
+        """Read a range, if the plan has one, into the spool, and write its watermark.
 
-        Raises: SourceError, StagingError, ConfigurationError; the range is then read again.
-        AnotherKey, Rewritten; then the whole backfill begins again.
+        `memory` names the changed keys for this chunk; `number` is the number of this read.
+        Raises: SourceError, StagingError, ConfigurationError; the range must then be read again.
+        AnotherKey, Rewritten; the whole backfill must then begin again.
         """
         began = time.monotonic()
         reader = self._take_reader()
@@ -158,7 +159,7 @@ class Reading:
             self._idle.append(reader)
 
     def require_values_kept(self, relation: Relation) -> None:
-        """Check that no rewrite changed the values read so far. Raises: Rewritten."""
+        """Check that no rewrite or rename came since the check before. Raises: Rewritten."""
         with self._lock:
             compared = relation.after(self._seen)
             if self._seen is not None and compared.rewritten != self._seen.rewritten:
@@ -166,7 +167,7 @@ class Reading:
             self._seen = compared
 
     def record_staged(self, memory: str, number: int, attempt: int) -> Left | None:
-        """Note that the log has taken a range; None where that was known."""
+        """Note that the log has a range; return what its read left. None if that was known."""
         left = self._discard(memory, number, attempt)
         with self._lock:
             taken = self._plan.record_staged(number, attempt)
@@ -179,10 +180,10 @@ class Reading:
             self._plan.record_void(number, attempt)
 
     def void_unanswered(self, memory: str) -> None:
-        """Note that everything that was read for a memory, and is not in the log, is lost.
+        """Note that all ranges read for `memory` that are not in the log must be read again.
 
-        Call it once the log says that capture forgot the memory, and nothing is being read. Capture
-        has then answered every watermark that it received, but none that a failed primary lost.
+        Call it when the log says that capture has forgotten `memory`, and no read runs. By then,
+        capture has answered every watermark that it received. A failed primary may have lost some.
         """
         with self._lock:
             unanswered = self._plan.unanswered
@@ -190,20 +191,20 @@ class Reading:
             self.record_void(memory, one.number, one.attempt)
 
     def interrupt(self) -> None:
-        """End what is being read: its ranges are not in the log."""
+        """Interrupt the running reads; their ranges do not enter the log."""
         with self._lock:
             busy = list(self._busy)
         for reader in busy:
             reader.interrupt()
 
     def close(self) -> None:
-        """Disconnect; nothing is being read any more, what waits in the spool is of no concern."""
+        """Disconnect, and stop counting what waits in the spool. No read may run."""
         for reader in self._idle:
             reader.close()
         self._sharing.remove(sum(left.size for left in self._left.values()))
 
     def _discard(self, memory: str, number: int, attempt: int) -> Left | None:
-        """Remove from the spool what was read of a range; what that was."""
+        """Remove an attempt at a range from the spool; return what it left there."""
         self._folder.discard(backfill=self._backfill, memory=memory, number=number, attempt=attempt)
         with self._lock:
             left = self._left.pop((number, attempt), None)
@@ -233,15 +234,15 @@ class Reading:
             return self._plan.cut(opened.find_boundary(low, high, self._choose_rows()))
 
     def _choose_rows(self) -> int:
-        """As many rows as can be read soon, and as the rate limit allows in that time."""
+        """The row count of the next chunk, at most what the rate limit allows in `AIM_S`."""
         rate = self._sharing.rows_per_second
         return self._size.rows if rate is None else min(self._size.rows, max(1, int(rate * AIM_S)))
 
     def _store(self, chosen: Range, opened: OpenRead, memory: str, began: float) -> Range:
-        """Read a range's rows into the spool; where they are too many bytes, only the first."""
+        """Read a range's rows into the spool; if they have too many bytes, only the first rows."""
         relation, concealment = opened.relation, self._wanted.conceal(opened.relation)
         treatments = {} if concealment is None else _find_treatments(concealment, relation)
-        # What is to be left out need not even be readable.
+        # Do not read an excluded column: it may be unreadable.
         names = [
             column.name
             for column in relation.columns
@@ -264,7 +265,7 @@ class Reading:
         reach("after_chunk_read")
         low, high, by = chosen.low, chosen.high, opened.by
         if _find_hidden(opened, concealment):
-            # Bounds are keys of rows, and the log keeps bounds.
+            # Leave the bounds out: they are keys in the clear, and the log keeps bounds.
             low, high, by = None, None, HIDDEN
         size = self._folder.store(
             Chunk(relation, values, low, high, chosen.asked, by),
@@ -292,12 +293,12 @@ class Reading:
 
 
 def open_reader(wanted: Wanted) -> ChunkReader:
-    """Open a connection that reads what is wanted. Raises: SourceError."""
+    """Open a connection that reads the wanted part. Raises: SourceError."""
     return ChunkReader(wanted.source, wanted.table, wanted.scope, find_history=wanted.find_history)
 
 
 def resolve(wanted: Wanted) -> Resolved:
-    """Look at what is to be read, before anything is begun.
+    """Read the facts about the wanted part from the source, before the backfill begins.
 
     Raises: ConfigurationError with every mistake in the part's bounds and condition, SourceError.
     """
@@ -320,10 +321,9 @@ def resolve(wanted: Wanted) -> Resolved:
 
 @contextmanager
 def hold_relation(wanted: Wanted) -> Iterator[tuple[Relation, Callable[[Step], None]]]:
-    """Lock the table while a block runs; give its relation, and a function that writes a step.
+    """Lock the table while a block runs; yield its relation and a function that writes a step.
 
-    A step that the function writes enters the WAL when the block ends.
-    Raises: SourceError, ConfigurationError.
+    The step enters the WAL when the block ends. Raises: SourceError, ConfigurationError.
     """
     reader = open_reader(replace(wanted, scope=WHOLE))
     try:
@@ -337,7 +337,7 @@ def hold_relation(wanted: Wanted) -> Iterator[tuple[Relation, Callable[[Step], N
 
 
 def _find_hashed(wanted: Wanted, opened: OpenRead) -> str | None:
-    """Why Spark cannot compare hashed keys with the bounds of the scope; None if it need not."""
+    """Why Spark cannot compare keys with the bounds of the scope; None if no such key is hashed."""
     concealment = wanted.conceal(opened.relation)
     bounds = [key for key in (wanted.scope.low, wanted.scope.high) if key is not None]
     width = max((len(key) for key in bounds), default=0)
@@ -350,7 +350,7 @@ def _find_hashed(wanted: Wanted, opened: OpenRead) -> str | None:
 
 
 def _find_hidden(opened: OpenRead, concealment: Concealment | None) -> list[str]:
-    """The key columns that the lake excludes or hashes."""
+    """The names of the key columns that the settings exclude or hash."""
     return [
         opened.relation.columns[index].name
         for index in opened.relation.key
@@ -380,7 +380,7 @@ def _find_treatments(concealment: Concealment, relation: Relation) -> dict[str, 
 def _hash(
     concealment: Concealment, rows: pa.ChunkedArray, treatments: Sequence[Treatment]
 ) -> pa.ChunkedArray:
-    """Rows with hashes in the place of the texts that are to be hashed."""
+    """Replace the texts of the columns to hash by their hashes."""
     if Treatment.HASH not in treatments:
         return rows
     return pa.chunked_array(

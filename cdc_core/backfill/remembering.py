@@ -1,6 +1,6 @@
-"""What capture does at the steps of backfills: remembers keys, lets in what is current of a chunk.
+"""Remembers the changed keys of running backfills, and drops the stale rows of each chunk.
 
-The caller keeps the order of the stream: it reports rows before a watermark before that watermark.
+The caller keeps the order of the stream: it reports all rows that precede a watermark before it.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from cdc_core.layout import DECODED_SCHEMA
 from cdc_core.spooled import Chunk
 from cdc_core.vocabulary import Operation, Relation
 
-# Above it the largest memory is given up, and its backfill asks for a new one.
+# Above this size capture drops the largest set of changed keys. Its backfill asks for a new one.
 MEMORY_BYTES = 64 << 20
-# A worker is heard of every minute.
+# A worker gives a sign of life every minute.
 SILENCE_US = 10 * 60 * 1_000_000
-# Far more than run at once. A role of the database can have more begun for the same backfill.
+# Far more than backfills at once. But a database role can begin more for the same backfill.
 _MOST_MEMORIES = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The entries of a chunk for the log: rows that were read, then keys that no longer have a row.
+    """The entries of a chunk for the log: its current rows, then the asked keys that have no row.
 
-    `stale` counts the chunk's rows that changed since; they are not among `rows`. `dropped` are the
-    keys of the stale rows, and the asked keys without a row that changed since.
+    `read` counts the current rows. `stale` counts the rows that changed since; they are not among
+    `rows`. `dropped` are the keys of the stale rows, and the asked keys without a row that changed
+    since.
     """
 
     rows: pa.Table
@@ -43,7 +44,7 @@ class Admitted:
 
 @dataclass(slots=True)
 class _Kept:
-    """A memory of one table, and when its worker was last heard of, by the stream's times."""
+    """The changed keys of one table, and the commit time of its worker's last step."""
 
     table: str
     memory: Memory
@@ -51,26 +52,26 @@ class _Kept:
 
 
 class Remembering:
-    """The memories of all backfills under way, by id."""
+    """The changed keys of all running backfills, by id."""
 
     def __init__(self) -> None:
-        """None is under way."""
+        """Start with no backfill."""
         self._kept: dict[str, _Kept] = {}
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing has to be told."""
+        """Whether no backfill needs reports of changes."""
         return not self._kept
 
     @property
     def size(self) -> int:
-        """Bytes that are remembered."""
+        """The bytes of all changed keys."""
         return sum(kept.memory.size for kept in self._kept.values())
 
     def begin(self, step: Begin, *, at_us: int) -> bool:
-        """Begin a new memory of the keys that change in a table from here on.
+        """Begin to remember the keys that change in a table from here on, under a new id.
 
-        Returns False, and begins nothing, if the memory exists or if there are too many memories.
+        Returns False, and begins nothing, if the id exists or if too many ids exist.
         """
         self.expire(at_us)
         if step.memory in self._kept or len(self._kept) >= _MOST_MEMORIES:
@@ -79,10 +80,10 @@ class Remembering:
         return True
 
     def renew(self, step: Alive, *, at_us: int) -> bool:
-        """Keep a memory whose worker lives.
+        """Keep the changed keys of a worker that lives.
 
-        Returns False if this session does not have the memory, or gave it up: it judges no chunk.
-        A memory that is made now would be empty, and would admit rows that changed before.
+        Returns False if this term of capture does not have them, or has given them up. It does not
+        begin new ones: an empty set would admit rows that have changed before.
         """
         kept = self._kept.get(step.memory)
         if kept is None or kept.memory.is_void:
@@ -91,13 +92,13 @@ class Remembering:
         return True
 
     def end(self, step: End) -> None:
-        """Forget a memory."""
+        """Forget the changed keys that a step names."""
         self._kept.pop(step.memory, None)
 
     def expire(self, at_us: int) -> None:
-        """Forget the memories whose worker has been silent for long at this time of the stream."""
+        """Forget the changed keys of workers that were silent for ten minutes before `at_us`."""
         for kept in self._kept.values():
-            # The server's clock may have been set back: count the silence from now on.
+            # If the server's clock was set back, count the silence from this time on.
             kept.heard_at_us = min(kept.heard_at_us, at_us)
         silent = [m for m, kept in self._kept.items() if at_us - kept.heard_at_us > SILENCE_US]
         for memory in silent:
@@ -106,7 +107,7 @@ class Remembering:
     def tell_rows(
         self, rows: pa.RecordBatch, xids: Xids, relations: Mapping[int, Relation]
     ) -> None:
-        """Remember the keys of decoded rows; `xids` are those of their transactions."""
+        """Remember the keys of decoded rows; `xids` has the transaction id of each row."""
         for kept in self._kept.values():
             own = pc.equal(rows.column("table"), kept.table)
             if not own.true_count:
@@ -126,7 +127,7 @@ class Remembering:
                 kept.memory.remember_emptied([xid])
 
     def admit(self, step: Watermark, chunk: Chunk, *, at_us: int) -> Admitted | None:
-        """Give what is current of a chunk; None where too little is remembered to tell."""
+        """Return the current rows of a chunk; None if it is void: its changed keys are missing."""
         kept = self._kept.get(step.memory)
         if kept is None or kept.memory.is_void or kept.table != str(chunk.relation.table):
             return None
@@ -147,7 +148,7 @@ def list_keys(rows: pa.ChunkedArray, key: tuple[int, ...]) -> list[list[str]]:
 
 
 def _remember(memory: Memory, rows: pa.RecordBatch, xids: Xids, key: tuple[int, ...]) -> None:
-    """Remember the keys that rows had and have; all keys where a row does not tell its own."""
+    """Remember the old and new keys of rows; all keys of the table for a row without its key."""
     is_untold = _to_flags(pc.equal(rows.column("op"), Operation.UNDECODED.value))
     if not key:
         is_untold[:] = True
@@ -161,7 +162,7 @@ def _remember(memory: Memory, rows: pa.RecordBatch, xids: Xids, key: tuple[int, 
 
 
 def _take_key(values: pa.ListArray | pa.ChunkedArray, key: tuple[int, ...]) -> Texts:
-    """The key text of each row; null where a row has none of that side."""
+    """The key text of each row; null if a row has no values."""
     return join_key([pc.list_element(values, index) for index in key])
 
 
@@ -170,7 +171,7 @@ def _split_current(
 ) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
     """Split rows into current ones and stale ones.
 
-    An empty memory has no stale rows: then this function does not read the keys.
+    If no changed keys are remembered, no row is stale. Then this function does not read the keys.
     """
     if memory.is_empty:
         return rows, rows.slice(0, 0)
@@ -181,7 +182,7 @@ def _split_current(
 
 
 def _list_absent(chunk: Chunk) -> pa.ChunkedArray:
-    """The keys that a chunk was asked for and has no row of, each as a row without other values."""
+    """The asked keys of a chunk that have no row, each as a row without other values."""
     if not chunk.asked:
         return chunk.values.slice(0, 0)
     width, key = len(chunk.relation.columns), chunk.relation.key
@@ -194,7 +195,7 @@ def _list_absent(chunk: Chunk) -> pa.ChunkedArray:
 
 
 def _make_entries(relation: Relation, values: pa.ChunkedArray, absent: pa.ChunkedArray) -> pa.Table:
-    """Rows of the log that say: this was read, and of these keys there is no row."""
+    """Make the entries for the log: a read for each row, a delete for each absent key."""
     count = len(values) + len(absent)
     columns = {
         "table": pa.repeat(pa.scalar(str(relation.table)), count),

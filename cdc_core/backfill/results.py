@@ -1,4 +1,4 @@
-"""What capture made of the steps of a backfill, as the marks in the log say it."""
+"""Reads from the marks in the log what capture did with the steps of a backfill."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ Said = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a backfill has brought into the log; `stale` rows were changed while they were read.
+    """How much a backfill has brought into the log.
 
-    `rows_before` are those of the rows that an earlier run of it has brought;
-    `unswept` is why rows that the source has no more were not removed, None where they were;
-    `reason` is why it is held or was stopped.
+    `stale` counts rows that capture dropped, because they changed while they were read.
+    `rows_before` counts those of `rows` that earlier runs have brought. `unswept` is why the
+    backfill does not remove rows that the source no longer has; None if it does. `reason` is why
+    it is held or was stopped.
     """
 
     backfill: str
@@ -35,7 +36,7 @@ class Progress:
     reason: str | None = None
 
     def add(self, chunk: StagedChunk) -> Progress:
-        """One chunk more."""
+        """Return the progress with one more chunk."""
         return replace(
             self,
             chunks=self.chunks + 1,
@@ -46,10 +47,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """The keys that chunks dropped, because their rows changed while the chunk was read.
+    """The keys that capture dropped from chunks, because their rows changed while they were read.
 
-    `by_chunk` has them by the chunk's number. `through` is the position of the last chunk in the
-    log; None if there is none.
+    `by_chunk` has them by the number of the chunk. `through` is the position of the backfill's last
+    chunk in the log; None if the log has no chunk of it.
     """
 
     by_chunk: Mapping[int, frozenset[Key]]
@@ -57,16 +58,16 @@ class Dropped:
 
     @property
     def keys(self) -> frozenset[Key]:
-        """The keys that any chunk dropped."""
+        """The keys that capture dropped from any chunk."""
         return frozenset().union(*self.by_chunk.values())
 
     def find_chunks(self, keys: frozenset[Key]) -> list[int]:
-        """The numbers of the chunks that dropped any of some keys."""
+        """The numbers of the chunks from which capture dropped at least one of `keys`."""
         return [number for number, dropped in self.by_chunk.items() if dropped & keys]
 
 
 def read_said(staged: Staged, backfill: str) -> Said | None:
-    """What a mark says of a backfill; None where it is of another, or of none."""
+    """The content of a mark of this backfill; None for any other mark."""
     said = json.loads(staged.detail)
     return said if isinstance(said, dict) and said.get("backfill") == backfill else None
 
@@ -74,7 +75,7 @@ def read_said(staged: Staged, backfill: str) -> Said | None:
 def read_staged_chunk(
     said: Said, staged: Staged, *, size: int = 0, seconds: float = 0.0
 ) -> StagedChunk:
-    """The chunk that a watermark brought in; bytes and seconds are known to its worker alone."""
+    """The chunk that a watermark brought; only its worker knows the bytes and seconds."""
     return StagedChunk(
         number=said["chunk"],
         by=tuple(said["by"]),
@@ -89,7 +90,7 @@ def read_staged_chunk(
 
 
 def find_dropped(marks: Iterable[Staged], backfill: str) -> Dropped:
-    """Read from the marks in the log which keys the chunks of a backfill dropped."""
+    """Read from the marks in the log which keys capture dropped from a backfill's chunks."""
     by_chunk: dict[int, frozenset[Key]] = {}
     through: Position | None = None
     for mark in marks:

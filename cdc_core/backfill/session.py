@@ -1,8 +1,8 @@
-"""One session of a backfill: it begins and ends with one memory in capture.
+"""One session of a backfill: asks capture to remember changed keys, then reads ranges.
 
-What it says to capture goes through the source's WAL, what it brings lies in the spool, and what
-became of it is read from the log. A pause ends a session: it leaves no lock, no snapshot and no
-memory behind, and the next session reads what the log does not have yet.
+A session sends its steps to capture through the source's WAL, leaves its rows in the spool, and
+reads from the log what capture did with them. A pause ends a session. An ended session leaves no
+lock, no snapshot and no changed keys behind. The next session reads what the log does not have yet.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ _logger = logging.getLogger("walgate.backfill")
 class Told:
     """The callbacks of a session.
 
-    `require_wanted` raises if the backfill is no longer wanted. `on_chunks` gets the chunks that
-    the log has taken since the last call; it is called often, also with no chunk. `on_held` gets
-    the reason why nothing is read; None when there is none any more.
+    `require_wanted` raises if the session must not go on. `on_chunks` receives the chunks that the
+    log has taken since the last call; the session calls it often, also with no chunk. `on_held`
+    receives the reason why nothing is read; None once reading goes on.
     """
 
     require_wanted: Callable[[], None]
@@ -61,11 +61,11 @@ class Told:
 
 
 class EpochOver(Exception):
-    """The log has a new epoch: earlier steps of this session are not in it, and never will be."""
+    """The log has a new epoch, which does not have this session's earlier steps and never will."""
 
 
 class Session:
-    """What one session asks of capture, and what it hears of it."""
+    """The requests of one session to capture, and the answers that it finds in the log."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Session:
         stop: threading.Event,
         told: Told,
     ) -> None:
-        """Nothing is said yet."""
+        """Prepare a session; `begin` makes the first request."""
         self._wanted = wanted
         self._steps = steps
         self._backfill = backfill
@@ -100,7 +100,7 @@ class Session:
     def read_first(self) -> None:
         """Read the table's pages once; wait while the slot has too little room for their WAL.
 
-        This ends the memory in capture first. Call `begin` afterwards to ask for a new one.
+        Capture first forgets the changed keys. Call `begin` afterwards to ask for new ones.
         Raises: WalgateError, and what `require_wanted` raises.
         """
         self.end()
@@ -110,7 +110,7 @@ class Session:
             while not first.is_done:
                 self._told.require_wanted()
                 try:
-                    # Two tables must not both use the room that one look at the slot has found.
+                    # Two tables must not both use the room that the slot has now.
                     with self._sharing.first_reading:
                         held = first.read_some()
                 except WalgateError as error:
@@ -125,9 +125,11 @@ class Session:
         """Have capture remember changed keys from here on; wait until earlier commits are visible.
 
         The worker takes a transaction id after the message. Each transaction whose commit record is
-        before the message has a smaller id. A snapshot need not list such a transaction, since no
-        snapshot lists an open transaction above the newest one that ended.
-        Raises: EpochOver; every other method may raise it too.
+        before the message has a smaller id. While such a transaction is open, a snapshot need not
+        list it: no snapshot lists an open transaction above the newest one that ended.
+
+        Returns the start position.
+        Raises: WalgateError, and what `require_wanted` raises; EpochOver, as `read` and `sweep` do.
         """
         pause = _FIRST_PAUSE_S
         while (start := self._begin_once()) is None:
@@ -164,7 +166,7 @@ class Session:
             reading.close()
 
     def sweep(self, start: Position) -> Lsn:
-        """Have capture sweep all rows older than `start`; give the end LSN of the sweep.
+        """Have capture sweep all rows older than `start`; return the end LSN of the sweep.
 
         Raises: WalgateError, Rewritten.
         """
@@ -176,7 +178,7 @@ class Session:
                 with hold_relation(self._wanted) as (relation, emit):
                     if self._reading is not None:
                         self._reading.require_values_kept(relation)
-                    # If capture has restarted since, it has emptied the spool.
+                    # Store it at each try: a capture that starts again empties the spool.
                     sweeping = Sweeping(relation, start, self._wanted.scope)
                     self._folder.store_sweep(sweeping, backfill=self._backfill)
                     reach("before_sweep")
@@ -189,12 +191,12 @@ class Session:
         return self._swept_lsn
 
     def end(self) -> None:
-        """Have capture forget. If the message cannot be sent, capture forgets after ten minutes."""
+        """Have capture forget the keys. If the message fails, capture does so after ten minutes."""
         with suppress(WalgateError):
             self._emit(End(self._backfill, self._memory.id))
 
     def _begin_once(self) -> Position | None:
-        """Ask capture for a memory; None if capture refuses, or loses it before it can be used."""
+        """Have capture remember changed keys; None if capture refuses, or loses them before use."""
         memory = self._memory = AskedMemory(uuid.uuid4().hex)
         self._emit(Begin(self._backfill, memory.id, str(self._wanted.table)))
         taken = self._steps.take_xid()
@@ -226,7 +228,7 @@ class Session:
                     running.add(pool.submit(self._read_range, reading, reads))
                 done, running = wait(running, timeout=_LOOK_S, return_when=FIRST_COMPLETED)
                 if not done and not running:
-                    self._stop.wait(_LOOK_S)  # All is read, and capture has yet to take it.
+                    self._stop.wait(_LOOK_S)  # Wait for capture to answer, or for room to read.
                 try:
                     for read in done:
                         read.result()
@@ -240,7 +242,7 @@ class Session:
                     pause = self._pause_after(error, pause)
 
     def _drain(self, reading: Reading) -> None:
-        """Give capture a moment to take what was read, so that it need not be read again."""
+        """Wait ten seconds at most for capture to take what was read, to avoid a second read."""
         until = time.monotonic() + _DRAIN_S
         with suppress(WalgateError):
             while reading.has_waiting and time.monotonic() < until:
@@ -266,9 +268,9 @@ class Session:
             self._sharing.end()
 
     def _pause_after(self, error: WalgateError, pause: float) -> float:
-        """Wait before something is tried again; the pause after the next failure.
+        """Wait `pause` seconds before the next try; return the pause after the next failure.
 
-        Raises: the error, where it needs a person.
+        Raises: the error, if it needs a person.
         """
         if error.retry is Retry.AFTER_FIX:
             raise error
@@ -278,7 +280,7 @@ class Session:
         return min(2 * pause, _LONGEST_PAUSE_S)
 
     def _await(self, find_awaited: Callable[[], str | None]) -> None:
-        """Wait until `find_awaited` gives None; log from time to time what it gives."""
+        """Wait until `find_awaited` returns None; log every ten seconds what it returns."""
         began = said = time.monotonic()
         while (what := find_awaited()) is not None:
             self._told.require_wanted()
@@ -292,7 +294,7 @@ class Session:
             self._stop.wait(_LOOK_S)
 
     def _take_news(self) -> None:
-        """Note what the log says has become of our steps."""
+        """Read from the log what capture did with the steps of this session."""
         chunks: list[StagedChunk] = []
         for staged in self._tail.read():
             if self._epoch is not None and staged.position.epoch != self._epoch:
@@ -328,7 +330,7 @@ class Session:
 
 @contextmanager
 def _interrupting(reading: Reading) -> Iterator[None]:
-    """Do not wait for reads that nobody wants any more."""
+    """Interrupt the reads if the block raises, so that nobody waits for their end."""
     try:
         yield
     except BaseException:

@@ -1,8 +1,8 @@
-"""What the backfills of one process share, so that the source is never asked for more than agreed.
+"""The limits that the backfills of one process share, so that they never overload the source.
 
-Connections that read at a time, bytes that wait in the spool, rows a second, and one look at the
-source: no chunk begins while the slot has used up too much of its budget, or staging is too far
-behind.
+They limit the connections that read at a time, the bytes that wait in the spool, and the rows per
+second. The backfills also share one check of the source: no chunk begins while the slot has used
+too much of its budget, or while staging is too far behind.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
-# Chunks that capture has not taken yet lie in the spool.
+# The limit for chunks in the spool that capture has not taken yet.
 WAITING_BYTES = 256 << 20
 _LOOK_S = 2.0
 
@@ -19,12 +19,12 @@ Look = Callable[[], str | None]
 
 
 def look_away() -> str | None:
-    """See no reason to wait."""
+    """Return no reason to wait."""
     return None
 
 
 class Sharing:
-    """The agreed amounts, and what of them is in use."""
+    """The limits, and how much of each is in use."""
 
     def __init__(
         self,
@@ -34,9 +34,9 @@ class Sharing:
         look: Look = look_away,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`look` gives the reason why nothing may be read now; None if there is no reason.
+        """Start with nothing in use; `look` returns why no chunk may begin, None if one may.
 
-        A thread holds the lock `first_reading` while it looks at the slot and then reads pages.
+        A thread holds the lock `first_reading` while it checks the slot and then reads pages.
         """
         self.parallel = parallel
         self.rows_per_second = rows_per_second
@@ -52,21 +52,21 @@ class Sharing:
 
     @property
     def held(self) -> str | None:
-        """Why nothing may be read now, by a look that is not older than seconds."""
+        """Why no chunk may begin, None if one may; a result of `look` counts for two seconds."""
         with self._lock:
             now = self._clock()
             if self._looked_at is not None:
                 if now - self._looked_at < _LOOK_S:
                     return self._reason
-                self._looked_at = now  # Other threads use the last result until then.
-        # The source may take its time, and reads go on.
+                self._looked_at = now  # Until then, other threads use the last result.
+        # Check without the lock: the source may be slow, and running reads must go on.
         reason = self._look()
         with self._lock:
             self._reason, self._looked_at = reason, now
         return reason
 
     def try_begin(self) -> bool:
-        """Take one of the connections for a read, if there is one, and room for what it brings."""
+        """Reserve a connection for a read; False if the limits do not allow a read now."""
         with self._lock:
             is_free = self._reading < self.parallel and self._waiting < WAITING_BYTES
             if not is_free or self._clock() < self._free_at:
@@ -75,12 +75,12 @@ class Sharing:
             return True
 
     def end(self) -> None:
-        """Give a connection back."""
+        """Release the connection of a read."""
         with self._lock:
             self._reading -= 1
 
     def add(self, rows: int, size: int) -> None:
-        """Note rows that were read into the spool."""
+        """Count rows and bytes that were read into the spool."""
         with self._lock:
             self._waiting += size
             if self.rows_per_second:
@@ -88,6 +88,6 @@ class Sharing:
                 self._free_at = begun + rows / self.rows_per_second
 
     def remove(self, size: int) -> None:
-        """Note bytes that left the spool."""
+        """Subtract bytes that left the spool."""
         with self._lock:
             self._waiting -= size

@@ -1,8 +1,8 @@
-"""The steps of a backfill as messages in the source's WAL, so that the log has them in its order.
+"""The steps of a backfill: marks that a worker writes into the WAL, which gives them their order.
 
-A message names things and carries none: what a step brings (a chunk's rows, the bounds of a sweep)
-lies in the spool, which only we may read. So a user of the database who writes such a message can
-bring nothing into the log and remove nothing from it.
+A mark only names data. The data itself (a chunk's rows, the bounds of a sweep) is in the spool,
+which only Walgate may read. So a user of the database who writes such a mark can neither bring rows
+into the log nor have rows removed.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from cdc_core.protocol.flat_json import Fields
 from cdc_core.vocabulary import TableName
 
 _ID = re.compile(r"[0-9a-f]{32}\Z")
-# Enough for two names of 63 quotation marks, each of them doubled.
+# Enough for two names of 63 quotation marks each, if every quotation mark is doubled.
 _MOST_TABLE_LETTERS = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """From here on the keys of a table's changes are remembered, under a new `memory`."""
+    """Capture remembers the changed keys of a table from here on, under the new id `memory`."""
 
     backfill: str
     memory: str
@@ -32,7 +32,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """The worker's sign of life: capture keeps the memory if it has it, and never makes one."""
+    """The worker's sign of life: capture keeps the changed keys if it has them; it begins none."""
 
     backfill: str
     memory: str
@@ -40,9 +40,9 @@ class Alive:
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """The high watermark of one attempt at a chunk, written after its rows were read.
+    """The watermark of one attempt at a chunk; the worker writes it after it has read the rows.
 
-    `snapshot` is what the rows were read by; `oldest` sees only what every open read of the
+    `snapshot` is the one that the rows were read in. `oldest` sees only what every open read of the
     backfill sees.
     """
 
@@ -56,14 +56,14 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What the backfill did not bring, and nothing changed since it began, is gone."""
+    """Capture stages the sweep from the spool; it removes rows that the backfill did not find."""
 
     backfill: str
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Nothing needs to be remembered any more under a memory."""
+    """Capture forgets the changed keys of the id `memory`."""
 
     backfill: str
     memory: str
@@ -81,7 +81,7 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
 def format_step(step: Step) -> str:
-    """The message of a step, as JSON."""
+    """The text of a step's mark, as JSON."""
     values: dict[str, Any] = {"step": _NAMES[type(step)]}
     values |= {field.name: getattr(step, field.name) for field in fields(step)}
     if isinstance(step, Watermark):
@@ -90,7 +90,7 @@ def format_step(step: Step) -> str:
 
 
 def parse_step(fields: Fields) -> Step | None:
-    """The step that a message of ours is; None for any other, or one that is not well formed."""
+    """The step with these fields; None if the fields do not form a step."""
     values: dict[str, Any] = dict(fields)
     try:
         kind = _KINDS[values.pop("step")]

@@ -1,15 +1,17 @@
 """Which rows of a chunk are stale: the one rule that makes a backfill exact.
 
-A commit is streamed before it is visible: the record is written and sent, then, after standbys were
-waited for, the transaction leaves the list of those in progress. So a change may be in the log
-before a chunk whose snapshot does not see it, and the chunk's older row would come after it.
+PostgreSQL streams a commit before the commit is visible. It writes and sends the commit record,
+waits for standbys, and only then takes the transaction off the list of those in progress. So the
+log may have a change before a chunk whose snapshot does not see that change. The older row of the
+chunk would then come after the change.
 
-Let S be a chunk's snapshot and H its high watermark, written to the WAL after S was taken. A
-transaction that S sees is in the chunk. One that it does not see and that comes after H in the log
-wins over the chunk by its position. One that it does not see and that came before H is remembered
-here, if remembering began before it: the rows that it changed are dropped from the chunk, and the
-log has them as that transaction left them. Visibility only grows, so what the oldest open snapshot
-sees may be forgotten.
+Let S be the snapshot of a chunk, and W its watermark. The worker writes W to the WAL after it has
+taken S. The chunk has every transaction that S sees. If S does not see a transaction that comes
+after W in the log, the transaction wins over the chunk by its position. If S does not see a
+transaction that came before W, capture has remembered here the keys that it changed, if remembering
+began before it. Capture drops the rows with these keys from the chunk; the log has them as the
+transaction left them. Visibility only grows, so capture may forget what the oldest open snapshot
+sees.
 
 Pure. A transaction's id is 32 bits in the stream and 64 in a snapshot. Source: PostgreSQL
 documentation, section 9.27.10 (pg_current_snapshot).
@@ -28,18 +30,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _TEXT = re.compile(r"([0-9]{1,19}):([0-9]{1,19}):((?:[0-9]{1,19}(?:,[0-9]{1,19})*)?)\Z")
-# Half of what 64 bits hold, so no sum of two ids overflows. No server has ids this large.
+# Half of what a 64-bit integer holds, so no sum of two ids overflows. Servers have smaller ids.
 _MOST_XID = 1 << 62
 _CYCLE = 1 << 32
 
 Xids = npt.NDArray[np.int64]
-# Of a batch, or of a chunk in the pieces that it was read in.
+# Texts of a batch, or of a chunk in the pieces that the worker read.
 Texts: TypeAlias = pa.StringArray | pa.ChunkedArray
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Which transactions a query sees: those below `xmin`, and those below `xmax` not running."""
+    """The transactions that a query sees: those below `xmax` that are not in `running`.
+
+    The query sees all transactions below `xmin`.
+    """
 
     xmin: int
     xmax: int
@@ -73,10 +78,10 @@ class Snapshot:
         return (*named, self.xmax) if self.xmax < xid else named
 
     def sees(self, xids: Xids) -> npt.NDArray[np.bool_]:
-        """Whether each of the stream's transactions, all of them committed, is seen.
+        """Whether the snapshot sees each of some committed transactions of the stream.
 
-        An id of 32 bits is the one nearest to `xmax`: no server lets two transactions be further
-        apart than half of the cycle.
+        An id of 32 bits means the id of 64 bits that is nearest to `xmax`: no server lets two
+        transactions be further apart than half of the cycle.
         """
         ahead = (xids - self.xmax) & (_CYCLE - 1)
         full = self.xmax + ahead - _CYCLE
@@ -87,22 +92,22 @@ class Snapshot:
 
 
 class Memory:
-    """The keys of one table that the log's transactions changed since remembering began."""
+    """The changed keys of one table: those that transactions changed since remembering began."""
 
     def __init__(self) -> None:
-        """Nothing is remembered yet."""
+        """Start with no changed keys."""
         self._changed: list[tuple[Xids, pa.StringArray]] = []
         self._emptied: set[int] = set()
         self.is_void = False
 
     @property
     def size(self) -> int:
-        """Bytes that are remembered."""
+        """The bytes of the changed keys, with their transaction ids."""
         return sum(xids.nbytes + keys.nbytes for xids, keys in self._changed)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is remembered that a snapshot could fail to see."""
+        """Whether no row can be stale: no change is remembered, and none was given up."""
         return not self.is_void and not self._changed and not self._emptied
 
     def remember(self, xids: Xids, keys: pa.StringArray) -> None:
@@ -111,16 +116,16 @@ class Memory:
             self._changed.append((xids, keys))
 
     def remember_emptied(self, xids: Iterable[int]) -> None:
-        """Remember transactions after which no key is as it was."""
+        """Remember transactions that may have changed every key of the table."""
         self._emptied.update(xids)
 
     def give_up(self) -> None:
-        """Forget everything: from now on nobody knows which rows of a chunk are stale."""
+        """Forget all keys, and remember no more: from now on, stale rows cannot be found."""
         self._changed.clear()
         self.is_void = True
 
     def find_current(self, snapshot: Snapshot, keys: Texts) -> npt.NDArray[np.bool_]:
-        """Which rows of a chunk that was read by a snapshot are not stale, by their keys."""
+        """Whether each row of a chunk is current, by its key and the snapshot of the chunk."""
         assert not self.is_void
         if not snapshot.sees(_to_xids(self._emptied)).all():
             return np.zeros(len(keys), np.bool_)
@@ -132,7 +137,7 @@ class Memory:
         return current
 
     def forget(self, oldest: Snapshot) -> None:
-        """Forget what the oldest open snapshot sees: every later one sees it too."""
+        """Forget what the oldest open snapshot sees: every later snapshot sees it, too."""
         emptied = _to_xids(self._emptied)
         self._emptied = set(emptied[~oldest.sees(emptied)].tolist())
         unseen = [(xids, keys, ~oldest.sees(xids)) for xids, keys in self._changed]
@@ -142,7 +147,7 @@ class Memory:
 
 
 def find_common(snapshots: Iterable[Snapshot]) -> Snapshot:
-    """The snapshot that sees only what every one of some sees."""
+    """The snapshot that sees only what every given snapshot sees."""
     listed = list(snapshots)
     xmax = min(one.xmax for one in listed)
     running = {xid for one in listed for xid in one.running if xid < xmax}
@@ -154,7 +159,7 @@ def _to_xids(xids: Iterable[int]) -> Xids:
 
 
 def join_key(columns: list[Texts]) -> Texts:
-    """The text of each row's key from those of its columns; equal only where all of them are."""
+    """Join key columns into one text per row; two texts are equal only if all columns are."""
     if len(columns) == 1:
         return columns[0]
     parts: list[Texts] = []

@@ -1,8 +1,8 @@
-"""A backfill: a table, or a part of it, read while the stream goes on, until the log has all of it.
+"""Runs a backfill: reads a table, or a part of it, until the log has all of it.
 
-Capture may be any process that shares the lake and its spool. Killed, a backfill leaves nothing in
-the log that is not right, for a chunk without a watermark is nowhere; run again, it goes on with
-what the log does not have yet. It is paused, resumed and cancelled from any process, by the ledger.
+Capture may be any process that shares the lake and its spool. A backfill that is killed leaves no
+wrong row in the log: a chunk without a watermark never enters the log. The next run reads what the
+log does not have yet. Any process can pause, resume and cancel a backfill, through the ledger.
 """
 
 from __future__ import annotations
@@ -45,26 +45,26 @@ from cdc_core.vocabulary import Lsn
 _HELD_S = 60.0
 _PAUSED_LOOK_S = 0.2
 _AGAIN_S = 2.0
-# Each time is a commit and a file more, and the log itself knows what it has.
+# Each record costs a commit and a file. A late one is harmless: the log itself has the chunks.
 _RECORD_S = 1.0
 
 _logger = logging.getLogger("walgate.backfill")
 
 
 class _Stopped(Exception):
-    """The backfill was asked to stop before it was done; the next run goes on."""
+    """The worker was asked to stop before the backfill was done; the next run resumes it."""
 
 
 class _Paused(Exception):
-    """The backfill was asked to pause."""
+    """An order pauses the backfill."""
 
 
 class _Cancelled(Exception):
-    """The backfill was asked to end."""
+    """An order cancels the backfill."""
 
 
 class Backfill:
-    """One run over one table, or a part of it."""
+    """One run of a backfill of a table, or of a part of it."""
 
     def __init__(
         self,
@@ -76,9 +76,9 @@ class Backfill:
         on_progress: Callable[[Progress], None] = lambda _: None,
         is_anew: bool = False,
     ) -> None:
-        """Nothing is asked of the source yet.
+        """Prepare a run; `run` and `reread` connect to the source.
 
-        `is_anew` reads all of it again, also what an unfinished backfill has brought.
+        `is_anew` reads everything again, also what an unfinished backfill has brought.
         """
         self._lake = lake
         self._wanted = wanted
@@ -97,9 +97,9 @@ class Backfill:
         self.progress = Progress("")
 
     def run(self) -> BackfillState:
-        """Bring what is wanted into the log, then remove from it what the source has no more.
+        """Bring the wanted part into the log, then sweep the rows that the source no longer has.
 
-        Give its final state: done, cancelled, or, if it was asked to stop, stopped or paused.
+        Returns the final state: done, cancelled, or, after a request to stop, stopped or paused.
         Raises: WalgateError.
         """
         resolved = self._resolve()
@@ -112,7 +112,7 @@ class Backfill:
                 state = self._run_as(unfinished.begun.id, resolved, unfinished)
                 if state is not None:
                     return state
-            # Begin again under a new id if nobody can go on from the old one (reading_in_vain.py).
+            # Begin again under a new id if the old one cannot be resumed (reading_in_vain.py).
             while (state := self._run_as(uuid.uuid4().hex, resolved, None)) is None:
                 resolved = self._resolve()
                 if resolved is None:
@@ -123,9 +123,10 @@ class Backfill:
             self._steps.close()
 
     def reread(self, keys: Sequence[Key]) -> bool:
-        """Bring into the log what some keys have now: their rows, or that they have none.
+        """Bring the present rows of some keys into the log, and a delete for a key without a row.
 
-        Give whether it was done before it was asked to stop. Raises: WalgateError.
+        Returns False if a request to stop, a new epoch or a rewrite of the table came before it
+        was done. Raises: WalgateError.
         """
         name = uuid.uuid4().hex
         self.progress = Progress(name)
@@ -145,9 +146,9 @@ class Backfill:
         return True
 
     def _resolve(self) -> Resolved | None:
-        """Look at the wanted table as soon as that is possible; None if it was asked to stop.
+        """Read the facts about the wanted part, with retries; None after a request to stop.
 
-        Raises: WalgateError, where another try does not help.
+        Raises: WalgateError, if another try does not help.
         """
         while not self._stop.is_set():
             try:
@@ -163,7 +164,7 @@ class Backfill:
     def _run_as(
         self, name: str, resolved: Resolved, unfinished: BackfillReport | None
     ) -> BackfillState | None:
-        """Run under an id; None where what was unfinished cannot be gone on with."""
+        """Run under an id; None if the backfill must begin again under a new id."""
         with ChunkFolder(self._lake.spool).claim(name):
             self._orders, self._order = Orders(self._lake.root, name), None
             self._begun = None if unfinished is None else unfinished.begun
@@ -188,7 +189,7 @@ class Backfill:
                     raise
 
     def _run_session(self, name: str, resolved: Resolved) -> BackfillState | None:
-        """Run until it is done; None if it must begin again, under a new id.
+        """Run until the backfill is done; None if it must begin again under a new id.
 
         Raises: _Stopped, _Paused, _Cancelled, WalgateError.
         """
@@ -237,7 +238,7 @@ class Backfill:
         return BackfillState.DONE
 
     def _read_first(self, session: Session, resolved: Resolved) -> bool:
-        """Read the pages if that could cost the slot; give whether the epoch is still the same.
+        """Read the pages first if a fast reading could cost the slot; False if the epoch changed.
 
         Raises: as `_run_session`.
         """
@@ -254,7 +255,7 @@ class Backfill:
         _logger.warning("backfill begins again", extra={"fields": fields})
 
     def _hold(self, reason: str) -> None:
-        """Report why nothing is read, for a minute. Raises: as `_run_session`."""
+        """Report why nothing is read, and wait a minute. Raises: as `_run_session`."""
         self._note_held(reason)
         until = time.monotonic() + _HELD_S
         while time.monotonic() < until:
@@ -275,7 +276,7 @@ class Backfill:
     def _open_session(
         self, name: str, *, row_bytes: float | None = None, wanted: Wanted | None = None
     ) -> Session:
-        """Open a session: of the backfill itself, or with `wanted` one that reads rows again."""
+        """Open a session; one with `wanted` does not count its chunks for the backfill."""
         return Session(
             self._lake,
             wanted or self._wanted,
@@ -292,12 +293,12 @@ class Backfill:
         )
 
     def _note_held(self, reason: str | None) -> None:
-        """Say why nothing is read, or that something is again."""
+        """Record and report why nothing is read; None means that reading goes on."""
         state = BackfillState.RUNNING if reason is None else BackfillState.HELD
         self._record_state(state, reason=reason)
 
     def _wait_for_resumption(self) -> BackfillState:
-        """Wait, without a connection, until something else is asked for; give what."""
+        """Wait, without a connection, for another order or a stop; return the state then."""
         self._note_state(BackfillState.PAUSED)
         self._steps.close()
         while not self._stop.wait(_PAUSED_LOOK_S):
@@ -322,13 +323,13 @@ class Backfill:
     def _record_state(
         self, state: BackfillState, *, swept: Lsn | None = None, reason: str | None = None
     ) -> None:
-        """Write the new state to the ledger, if the backfill has begun, then report it."""
+        """Write the new state to the ledger and report it, if the backfill has begun."""
         if self._begun is not None:
             self._ledger.record_state(self._begun, state, swept=swept, reason=reason)
             self._note_state(state, reason)
 
     def _note_state(self, state: BackfillState, reason: str | None = None) -> BackfillState:
-        """Report a state that the ledger has, and give it."""
+        """Report a state that the ledger has, and return it."""
         fields = {"table": str(self._wanted.table), "backfill": self.progress.backfill}
         fields |= {} if reason is None else {"reason": reason}
         _logger.info("backfill %s", state, extra={"fields": fields})
@@ -347,7 +348,7 @@ class Backfill:
         )
 
     def _find_staged(self, begun: Begun) -> list[Range]:
-        """The ranges that the log has already."""
+        """Find the ranges that the log has; count and record their chunks. Raises: AnotherKey."""
         chunks = [
             read_staged_chunk(said, mark)
             for mark in read_marks(self._lake.root, begun.start)
@@ -359,7 +360,7 @@ class Backfill:
             raise AnotherKey(OTHER_KEY)
         for chunk in chunks:
             self.progress = self.progress.add(chunk)
-        # Of a run that was killed, the log may have more than is on record.
+        # If a run was killed, the log may have chunks that the ledger does not have.
         recorded = self._ledger.find_recorded(begun)
         if missing := [chunk for chunk in chunks if chunk.number not in recorded]:
             self._ledger.record_chunks(begun, missing)
@@ -376,7 +377,7 @@ class Backfill:
             self._record_chunks()
 
     def _record_chunks(self) -> None:
-        """Put on record what the log has taken and is not yet."""
+        """Record the chunks that the log has taken and the ledger does not have yet."""
         if self._begun is not None and self._unrecorded:
             self._ledger.record_chunks(self._begun, self._unrecorded)
             self._recorded_at = time.monotonic()

@@ -1,1 +1,1 @@
-"""Whole transactions, staged, then confirmed."""
+"""Stages whole transactions of the stream, then confirms them to the slot."""

@@ -1,4 +1,4 @@
-"""Backfills as capture sees them: what a step in the stream brings into the log at its place."""
+"""What capture does at each step of a backfill, and what the step brings into the log."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from cdc_core.capture.batches import Runs, Transactions
 from cdc_core.spooled import Chunk, Sweeping
 from cdc_core.vocabulary import Operation, Relation
 
-# Nothing is read before a backfill has begun, and it is not done before it is swept.
+# Shares of a batch's time. A worker waits for this entry before it reads and after its sweep.
 _AWAITED = 0.0
-# After a chunk more may come soon; after a table's last, somebody waits for it.
+# After a chunk, others may come soon. But a worker waits for the last chunk of its table.
 _MAY_BE_LAST = 0.25
 
 
@@ -27,13 +27,14 @@ class OtherRule(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Spooled:
-    """The spool, where workers leave the chunks and sweeps that steps name.
+    """Access to the spool, where workers leave the chunks and sweeps that steps name.
 
-    `load_chunk` and `load_sweep` give None if there is nothing. `load_chunk` raises OtherRule if
-    the worker applied another exclude or hash rule than capture. `is_claimed` says whether a worker
-    runs the backfill with this id. So a role of the database that invents a backfill cannot make
-    capture remember anything. Capture gives `note` the relation of each chunk and sweep that it
-    takes into the log, but not of a refused chunk, since the log has no row of it.
+    `load_chunk` and `load_sweep` return None if the spool has no such file. `load_chunk` raises
+    OtherRule if the worker applied another exclude or hash rule than capture. `is_claimed` says
+    whether a worker runs the backfill with this id. So a role of the database that invents a
+    backfill cannot make capture remember anything. Capture passes to `note` the relation of each
+    chunk and sweep that it takes into the log. It does not pass that of a refused chunk, since the
+    log has no row of it.
     """
 
     load_chunk: Callable[[Watermark], Chunk | None]
@@ -47,9 +48,9 @@ NOTHING_SPOOLED = Spooled(lambda _: None, lambda _: None, lambda _: False, lambd
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The entry that a step becomes, and the rows that follow it; all of one relation.
+    """The entry that a step becomes, and the rows that follow it; all have one relation.
 
-    `patience` is the share of a batch's time for which they may wait before they are staged.
+    `patience` is the share of a batch's time for which they may wait before capture stages them.
     """
 
     operation: Operation
@@ -60,20 +61,20 @@ class Taken:
 
 
 class Backfills:
-    """Those that are under way in one session of capture."""
+    """The backfills that run during one term of capture."""
 
     def __init__(self, spooled: Spooled) -> None:
-        """None is under way; `spooled` is asked when a step names something."""
+        """Start with no backfill; `spooled` loads what a step names."""
         self._spooled = spooled
         self._remembering = Remembering()
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing needs to be told."""
+        """Whether no backfill needs reports of changes."""
         return self._remembering.is_idle
 
     def take(self, step: Step, detail: str, *, at_us: int) -> Taken:
-        """Do what a step asks for, at its place in the stream."""
+        """Do what a step asks for, at its place in the stream; return what enters the log."""
         match step:
             case Begin():
                 is_known = self._spooled.is_claimed(step.backfill)
@@ -96,7 +97,7 @@ class Backfills:
         transactions: Transactions,
         relations: Mapping[int, Relation],
     ) -> None:
-        """Tell of decoded rows; `relations` by version."""
+        """Remember the keys of decoded rows; `relations` has their relations by version."""
         owners = np.repeat(np.array(runs.transaction, np.int64), np.array(runs.rows, np.int64))
         self._remembering.expire(transactions.committed_at_us[-1])
         self._remembering.tell_rows(
@@ -104,7 +105,7 @@ class Backfills:
         )
 
     def tell_truncate(self, table: str, xid: int) -> None:
-        """Tell that a transaction emptied a table."""
+        """Remember that a transaction emptied a table."""
         self._remembering.tell_truncate(table, xid)
 
     def _take_chunk(self, step: Watermark, detail: str, at_us: int) -> Taken:
@@ -148,7 +149,7 @@ class Backfills:
 
 
 def _answer(detail: str, *, is_known: bool) -> Taken:
-    """The entry in the log that says to the worker whether capture keeps its memory."""
+    """The log entry from which a worker learns whether capture keeps its changed keys."""
     state = "kept" if is_known else "void"
     return Taken(Operation.MARK, _add(detail, state=state), patience=_AWAITED)
 

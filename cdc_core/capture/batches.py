@@ -1,8 +1,8 @@
 """Batches: decoded rows and other entries of whole transactions, in the log's columns.
 
-Rows are decoded in blocks of some thousand while transactions are still open, so what only the
-transaction knows (commit and end LSN, xid, commit time) is kept once per transaction, and a run of
-rows says which transaction it belongs to. All of it becomes columns when the batch is written.
+Capture decodes blocks of some thousand rows while transactions are still open. So a batch keeps the
+facts of a transaction (commit and end LSN, xid, commit time) once per transaction. A run of rows
+names its transaction. All of it becomes columns when the batch is written.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import pyarrow as pa
 from cdc_core.layout import CHANGES_SCHEMA, DECODED_SCHEMA
 from cdc_core.vocabulary import Lsn, Operation, Relation
 
-# Of numbers, which Python's collector of garbage has no part in: with transactions of one row there
-# are as many as rows.
+# Arrays of numbers cost Python's garbage collector nothing. If each transaction has one row, there
+# are as many numbers as rows.
 Numbers: TypeAlias = "array[int]"
-# A copied row costs a microsecond, a slice of all columns some tens.
+# The copy of a row costs a microsecond, a slice of all columns some tens of microseconds.
 _WORTH_A_SLICE = 100
 # Bytes of an entry without its detail: as an object, and as a row of columns.
 ENTRY_BYTES = 500
@@ -33,9 +33,9 @@ def _no_numbers() -> Numbers:
 
 @dataclass(slots=True)
 class Runs:
-    """Runs of consecutive rows of one transaction, by index: whose, the first row's seq, how many.
+    """Runs of consecutive rows, each of one transaction.
 
-    A transaction is named by its index in the batch.
+    A run has the index of its transaction in the batch, its first row's seq, and its row count.
     """
 
     transaction: Numbers = field(default_factory=_no_numbers)
@@ -49,7 +49,7 @@ class Runs:
         self.rows.append(rows)
 
     def split(self, row: int) -> tuple[Runs, Runs]:
-        """The runs before `row`, which begins one, and the rest."""
+        """Split into the runs before `row`, and the rest; `row` must begin a run."""
         index = counted = 0
         while counted < row:
             counted += self.rows[index]
@@ -58,12 +58,12 @@ class Runs:
         return Runs(*(kept[:index] for kept in columns)), Runs(*(kept[index:] for kept in columns))
 
     def count_rows_of(self, transaction: int) -> int:
-        """How many rows a transaction has in them."""
+        """The number of rows that a transaction has in these runs."""
         owners = zip(self.transaction, self.rows, strict=True)
         return sum(rows for owner, rows in owners if owner == transaction)
 
     def renumber(self, transaction: int) -> Runs:
-        """The same runs, all of one transaction."""
+        """The same runs, all of the given transaction."""
         return replace(self, transaction=array("q", [transaction]) * len(self.rows))
 
 
@@ -75,14 +75,14 @@ class Block:
     runs: Runs
 
     def split(self, row: int) -> tuple[Block, Block]:
-        """The rows before `row`, which begins a run, and the rest."""
+        """Split into the rows before `row`, and the rest; `row` must begin a run."""
         before, after = self.runs.split(row)
         return Block(self.decoded.slice(0, row), before), Block(self.decoded.slice(row), after)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A change that is not a row: a mark, a truncate."""
+    """A change that is not a row: a mark, a truncate or a sweep."""
 
     transaction: int
     seq: int
@@ -99,7 +99,7 @@ class Entry:
 
 @dataclass(slots=True)
 class Transactions:
-    """What is known once per transaction, by index."""
+    """The facts of each transaction, by its index."""
 
     commit_lsn: Numbers = field(default_factory=_no_numbers)
     end_lsn: Numbers = field(default_factory=_no_numbers)
@@ -107,7 +107,7 @@ class Transactions:
     committed_at_us: Numbers = field(default_factory=_no_numbers)
 
     def add(self, *, commit_lsn: int, end_lsn: int, xid: int, committed_at_us: int) -> int:
-        """Begin a transaction; its index."""
+        """Add a transaction; return its index."""
         self.commit_lsn.append(commit_lsn)
         self.end_lsn.append(end_lsn)
         self.xid.append(xid)
@@ -115,7 +115,7 @@ class Transactions:
         return len(self.xid) - 1
 
     def split_last(self) -> tuple[Transactions, Transactions]:
-        """All but the newest, and the newest alone."""
+        """Split into all transactions but the newest, and the newest alone."""
         before, last = Transactions(), Transactions()
         for name in self.__slots__:
             values = getattr(self, name)
@@ -124,7 +124,7 @@ class Transactions:
         return before, last
 
     def drop_last(self) -> None:
-        """Forget the newest transaction."""
+        """Remove the newest transaction."""
         for values in (self.commit_lsn, self.end_lsn, self.xid, self.committed_at_us):
             values.pop()
 
@@ -133,8 +133,8 @@ class Transactions:
 class Batch:
     """Entries of whole transactions, or of a part of one whose end LSN is not known yet.
 
-    `relations` are those announced since the last batch, each with the commit LSN that first needs
-    it; `marks` the details of its marks.
+    `relations` are those that the stream announced or a backfill brought since the last batch, each
+    with the commit LSN that first needs it. `size` is in bytes.
     """
 
     blocks: tuple[Block, ...]
@@ -145,7 +145,7 @@ class Batch:
 
     @property
     def rows(self) -> int:
-        """Changes of rows."""
+        """The number of its rows."""
         return sum(block.decoded.num_rows for block in self.blocks)
 
     @property
@@ -155,11 +155,11 @@ class Batch:
 
     @property
     def committed_at_us(self) -> int:
-        """When its last transaction was committed, by the server's clock."""
+        """The commit time of its last transaction, by the server's clock."""
         return self.transactions.committed_at_us[-1]
 
     def pieces(self, rows: int) -> Iterator[Batch]:
-        """Itself a few blocks at a time, of about so many rows; the entries come with the first."""
+        """Yield the batch in pieces of about `rows` rows; the first piece has all entries."""
         entries, taken = self.entries, 0
         while taken < len(self.blocks) or entries:
             start, counted = taken, 0
@@ -170,7 +170,7 @@ class Batch:
             entries = ()
 
     def to_table(self, epoch: int) -> pa.Table:
-        """All entries in staging's columns, sorted by table, within one by position."""
+        """All rows and entries in the columns of the log, sorted by table, then by position."""
         decoded = [block.decoded for block in self.blocks]
         transaction, seq = _expand([block.runs for block in self.blocks])
         if self.entries:
@@ -197,7 +197,7 @@ class Batch:
 def split_blocks(
     blocks: list[Block], block: int, row: int, index: int
 ) -> tuple[list[Block], list[Block]]:
-    """The blocks before transaction `index`, which begins at a block's row, and its own."""
+    """Split the blocks of transaction `index` from those before; it begins at `row` of `block`."""
     before, after = blocks[:block], blocks[block:]
     if after and row:
         head, tail = after[0].split(row)
@@ -209,7 +209,7 @@ def split_blocks(
 
 
 def _expand(blocks: Sequence[Runs]) -> tuple[np.ndarray, np.ndarray]:
-    """Each row's transaction index and seq."""
+    """The transaction index and the seq of each row."""
     counts = _join([runs.rows for runs in blocks])
     transaction = np.repeat(_join([runs.transaction for runs in blocks]), counts)
     starts = np.cumsum(counts) - counts
@@ -218,7 +218,7 @@ def _expand(blocks: Sequence[Runs]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _join(columns: Sequence[Numbers]) -> np.ndarray:
-    """One array of several; no numbers of none."""
+    """Join arrays into one; the result is empty if `columns` is empty."""
     return np.concatenate([np.array(column, np.int64) for column in (array("q"), *columns)])
 
 
@@ -236,7 +236,7 @@ def _decode_entries(entries: Sequence[Entry]) -> pa.RecordBatch:
 
 
 def _find_order(tables: pa.ChunkedArray, transaction: np.ndarray, seq: np.ndarray) -> np.ndarray:
-    """The rows' indexes by table, transaction, seq."""
+    """The indexes of the rows, in the order of table, transaction, seq."""
     codes = tables.combine_chunks().dictionary_encode()
     if len(codes.dictionary) <= 1 and codes.null_count in (0, len(codes)):
         table = np.zeros(len(seq), np.int64)
@@ -246,7 +246,7 @@ def _find_order(tables: pa.ChunkedArray, transaction: np.ndarray, seq: np.ndarra
 
 
 def _put_in_order(rows: pa.Table, order: np.ndarray) -> pa.Table:
-    """The rows by their indexes; those that are in order for long, as a chunk's are, not copied."""
+    """Put rows in an order; do not copy those in long runs of that order, such as a chunk's."""
     starts = np.append(np.zeros(1, np.int64), np.flatnonzero(np.diff(order) != 1) + 1)
     if len(starts) * _WORTH_A_SLICE > len(order):
         return rows.take(order)

@@ -1,9 +1,9 @@
-"""Which columns of which table the settings keep from the log.
+"""Finds the columns of each table that the settings exclude from the log or hash.
 
 If a rule names a column that is missing, the name is misspelt or the column was renamed. Its values
-would then be staged in the clear. So if the rule names the table exactly, capture stops where a
-column of the rule is missing and the table is new, or another column has appeared. A rule with a
-pattern conceals those of its columns that a table has.
+would then be staged in the clear. So if the rule names the table exactly, capture stops if a column
+of the rule is missing, and the table is new or another column has appeared. A rule with a pattern
+conceals those of its columns that a table has.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cdc_core.vocabulary import Relation
 
 
 def conceal_nothing(_: Relation) -> None:
-    """No rule."""
+    """Conceal no column: return None for every relation."""
 
 
 def read_key(settings: Settings) -> bytes:
@@ -27,7 +27,10 @@ def read_key(settings: Settings) -> bytes:
 
 
 def make_conceal(settings: Settings, latest: Callable[[int], Relation | None]) -> Conceal:
-    """Give the settings' rules for relations in log order; `latest` gives the log's newest."""
+    """Return a function that gives the rule for a relation; call it in log order.
+
+    `latest` returns the log's newest relation of a table.
+    """
     if not settings.tables:
         return conceal_nothing
     key = read_key(settings)
@@ -43,9 +46,9 @@ def make_conceal(settings: Settings, latest: Callable[[int], Relation | None]) -
 
 
 def find_other_rule(settings: Settings, relation: Relation, known: Relation | None) -> str | None:
-    """Say how a worker's exclude and hash rules differ from capture's; None if they do not.
+    """Describe how a worker's exclude and hash rules differ from capture's; None if they do not.
 
-    `relation` is what the worker left after its rules. `known` is capture's, with all columns.
+    `relation` is the result of the worker's rules. `known` is capture's relation with all columns.
     """
     found = choose_rule(settings.tables, relation.table, having=lambda rule: rule.conceals)
     excluded = frozenset(found[1].exclude if found else ())

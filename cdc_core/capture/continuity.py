@@ -1,4 +1,4 @@
-"""Whether a server is the one that the log was filled from, by what it says of itself."""
+"""Checks that a server is the one that the log was filled from, by what it reports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cdc_core.vocabulary import Lsn
 
 
 def require_begun(epoch: Epoch) -> None:
-    """The epoch has its slot. Raises: SlotLost where a recovery has yet to come to it."""
+    """Check that the epoch has its slot. Raises: SlotLost if its recovery is not finished."""
     if epoch.is_pending:
         raise SlotLost(
             f"a recovery began epoch {epoch.epoch} at {epoch.started_at:%Y-%m-%d %H:%M:%S} UTC and"
@@ -29,9 +29,10 @@ def require_server(
     timeline: int,
     find_switch: Callable[[int], Lsn],
 ) -> None:
-    """The server and the slot are those that staging was filled from.
+    """Check that the server and the slot are those that the log was filled from.
 
-    `find_switch` says where the server's history left a timeline. Raises: WrongServer, SlotLost.
+    `find_switch` returns the LSN where the server's history left a timeline.
+    Raises: WrongServer, SlotLost.
     """
     fix = "point [source] at the server that was replicated, or " + RECOVER
     if system_id != epoch.system_id:

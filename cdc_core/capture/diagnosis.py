@@ -2,7 +2,7 @@
 
 These are the checks of a capture run. Here a failed check does not end the others. The last check
 takes the slot for a moment to see what the server would send again, and confirms nothing. Both
-`walgate recover` and `walgate check` report what is found here.
+`walgate recover` and `walgate check` report the result.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ class Diagnosis:
 
     `breaks` are the errors that a capture would end with. `discontinuities` are the breaks where
     log, server and slot disagree; a problem of the source alone is not among them. `epoch` is the
-    newest of the log; None if there is no log. `is_slot_dead`: the slot is this log's, and capture
-    can never go on from it. Changed settings do not make a slot dead.
+    newest of the log; None if the lake has no log. `is_slot_dead`: the server has given up the
+    slot, or the slot is this log's and capture can never go on from it. Changed settings do not
+    make a slot dead.
     """
 
     breaks: tuple[WalgateError, ...]
@@ -56,7 +57,7 @@ class Diagnosis:
 def diagnose(settings: Settings, *, application_name: str) -> Diagnosis:
     """Compare what the log holds with what the server has. Changes nothing.
 
-    Raises: SourceError, also where the slot of this name is nothing that capture reads.
+    Raises: SourceError, also if capture cannot read slots of this slot's kind.
     """
     source = settings.source
     breaks: list[WalgateError] = []
@@ -69,8 +70,8 @@ def diagnose(settings: Settings, *, application_name: str) -> Diagnosis:
     ) as connection:
         database = connection.info.dbname
         may = may_replicate(connection)
-        # A capture may run. In this order the slot is never ahead of staging, nor staging ahead of
-        # the server.
+        # Capture may run now. Read in this order, the slot cannot seem ahead of the log, nor the
+        # log ahead of the server.
         slot = read_slot(connection, source.slot)
         staged = None if epoch is None else read_staged_lsn(settings.lake.root, epoch)
         identity = read_identity(connection)
@@ -109,13 +110,13 @@ def _compare(
     identity: Identity,
     may: bool,
 ) -> list[WalgateError]:
-    """What keeps slot and server from going on where the log ends."""
+    """Find what keeps the slot and the server from continuing where the log ends."""
     source = settings.source
     found: list[WalgateError] = []
 
     def find_switch(timeline: int) -> Lsn:
         if not may:
-            return staged  # It cannot be asked.
+            return staged  # This role cannot read the server's history.
         with closing(ReplicationStream(source)) as stream:
             return stream.switch_point(timeline)
 
@@ -144,7 +145,7 @@ def _compare(
 
 
 def _note(found: list[WalgateError], require: Callable[[], object]) -> None:
-    """Keep what a check finds wrong; what another try may cure is raised."""
+    """Run a check and keep its error. Raises: an error that another try may cure."""
     try:
         require()
     except WalgateError as error:

@@ -1,8 +1,8 @@
-"""The loop: frames to batches, batches to the log, and nothing confirmed before it is staged.
+"""Capture's loop: turns frames into batches, stages them, and confirms nothing before it is staged.
 
-One thread reads and decodes; others stage, send status, emit marks and show figures. A batch closes
-only between transactions: when it is full, or when the last batch is staged and its own waiting
-time is over.
+One thread reads and decodes. Others stage, send status, emit marks and publish figures. A batch
+closes only between transactions: when it is full, or when the batch before is staged and its own
+waiting time is over.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _logger = logging.getLogger("walgate.capture")
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """When a run ends by itself: at the mark of its start, at a time, or when asked to.
+    """When a run ends: at the mark of its start (`until_current`), at a deadline, or at a stop.
 
-    `deadline` is of the monotonic clock. The loop goes on past it until it has staged a batch. If
-    it is writing a large transaction to the spool then, it goes on until that is staged. A loop
-    whose session breaks after the deadline is not begun again.
+    `deadline` is a time of the monotonic clock. The loop goes on past the deadline until a batch is
+    staged. If the loop is writing a large transaction to the spool then, it goes on until that is
+    staged. If a session breaks after the deadline, the run does not begin another.
     """
 
     stop: threading.Event
@@ -48,13 +48,13 @@ class Bound:
     deadline: float | None = None
 
     def is_met(self) -> bool:
-        """Whether the time is over or a stop was asked for. The loop may still go on."""
+        """Whether the deadline is over or a stop was asked for. The loop may still go on."""
         late = self.deadline is not None and time.monotonic() >= self.deadline
         return late or self.stop.is_set()
 
 
 class CaptureLoop:
-    """One capture run over a started stream."""
+    """One term of capture, over a started stream."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class CaptureLoop:
         self._progress = progress
         self._settings = settings
         self._spool: Spool | None = None
-        # The end of the last transaction that was spooled and submitted.
+        # The end LSN of the last transaction that was spooled and submitted.
         self._spooled_to = Lsn(0)
         self._due_at = math.inf
         self._awaited: str | None = None
@@ -105,7 +105,7 @@ class CaptureLoop:
         self.drain()
 
     def drain(self) -> None:
-        """Land the whole transactions in hand, emit a last mark, send a last status."""
+        """Stage the whole transactions that wait, emit a last mark, send a last status."""
         self._progress.state = "draining"
         self._stage()
         reach("during_shutdown")
@@ -117,7 +117,7 @@ class CaptureLoop:
         self._progress.state = "stopped"
 
     def abandon(self) -> None:
-        """End the threads; what was submitted still lands, what was spooled is removed."""
+        """End the threads; stage what was submitted, if possible, and remove the spool."""
         self._marker.finish()
         with suppress(WalgateError, Fenced):
             self._writer.finish()
@@ -137,9 +137,9 @@ class CaptureLoop:
         return bound.is_met() and has_moved and self._spool is None
 
     def _await_spooled(self, bound: Bound) -> None:
-        """Let the last spooled transaction land, however often the storage refuses it.
+        """Wait until the last spooled transaction is staged, even if the storage refuses it.
 
-        `drain` gives it up at the next failure, and the next run receives all of it again.
+        `drain` would give it up at the next failure, and the next run would receive it all again.
         """
         while self._progress.staged < self._spooled_to and not bound.stop.wait(_WAIT_S):
             self._require_alive()
@@ -157,7 +157,7 @@ class CaptureLoop:
         position = 0
         while position < len(frames):
             position = self._collector.feed(frames, position)
-            # Before anything is taken; the drain stages what was awaited.
+            # Look for the mark before it is taken; the drain stages it.
             if self._awaited is not None and self._collector.has_mark(self._awaited):
                 self._awaited = None
             self._spool_if_large()
@@ -169,14 +169,14 @@ class CaptureLoop:
             self._progress.record_replay_checked()
 
     def _note_idle(self) -> None:
-        """Tell when nothing is waiting, once all that was there at the start has come."""
+        """Note the time if nothing waits to be staged, once the mark of the start has come."""
         collector = self._collector
         is_waiting = collector.closed_transactions or collector.open_size or self._spool
         if self._awaited is None and not is_waiting and self._writer.is_idle:
             self._progress.idle_at = time.time()
 
     def _log_skipped(self) -> None:
-        """Log how many messages have our prefix and are not ours, at most once a minute."""
+        """Log how many foreign messages have Walgate's prefix, at most once a minute."""
         skipped, now = self._collector.skipped_messages, time.monotonic()
         is_due = now - self._skipped_logged_at >= _SKIPPED_INTERVAL_S
         if skipped > self._skipped_messages and is_due:
@@ -185,7 +185,7 @@ class CaptureLoop:
             _logger.warning("messages skipped that are not ours", extra={"fields": fields})
 
     def _spool_if_large(self) -> None:
-        """Write the open transaction to the spool once it outgrows memory; land it at its end."""
+        """Write the open transaction to the spool if it is too large; submit it at its end."""
         collector = self._collector
         ended = collector.spool_ended
         if self._spool is None:

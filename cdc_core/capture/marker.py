@@ -1,7 +1,7 @@
 """The marker: emits marks, so that an idle or filtered database still moves the slot and the log.
 
-On a connection of its own it also looks where the server's WAL is and what the slot holds back, and
-notices a server that is being shut down.
+On its own connection, the marker also reads the server's current LSN and the WAL that the slot
+retains, and notices a server that shuts down.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from cdc_core.errors import Retry, SourceError, SourceStopping
 from cdc_core.source.retention import Retention
 from cdc_core.vocabulary import Lsn
 
-# WAL that a server writes on its own account (running transactions, checkpoints, our own marks): it
-# is worth a mark once a minute only.
+# A server writes some WAL by itself (running transactions, checkpoints, Walgate's marks). Such WAL
+# gets a mark only once a minute.
 _OWN_WAL_BYTES = 16 << 10
 _QUIET_INTERVAL_S = 60.0
 _LONGEST_LOOK_S = 1.0
@@ -31,22 +31,22 @@ _logger = logging.getLogger("walgate.capture")
 
 
 class MarkConnection(Protocol):
-    """A connection that emits marks and says where the server is."""
+    """A connection that emits marks and reads the state of the server."""
 
     def emit_mark(self, detail: str) -> None:
         """Write a mark to the WAL."""
         ...
 
     def read_current_lsn(self) -> Lsn:
-        """How far the server's WAL is written."""
+        """The LSN up to which the server has written its WAL."""
         ...
 
     def require_publications(self) -> None:
-        """The publications are there."""
+        """Check that the publications exist."""
         ...
 
     def read_retention(self) -> Retention | None:
-        """What the slot holds back now."""
+        """The WAL that the slot retains now; None if the server cannot report it."""
         ...
 
     def close(self) -> None:
@@ -78,19 +78,19 @@ class Marker:
         self._thread.start()
 
     def request(self) -> str:
-        """Ask for a mark now; the id by which it is known when it comes back."""
+        """Ask for a mark now; return the id that it will have in the stream."""
         mark = uuid.uuid4().hex
         self._requests.append(mark)
         self._wake.set()
         return mark
 
     def require_alive(self) -> None:
-        """Raise what ended the thread, if anything did."""
+        """Raise the error that ended the thread, if one did."""
         if self.failure is not None:
             raise self.failure
 
     def finish(self) -> None:
-        """Emit what was requested and end the thread."""
+        """Emit the requested marks and end the thread."""
         self._stopping = True
         self._wake.set()
         self._thread.join()
@@ -110,8 +110,8 @@ class Marker:
                     connection = self._connect()
                 self._look(connection)
             except SourceError as exc:
-                # A server that shuts down waits for its walsenders to be confirmed past all WAL,
-                # which the staged LSN never is: to go is the only way not to keep it up.
+                # A server that shuts down waits until all WAL is confirmed to its walsenders. The
+                # staged LSN never reaches that. So capture must disconnect to let the server stop.
                 if exc.retry is Retry.AFTER_FIX or isinstance(exc, SourceStopping):
                     self.failure = exc
                     stopping = True
@@ -131,7 +131,7 @@ class Marker:
         while self._requests:
             self._emit(connection, self._requests[0])
             self._requests.pop(0)
-        # From version 18 on the server leaves out what a missing publication would have sent.
+        # From version 18 on, the server does not send the changes of a missing publication.
         connection.require_publications()
         self._progress.current = current = connection.read_current_lsn()
         retention = connection.read_retention()

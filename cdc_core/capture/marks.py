@@ -1,7 +1,8 @@
 """Recognizes Walgate's own messages in the stream by their prefix and content.
 
-Every role of the database may write messages, also with our prefix. Only a message that has exactly
-one of our forms enters the log. Its detail is formatted again: no text of a message is copied.
+Every role of the database may write messages, also with this prefix. Only a message that has
+exactly one of Walgate's forms enters the log. Capture formats the detail again, and copies no text
+of the message.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ _KINDS = ({"mark"}, {"by"})
 
 
 def is_ours(message: LogicalMessage) -> bool:
-    """Whether a message has our prefix and is transactional; its content may be foreign."""
+    """Whether a message has Walgate's prefix and is transactional; its content may be foreign."""
     return message.transactional and message.prefix == _PREFIX
 
 
 def read_mark(message: LogicalMessage) -> str | Step | None:
-    """A step of a backfill, or the detail of another mark; None if the message is not ours."""
+    """A step of a backfill, or the detail of another mark; None if the message is foreign."""
     fields = parse_fields(message.content) if is_ours(message) else None
     if fields is None:
         return None
@@ -44,5 +45,5 @@ def describe_mark(mark: str | Step) -> str:
 
 
 def format_mark(name: str) -> str:
-    """The text of a mark of capture's, which is both its message and its detail in the log."""
+    """The text of a mark by capture; it is both the message and the detail in the log."""
     return json.dumps({"mark": name})

@@ -1,4 +1,4 @@
-"""The transaction that is being received: where in the stream it is, and what waits of it."""
+"""The transaction that capture is receiving: its place in the batch, and what it has so far."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from cdc_core.protocol.messages import Begin
 class OpenTransaction:
     """The transaction being received.
 
-    `seq` is the next entry's where the current run began, at row `run_row` of the frames that wait;
-    `block` and `row` say where its first row is, `entry` its first entry; `size` is its bytes so
-    far. `patience` is the share of a batch's time that it may wait before it is staged.
+    Its first row is at `row` of block `block`; its first entry is at index `entry`. The current run
+    of rows begins at row `run_row` of the waiting frames, with the number `seq`. `size` is its
+    bytes so far. `patience` is the share of a batch's time that it may wait before it is staged.
     """
 
     begin: Begin

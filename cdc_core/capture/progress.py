@@ -1,6 +1,6 @@
 """How far a capture run has come, shared by its threads.
 
-Each field has one writing thread and holds one immutable value, so readers need no lock.
+One thread writes each field, and each value is immutable, so readers need no lock.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from cdc_core.vocabulary import Lsn
 
 @dataclass(slots=True)
 class Progress:
-    """What was staged, what may be confirmed, where the server is.
+    """How far capture has staged, what it may confirm, and where the server is.
 
-    `confirmed` is where the slot was at the start. `idle_at`, in Unix seconds, is when nothing was
-    last waiting to be staged; other times are of the monotonic clock. `retained_growth`, in bytes a
-    second, is that of the WAL which the slot holds back.
+    `confirmed` is the slot's confirmed flush LSN at the start. `idle_at` is the last time, in Unix
+    seconds, when nothing waited to be staged. `staged_at` is a time of the monotonic clock.
+    `retained_growth` is how fast the slot's retained WAL grows, in bytes per second.
     """
 
     staged: Lsn
@@ -39,13 +39,13 @@ class Progress:
 
     @property
     def confirmable(self) -> Lsn:
-        """The slot's own position until the replay check has passed, then the staged LSN."""
+        """The LSN to confirm: the staged LSN, or the slot's own until the replay check passed."""
         return self.staged if self.is_replay_checked else self.confirmed
 
     def record_staged(
         self, end_lsn: Lsn, *, rows: int, transactions: int, committed_at_us: int
     ) -> None:
-        """A commit has returned: the staged LSN moves, and with it what may be confirmed."""
+        """Record that a commit has returned: it moves the staged LSN and what may be confirmed."""
         self.staged = end_lsn
         self.committed_at_us = committed_at_us
         self.rows += rows
@@ -57,6 +57,6 @@ class Progress:
         self.report.set()
 
     def record_replay_checked(self) -> None:
-        """The slot's history is the staged one: all of it may be confirmed."""
+        """Record that the slot's history is the staged one, so capture may confirm all of it."""
         self.is_replay_checked = True
         self.confirm.set()

@@ -1,4 +1,4 @@
-"""What capture would refuse at its start, as problems of the preflight with capture's messages."""
+"""Finds what capture would refuse at its start, as preflight problems with its messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NO_SLOT_OF_OURS = {"slot_plugin", "slot_database", "slot_two_phase"}
 
 
 def find_refusals(settings: Settings, found: Sequence[Problem]) -> Iterator[Problem]:
-    """Compare log, slot and server as capture does at its start; give each difference.
+    """Compare log, slot and server as capture does at its start; yield each difference.
 
     `found` are the problems of the preflight. If the comparison cannot be made now, the problem is
     a warning. Takes a free slot for a moment, confirms nothing to it and changes nothing.

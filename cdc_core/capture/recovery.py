@@ -1,7 +1,7 @@
-"""A new epoch of the log over a new slot; killed at any step and run again, it goes on.
+"""Begins a new epoch of the log with a usable slot. After a kill at any step, the next run resumes.
 
-The epoch is begun first, without its slot: from then on no capture goes on with the one before.
-It gets its first LSN last, when the slot is there and nothing else is left to do.
+Recovery first records the epoch without its slot. From then on, no capture goes on with the epoch
+before. Recovery records the first LSN of the epoch last, when the slot exists.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cdc_core.vocabulary import Lsn
 
 
 def choose_number(diagnosis: Diagnosis, seen: int) -> int:
-    """The number of the epoch to come; `seen` is the highest that the lake's tables know of."""
+    """The number of the new epoch; `seen` is the highest epoch in the lake's tables."""
     known = diagnosis.epoch
     if known is not None and known.is_pending:
         return known.epoch
@@ -32,7 +32,7 @@ def choose_number(diagnosis: Diagnosis, seen: int) -> int:
 
 
 def begin_recovery(settings: Settings, diagnosis: Diagnosis, number: int) -> Epoch:
-    """Begin an epoch that has no slot yet, unless that was done. Raises: StagingError."""
+    """Record an epoch that has no slot yet, unless an earlier run did. Raises: StagingError."""
     epoch = Epoch(
         epoch=number,
         system_id=diagnosis.identity.system_id,
@@ -53,7 +53,7 @@ def begin_recovery(settings: Settings, diagnosis: Diagnosis, number: int) -> Epo
 
 
 def renew_slot(settings: Settings, diagnosis: Diagnosis) -> Slot:
-    """Drop the slot if it is dead, make it if it is not there. Raises: SlotInUse, SourceError."""
+    """Drop the slot if it is dead; make it if it is missing. Raises: SlotInUse, SourceError."""
     source = settings.source
     with closing(open_connection(source, application_name="walgate recover")) as connection:
         require_publications(connection, source.publication)
@@ -68,7 +68,7 @@ def renew_slot(settings: Settings, diagnosis: Diagnosis) -> Slot:
 
 
 def finish_recovery(settings: Settings, epoch: Epoch, slot: Slot) -> Epoch:
-    """Give an epoch its slot: capture goes on from there. Raises: StagingError."""
+    """Record the slot's LSN as the epoch's first: capture goes on there. Raises: StagingError."""
     assert slot.confirmed_flush is not None
     log = Log.of(settings)
     begun = replace(epoch, first_lsn=slot.confirmed_flush, started_at=datetime.now(UTC))

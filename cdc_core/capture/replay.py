@@ -1,9 +1,9 @@
-"""Compares what the server sends again after a restart with what staging has. Pure.
+"""Compares the transactions that the server sends again after a restart with the log. Pure.
 
-A transaction whose commit LSN is below the staged LSN is in staging already, so capture drops it.
-Staging must have exactly this transaction (commit LSN, xid, commit time), and the server must send
-each one that staging has. If not, the server has another history, or the settings ask for other
-publications or another origin now.
+If the commit LSN of a transaction is below the staged LSN, the log has it, and capture drops it.
+The log must have exactly this transaction (commit LSN, xid, commit time), and the server must send
+each one that the log has. If not, the server has another history, or the settings have changed and
+ask for other publications or another origin.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def blame_settings(error: StreamRefused, changed: str | None) -> WalgateError:
 
 
 class Replay:
-    """The transactions with entries that staging holds and the server has yet to send again."""
+    """The staged transactions with entries that the server has not sent again yet."""
 
     def __init__(
         self, staged: Lsn, expected: Iterable[TransactionId], *, changed: str | None = None
@@ -60,18 +60,18 @@ class Replay:
 
     @property
     def is_checked(self) -> bool:
-        """Whether every one of them was seen again."""
+        """Whether the server has sent each of them again."""
         return not self._expected
 
     def has(self, begin: Begin) -> bool:
-        """Whether a transaction that begins is staged already. Raises: as `end`, if it is not."""
+        """Whether a transaction that begins is staged. If it is not, this checks as `end` does."""
         if begin.commit_lsn < self._staged:
             return True
         self.end()
         return False
 
     def end(self) -> None:
-        """The server sends no more staged transactions: check that it sent all of them.
+        """Check that the server has sent all staged transactions again; it sends no more of them.
 
         Raises: WrongServer or SubscriptionChanged if one is missing.
         """
@@ -79,7 +79,7 @@ class Replay:
             raise self._other_history(f"lacks the transaction at {self._expected[0].commit_lsn}")
 
     def check(self, begin: Begin) -> None:
-        """Compare a transaction with entries, which was sent again, with the next expected one.
+        """Compare a transaction that has entries and was sent again with the next expected one.
 
         Raises: WrongServer or SubscriptionChanged if they differ.
         """

@@ -1,7 +1,7 @@
-"""The reporter: shows a run's figures in Redis, whenever a batch was staged and once a second.
+"""The reporter: publishes a run's figures in Redis, after each batch and once a second.
 
-It looks at what the other threads have left in `Progress`; none of them waits for it, and no Redis
-stops nothing.
+It reads `Progress`, which the other threads write. No thread waits for the reporter. Without Redis,
+capture goes on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cdc_core.capture.shores import Coordination
 from cdc_core.coordination.live import Figures
 
 _INTERVAL_S = 1.0
-# Batches of a few rows are staged every 20 ms or so; who waits for them gains nothing by that.
+# Capture stages batches of a few rows every 20 ms or so. Nobody needs figures that often.
 _SHORTEST_INTERVAL_S = 0.05
 
 
@@ -31,7 +31,7 @@ class Reporter:
         epoch: int,
         watch: Callable[[Figures], None],
     ) -> None:
-        """Start the thread, in which `watch` is called with every look."""
+        """Start the thread, which also calls `watch` with each set of figures."""
         self._coordination = coordination
         self._progress = progress
         self._term = term
@@ -69,7 +69,7 @@ class Reporter:
         self._measure_rate()
         lag_bytes = max(0, progress.current - progress.staged)
         unix_s = time.time()
-        # WAL that brings nothing to stage is no lag, however long ago the last commit was.
+        # WAL without changes to stage is no lag, even if the last commit is long ago.
         current_at = max(progress.committed_at_us / 1e6, progress.idle_at)
         behind_s = unix_s - current_at if current_at else 0.0
         return Figures(
@@ -90,7 +90,7 @@ class Reporter:
         )
 
     def _measure_rate(self) -> None:
-        """Rows of the last second or so: over less, one batch is no rate."""
+        """Measure the rows per second over at least a second; in less, one batch gives no rate."""
         rows, now = self._progress.rows, time.monotonic()
         seconds = now - self._measured_at
         if seconds >= _INTERVAL_S:

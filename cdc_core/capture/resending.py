@@ -1,7 +1,7 @@
-"""Whether the server would send again what is staged: a check that confirms nothing.
+"""Checks whether the server would send again what is staged, and confirms nothing.
 
-What counts as an entry of the log is the collector's rule (transactions.py). A test with random
-streams holds this check to the collector.
+The collector defines what counts as an entry of the log (transactions.py). A test with random
+streams ensures that this check agrees with the collector.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ def require_same_history(
 
 
 class ResendingCheck:
-    """Holds a stream against what is staged, up to the first change of a row that is not staged."""
+    """Compares a stream with the log, up to the first row change that is not staged."""
 
     def __init__(self, replay: Replay) -> None:
-        """No frame was taken yet."""
+        """Prepare to compare frames with `replay`."""
         self._replay = replay
         self._begun: Begin | None = None
         self._has_entries = False
@@ -71,10 +71,10 @@ class ResendingCheck:
         self.is_over = False
 
     def take(self, frame: Frame, until: Lsn) -> None:
-        """Take in one frame; a keepalive from `until` on ends the check, too.
+        """Compare one frame; a keepalive at or past `until`, between transactions, ends the check.
 
-        Our own marks do not end it: the server refuses a publication that is too young at the first
-        change of a row. Raises: WrongServer, SubscriptionChanged.
+        Walgate's marks do not end it: the server refuses a publication that is too young only at
+        the first row change. Raises: WrongServer, SubscriptionChanged.
         """
         if frame[0] == KEEPALIVE:
             if parse_keepalive(frame).wal_end >= until and self._begun is None:

@@ -1,8 +1,8 @@
-"""A capture run: takes the slot, checks that staging continues it, and loops.
+"""A capture run: takes the slot, checks that the slot continues the log, and loops.
 
-On start staging decides: the staged LSN is read from it, and the server must be the one that
-staging was filled from. A session that lost its connection, its spool or the race for a commit
-begins again from there; what only a person can mend ends the run.
+At the start, the log decides: capture reads the staged LSN from it, and the server must be the one
+that the log was filled from. If a session loses its connection, its spool or the race for a commit,
+the run begins another session from the log. An error that needs a person ends the run.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ from cdc_core.vocabulary import Lsn, Relation
 
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
-# A server may be busier with one transaction than it was trusted to be: it is given longer then.
+# One transaction may keep the server silent for too long. Capture then doubles the silence timeout,
+# up to this factor.
 _MOST_PATIENCE = 8
 
 _logger = logging.getLogger("walgate.capture")
@@ -56,7 +57,7 @@ _logger = logging.getLogger("walgate.capture")
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What a run was given, and the lease that its sessions share."""
+    """The arguments of a run, and the lease that its sessions share."""
 
     settings: Settings
     bound: Bound
@@ -67,7 +68,7 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """What was found once the slot was held."""
+    """What a session reads after it has taken the slot."""
 
     epoch: Epoch
     staged: Lsn
@@ -75,7 +76,7 @@ class _Start:
 
 
 def open_log(settings: Settings) -> ChangeLog:
-    """The lake's log, made if none was there before. Raises: StagingError."""
+    """Open the lake's log; make it if it never existed. Raises: StagingError."""
     require_log(settings.state_folder, root=settings.lake.root, slot=settings.source.slot)
     return Log.of(settings)
 
@@ -88,7 +89,7 @@ def run_capture(
     watch: Callable[[Figures], None] | None = None,
     note_change: Callable[[SubscriptionChange, int, Lsn], None] | None = None,
 ) -> None:
-    """Replicate until the bound is met; `watch` is called with every look at the figures.
+    """Replicate until the run may end; call `watch` with each set of figures.
 
     If publications or origin differ from those of the staged changes, capture calls `note_change`
     before its first commit, with the epoch and the staged LSN. After a crash it may call it again.
@@ -108,7 +109,7 @@ def run_capture(
             except Fenced:
                 _logger.warning("another writer committed, starting again", extra={"fields": {}})
             except WalgateError as exc:
-                # Before anything was streamed the caller decides; so it does for a taken slot.
+                # The caller decides if no session has streamed yet, or if the slot is in use.
                 has_streamed = has_streamed or streamed.state != "starting"
                 final = exc.retry is Retry.AFTER_FIX or isinstance(exc, SlotInUse)
                 if final or not has_streamed or bound.is_met():
@@ -147,7 +148,7 @@ def _run_session(run: _Run, log: ChangeLog, progress: Progress, patience: int) -
 
 
 def _take_slot(settings: Settings, source: Source, log: ChangeLog, bound: Bound) -> _Start:
-    """Take the slot, then read staging again: others may have written while this run waited.
+    """Take the slot, then read the log again: others may have written while this run waited.
 
     Raises: Fenced if the epoch has changed since, WalgateError.
     """
@@ -178,8 +179,8 @@ def _take_slot(settings: Settings, source: Source, log: ChangeLog, bound: Bound)
         log.begin_epoch(epoch)
         _logger.info("slot adopted", extra={"fields": {"slot": slot.name}})
     elif epoch.timeline != source.server.timeline:
-        # The switch point lies at or past the staged LSN now; once staging has passed it, only this
-        # row says that it was followed.
+        # The switch point is at or past the staged LSN now. Once the staged LSN has passed it, only
+        # this row shows that capture followed the promotion.
         epoch = replace(
             epoch,
             timeline=source.server.timeline,
@@ -192,7 +193,7 @@ def _take_slot(settings: Settings, source: Source, log: ChangeLog, bound: Bound)
         settings.state_folder, Adoption(str(settings.lake.root), epoch.slot, epoch.system_id)
     )
     staged = log.read_staged(epoch)
-    # Asked only now: what the server said when it was connected to is older than a slot waited for.
+    # Read the current LSN only now: capture waited for the slot, so the one read before is older.
     require_continuation(slot, staged=staged, current=source.read_current_lsn())
     return _Start(epoch, staged, slot)
 
@@ -204,7 +205,7 @@ def _require_server(
     epoch: Epoch,
     find_switch: Callable[[int], Lsn],
 ) -> None:
-    """Check that the server continues an epoch and what is staged now. Raises: WalgateError."""
+    """Check that the server continues an epoch and its staged changes. Raises: WalgateError."""
     require_begun(epoch)
     require_server(
         epoch,
@@ -310,7 +311,7 @@ def _stream(run: _Run, source: Source, log: ChangeLog, start: _Start, progress: 
 
 
 def _find_spooled(settings: Settings, known: KnownRelations) -> Spooled:
-    """Load chunks and sweeps from the spool; compare each with its table's newest relation."""
+    """Access to the spool; compares each chunk and sweep with its table's newest relation."""
     folder = ChunkFolder(settings.lake.spool)
 
     def load_chunk(step: Watermark) -> Chunk | None:

@@ -1,7 +1,6 @@
-"""What capture needs of the world: the source's stream, the log, coordination.
+"""The three interfaces of capture to the outside: the source's stream, the log, coordination.
 
-The three shores. Each has a real part and an in-memory twin that the tests share; one suite holds
-both to the same behaviour.
+Each has a real part and an in-memory fake for tests. The same tests check both.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class Stream(Protocol):
     """A started replication stream."""
 
     def read_frames(self, *, most: int, wait_s: float) -> list[Frame]:
-        """Frames that have arrived, at most `most`; empty after `wait_s` of silence."""
+        """The frames that have arrived, at most `most`; none after `wait_s` seconds of silence."""
         ...
 
     def send_status(self, flushed: Lsn) -> None:
@@ -33,14 +32,14 @@ class Stream(Protocol):
 
 
 class ChangeLog(Protocol):
-    """Where batches land, and what is known of progress."""
+    """The log that capture stages batches in, and reads its progress from."""
 
     def read_epoch(self) -> Epoch | None:
-        """The newest incarnation of the slot; None before the first run."""
+        """The newest epoch; None before the first run."""
         ...
 
     def begin_epoch(self, epoch: Epoch) -> None:
-        """Record a new incarnation of the slot."""
+        """Record a new epoch, or new facts of the newest."""
         ...
 
     @property
@@ -57,7 +56,7 @@ class ChangeLog(Protocol):
         ...
 
     def remove_leftovers(self, epoch: Epoch, staged: Lsn) -> None:
-        """Remove what an earlier run left: spooled parts, and relations that have not landed."""
+        """Remove what an earlier run left: the spool, and relations whose batch is not staged."""
         ...
 
     def read_staged(self, epoch: Epoch) -> Lsn:
@@ -65,11 +64,11 @@ class ChangeLog(Protocol):
         ...
 
     def read_transactions(self, epoch: Epoch, *, since: Lsn) -> Iterator[TransactionId]:
-        """The transactions held from commit LSN `since` on, in commit order."""
+        """The transactions that the log has from commit LSN `since` on, in commit order."""
         ...
 
     def store_relations(self, relations: Iterable[tuple[Relation, Lsn]], *, epoch: int) -> None:
-        """Write the relations not stored yet."""
+        """Store the relations that are not stored yet."""
         ...
 
     def write_part(self, changes: pa.Table) -> Part:
@@ -77,25 +76,25 @@ class ChangeLog(Protocol):
         ...
 
     def open_spool(self) -> PartWriter:
-        """A part in the spool, to be written while its transaction arrives."""
+        """Open a part in the spool, to write to it while its transaction arrives."""
         ...
 
     def append(self, parts: Sequence[Part], *, epoch: Epoch, end_lsn: Lsn) -> None:
-        """Commit parts that reach `end_lsn`, all or none."""
+        """Commit parts, all or none; the staged LSN becomes `end_lsn`."""
         ...
 
     def has_landed(self, parts: Sequence[Part]) -> bool:
-        """Whether an append that failed has landed all the same."""
+        """Whether the log has the parts although their append failed."""
         ...
 
 
 class Coordination(Protocol):
-    """Live figures and wake-ups; losing any of it loses nothing."""
+    """Live figures and wake-ups. If they are lost, no change is lost."""
 
     def take_term(self) -> int | None:
-        """A new term for this run; None where coordination is down."""
+        """A new term for this run; None if coordination is down."""
         ...
 
     def publish(self, figures: Figures) -> bool:
-        """Show figures; False where coordination is down."""
+        """Publish figures; False if coordination is down."""
         ...

@@ -1,8 +1,8 @@
-"""The slot watch: says in the log what the slot holds back, before it becomes the source's trouble.
+"""The slot watch: logs warnings about retained WAL before it harms the source.
 
-At each level of the budget once, then every minute. While the log's storage refuses, and where what
-waits is not staged for long, at once, whatever is used: what is not staged cannot be confirmed, and
-the source keeps it for us.
+It warns once at each level of the budget, then every minute. It warns at once, at any level, if the
+storage of the log refuses batches or if changes wait for long. Capture cannot confirm changes that
+are not staged, so the source keeps their WAL.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _logger = logging.getLogger("walgate.capture")
 
 
 class SlotWatch:
-    """What was seen of one slot, and what of it was said."""
+    """The growth of one slot's retained WAL, and the last warning about it."""
 
     def __init__(self, progress: Progress) -> None:
-        """Nothing is seen yet."""
+        """Start with no measurement."""
         self._progress = progress
         self._growth = Growth()
         self._said_level = 0
@@ -32,7 +32,7 @@ class SlotWatch:
         self._said_at = 0.0
 
     def look(self, retention: Retention) -> None:
-        """Take a look, and say what is worth saying."""
+        """Add a measurement; log a warning if one is due."""
         now = time.monotonic()
         self._growth.add(now, retention.retained_bytes)
         self._progress.retained_growth = self._growth.rate
@@ -53,7 +53,7 @@ class SlotWatch:
         self._said_reason = reason is not None
 
     def _explain_waiting(self, now: float) -> str | None:
-        """Why nothing is staged, although something waits; None where all is well."""
+        """Why nothing is staged although something waits; None if nothing waits for long."""
         progress = self._progress
         if progress.storage_error is not None:
             return "the log cannot be written"

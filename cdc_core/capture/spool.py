@@ -1,4 +1,4 @@
-"""The spool of one transaction that is larger than memory: parts on disk while it arrives."""
+"""Writes one transaction that is too large for memory to parts on disk while it arrives."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from cdc_core.vocabulary import Lsn, Relation
 
 # Readers split files by row group anyway; one part stays easy to copy and to skip.
 _PART_BYTES = 256 << 20
-# What is written is copied into columns first, so a little at a time.
+# A write first copies the rows into columns, so write a little at a time.
 _GROUP_ROWS = 50_000
 
 
 class Spool:
-    """Parts of the transaction so far; all of them land in one commit, or none."""
+    """The parts of one transaction so far. One commit stages all of them, or none."""
 
     def __init__(self, log: ChangeLog, *, epoch: int) -> None:
-        """Open the first part."""
+        """Start without a part; `write` opens the first."""
         self._log = log
         self._epoch = epoch
         self._parts: list[Part] = []
@@ -40,7 +40,7 @@ class Spool:
                 self._end_part()
 
     def seal(self, end_lsn: Lsn) -> Landing:
-        """The whole transaction, with its end LSN filled in, ready to land."""
+        """Return the whole transaction, with its end LSN filled in, ready to be staged."""
         self._end_part()
         return Landing(
             end_lsn=end_lsn,

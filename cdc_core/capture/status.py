@@ -1,7 +1,7 @@
-"""The status thread: tells the server on time what is staged, whatever the sink does.
+"""The status thread: confirms to the server on time what is staged, even if the storage is slow.
 
-A server that hears nothing for `wal_sender_timeout` drops the connection, so this thread depends on
-nothing but the clock and the stream. Its death ends the run.
+A server that receives nothing for `wal_sender_timeout` drops the connection. So this thread depends
+only on the clock and the stream. If the thread fails, the loop ends.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class StatusSender:
         self._thread.start()
 
     def require_alive(self) -> None:
-        """Raise what ended the thread, if anything did."""
+        """Raise the error that ended the thread, if one did."""
         if self.failure is not None:
             raise self.failure
 

@@ -1,15 +1,15 @@
-"""From frames to whole transactions.
+"""Collects whole transactions from frames.
 
 Theory. The server sends transactions in commit order, each whole: Begin, its changes, Commit. A
-change's position is (epoch, commit LSN, seq); seq counts every entry and every transactional
-message of the transaction before anything is filtered, so that a replay numbers the same change the
-same. Rows are not looked at one by one: they wait as frames and are decoded a block at a time,
-against the relation that was announced before them.
+change's position is (epoch, commit LSN, seq). seq counts every entry and every transactional
+message of the transaction before any filter. So a replay gives a change the same number. Rows wait
+as frames. The collector decodes a block of frames at a time, by the relation that was announced
+before them.
 
-After a restart the server sends again what it holds unconfirmed; what is in staging already is
-dropped (replay.py).
+After a restart, the server sends all unconfirmed transactions again. The collector drops those that
+are staged (replay.py).
 
-Pure: no I/O and no clock; what a relation's catalog says comes through `complete`.
+Pure: no I/O and no clock; `complete` adds what only the catalog knows of a relation.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from cdc_core.vocabulary import Lsn, Operation, Relation, TransactionId
 
 Frame = bytes | memoryview
 
-# Decoding takes some 30 bytes in flight for a NULL of one byte on the wire.
+# In the decoder, a NULL of one byte on the wire takes some 30 bytes of memory.
 BLOCK_ROWS = 10_000
 BLOCK_BYTES = 4 << 20
 
@@ -86,14 +86,14 @@ class Collector:
         self._size = 0
         self._waiting_size = 0
         self._rows = 0
-        # The share of a batch's time for which whole transactions may go on waiting.
+        # The share of a batch's time for which whole transactions may wait.
         self.patience = 1.0
         self.spool_ended: Lsn | None = None
-        self.skipped_messages = 0  # They have our prefix and are not ours.
+        self.skipped_messages = 0  # Foreign messages with Walgate's prefix.
 
     @property
     def is_replay_checked(self) -> bool:
-        """Whether every transaction that staging holds past the slot was seen again."""
+        """Whether the server has sent again every staged transaction past the slot."""
         return self._replay.is_checked
 
     @property
@@ -103,12 +103,12 @@ class Collector:
 
     @property
     def rows(self) -> int:
-        """Changes of rows that wait, the open transaction's included."""
+        """The number of rows that wait, with those of the open transaction."""
         return self._rows + len(self._frames)
 
     @property
     def size(self) -> int:
-        """Bytes that wait, the open transaction's included."""
+        """The bytes that wait, with those of the open transaction."""
         return self._size
 
     @property
@@ -123,10 +123,10 @@ class Collector:
         return any(entry.detail == detail for entry in entries)
 
     def feed(self, frames: Sequence[Frame], start: int = 0) -> int:
-        """Take in frames from `start` on; the index of the first that was left.
+        """Take in frames from `start` on; return the index of the first that was left.
 
-        Frames are left only after the Commit of a spooled transaction (`spool_ended`): it is to be
-        taken whole before anything follows. Raises: ProtocolError, WrongServer.
+        It leaves frames only after the Commit of a spooled transaction (`spool_ended`), which must
+        be taken first. Raises: ProtocolError, and what `Replay`, `complete` and `conceal` raise.
         """
         waiting = self._frames
         append, room = waiting.append, BLOCK_BYTES - self._waiting_size
@@ -160,7 +160,7 @@ class Collector:
         if not size:
             return
         if self._open is None:
-            # Every row of a transaction is in a run by now.
+            # Keep the rows of transactions: all of them are in runs.
             del self._frames[sum(self._runs.rows) :]
             raise UnexpectedMessage("between transactions", "row")
         self._waiting_size += size
@@ -261,7 +261,7 @@ class Collector:
             self._take_step(transaction, mark, describe_mark(mark))
 
     def _take_step(self, transaction: OpenTransaction, step: Step, detail: str) -> None:
-        """Add what a step of a backfill brings, after all that came before it is decoded."""
+        """Decode all rows before a step of a backfill, then add what the step brings."""
         self._cut_block()
         taken = self._backfills.take(step, detail, at_us=transaction.begin.committed_at_us)
         transaction.patience = min(transaction.patience, taken.patience)
@@ -307,7 +307,7 @@ class Collector:
         return self._open
 
     def _end_run(self, transaction: OpenTransaction) -> None:
-        """Close the run of rows that ends here; a replayed transaction's rows are dropped."""
+        """Close the run of rows that ends here; drop the rows of a replayed transaction."""
         rows = len(self._frames) - transaction.run_row
         if rows and transaction.replayed:
             del self._frames[transaction.run_row :]
@@ -322,7 +322,7 @@ class Collector:
         transaction.run_row = len(self._frames)
 
     def _cut_block(self) -> None:
-        """Decode the frames that wait."""
+        """Decode the waiting frames into a block."""
         if self._open is not None:
             self._end_run(self._open)
             self._open.run_row = 0
@@ -340,7 +340,7 @@ class Collector:
         self._announced = [replace(known, first_row=0) for known in self._known.values()]
 
     def _count_growth(self, growth: int, rows: int) -> None:
-        """Count what decoding made larger: a NULL is one byte on the wire and four in a column."""
+        """Count the bytes that decoding added: a NULL has one on the wire and four in a column."""
         if growth <= 0:
             return
         self._size += growth
@@ -349,7 +349,7 @@ class Collector:
             self._open.size += growth * own // rows
 
     def take(self) -> Batch | None:
-        """Everything of whole transactions as a batch; None where there are none."""
+        """Take all whole transactions as a batch; None if none wait."""
         if not self.closed_transactions:
             return None
         self._cut_block()
@@ -372,10 +372,10 @@ class Collector:
         return batch
 
     def take_spooled(self) -> Batch:
-        """What has arrived of the one transaction that is not taken yet, without its end LSN.
+        """Take what has arrived since the last call of the only transaction, without its end LSN.
 
-        From the first call on the transaction is spooled: `feed` stops at its Commit with its end
-        LSN in `spool_ended`, and one more call takes the rest.
+        From the first call on, the transaction is spooled: `feed` stops at its Commit, with its end
+        LSN in `spool_ended`. One more call then takes the rest.
         """
         assert not self.closed_transactions or self.spool_ended is not None
         self._cut_block()

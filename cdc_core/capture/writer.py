@@ -1,10 +1,10 @@
-"""The writer: it stages one batch while the loop decodes the next.
+"""The writer: stages one batch while the loop decodes the next.
 
 The loop waits if the writer is still busy then.
 
-A failed append is tried again only after asking whether it has landed. A file that is gone before
-it is staged ends the session; a log in which another writer came between ends the run. Nothing is
-confirmed before its commit has returned.
+After a failed append, the writer asks whether the log has the batch, and only then tries again. The
+session ends if a file is lost before it is staged, or if another writer has committed to the log.
+Capture confirms nothing before its commit has returned.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _logger = logging.getLogger("walgate.capture")
 
 @dataclass(slots=True)
 class Landing:
-    """What one Delta commit brings in: a batch, or the sealed parts of one large transaction."""
+    """What one Delta commit stages: a batch, or the sealed parts of one large transaction."""
 
     end_lsn: Lsn
     committed_at_us: int
@@ -45,7 +45,7 @@ class Landing:
 
 
 class Writer:
-    """The thread that stages landings in the order they are submitted."""
+    """The thread that stages batches in the order in which the loop submits them."""
 
     def __init__(
         self,
@@ -56,9 +56,9 @@ class Writer:
         is_stopped: Callable[[], bool],
         prepare: Callable[[], None],
     ) -> None:
-        """Start the thread; `is_stopped` says whether the run is to end.
+        """Start the thread; `is_stopped` says whether the run should end.
 
-        `prepare` is called before the first commit, and again if it fails.
+        The thread calls `prepare` before the first commit, and again if `prepare` fails.
         """
         self._log = log
         self._epoch = epoch
@@ -68,7 +68,7 @@ class Writer:
         self._is_prepared = False
         self._waiting: queue.Queue[Landing | None] = queue.Queue(maxsize=1)
         self._is_free = threading.Semaphore()
-        # Each is counted by one thread: the loop submits, the writer finishes.
+        # Only the loop counts submitted batches; only the writer counts finished ones.
         self._submitted = 0
         self._finished = 0
         self._stopping = threading.Event()
@@ -78,13 +78,13 @@ class Writer:
 
     @property
     def is_idle(self) -> bool:
-        """Whether all that was submitted is staged."""
+        """Whether every submitted batch is staged."""
         return self._finished == self._submitted
 
     def submit(self, landing: Landing) -> None:
-        """Hand over a landing; waits until the one before it has landed.
+        """Hand over a batch; wait until the one before it is staged.
 
-        Raises: what ended the writer; StagingError where the storage refuses and the run is to end.
+        Raises: what ended the writer; StagingError if the storage refuses and the run should end.
         """
         self._submitted += 1
         while True:
@@ -97,14 +97,14 @@ class Writer:
                 raise _storage_refused(reason, landing.end_lsn)
 
     def require_alive(self) -> None:
-        """Raise what ended the writer, if anything did."""
+        """Raise the error that ended the writer, if one did."""
         if self.failure is not None:
             raise self.failure
 
     def finish(self) -> None:
-        """Wait until everything submitted is staged, or cannot be at present, and end the thread.
+        """Wait until every submitted batch is staged or the storage refuses; end the thread.
 
-        Raises: what ended the writer; StagingError where the storage refuses.
+        Raises: what ended the writer; StagingError if the storage refuses.
         """
         self._stopping.set()
         while self._thread.is_alive():

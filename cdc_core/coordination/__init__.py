@@ -1,1 +1,1 @@
-"""Redis: terms and live figures. Everything here may be lost at any time."""
+"""Redis: term numbers, live figures and wake-ups. All of it may be lost at any time."""

@@ -1,4 +1,4 @@
-"""The client of Redis: never waited for long, since everything goes on without it."""
+"""Makes the client of Redis. Its timeouts are short, because Walgate works without Redis."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ def open_redis(settings: RedisSettings) -> redis.Redis:
         socket_timeout=_TIMEOUT_S,
         socket_connect_timeout=_TIMEOUT_S,
         health_check_interval=10,
-        # Once, at once: the connection may be an old one, to a server that was restarted.
+        # One immediate retry: the connection may be an old one, to a server that was restarted.
         retry=Retry(NoBackoff(), 1),
     )

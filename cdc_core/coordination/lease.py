@@ -1,4 +1,4 @@
-"""What a running capture keeps in Redis: its live figures, the number of its run, its wake-ups.
+"""What a running capture keeps in Redis: its live figures, its term number, its wake-ups.
 
 Redis may be emptied, stopped or restored from an old copy at any moment. Walgate fences nothing and
 drops nothing because of Redis: only staging and the slot decide.
@@ -15,23 +15,23 @@ from cdc_core.coordination.connection import open_redis
 from cdc_core.coordination.live import Figures
 from cdc_core.settings import RedisSettings
 
-# Figures older than this are of a run that is gone.
+# Redis deletes figures that are older than this: their term has ended.
 _FIGURES_TTL_S = 30
 
 _logger = logging.getLogger("walgate.coordination")
 
 
 class Lease:
-    """The keys of one slot. No method raises for an absent Redis: it answers None or False."""
+    """The keys of one slot in Redis. If Redis is down, a method returns None or False."""
 
     def __init__(self, settings: RedisSettings, *, slot: str) -> None:
-        """Connect lazily."""
+        """Make the client; it connects at its first use."""
         self._redis = open_redis(settings)
         self._prefix = f"{settings.prefix}:{slot}"
         self._is_up = True
 
     def take_term(self) -> int | None:
-        """The next term: the number under which this run shows its figures."""
+        """Take the next term number, which the figures carry; None if Redis is down."""
         try:
             return int(self._redis.incr(f"{self._prefix}:term"))
         except redis.RedisError as exc:
@@ -39,7 +39,7 @@ class Lease:
             return None
 
     def publish(self, figures: Figures) -> bool:
-        """Show the figures and wake those who wait for a commit."""
+        """Store the figures and announce the staged LSN; False if Redis is down."""
         try:
             pipeline = self._redis.pipeline(transaction=False)
             pipeline.hset(f"{self._prefix}:live", mapping=dict[Any, Any](figures.to_fields()))
@@ -53,9 +53,9 @@ class Lease:
         return True
 
     def read_figures(self) -> Figures | None:
-        """What the running capture shows; None where there is none or Redis is down."""
+        """Read the figures of the running capture; None if Redis has none or is down."""
         try:
-            # The client's stubs also allow for its asynchronous form.
+            # The client's type stubs also cover its asynchronous form.
             stored = cast("dict[str, str]", self._redis.hgetall(f"{self._prefix}:live"))
         except redis.RedisError:
             return None
@@ -73,7 +73,7 @@ class Lease:
         self._redis.close()
 
     def _say(self, exc: Exception | None) -> None:
-        """Log each change between up and down once."""
+        """Log once when Redis goes down, and once when it answers again."""
         if (exc is None) == self._is_up:
             return
         self._is_up = exc is None

@@ -1,4 +1,4 @@
-"""Live figures of a capture run: what a person watches, never what correctness rests on."""
+"""Live figures of a running capture, for a person who watches. Correctness never needs them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One look at a running capture.
+    """The figures of a running capture at one moment.
 
-    Units: bytes and seconds of lag, rows per second over the last second or so, bytes per second by
-    which the WAL grows that the slot holds back, Unix seconds for `at`. LSNs are text; rows,
-    transactions (those of marks too) and batches are of the session.
+    Units: lag in bytes and in seconds; rows per second over the last second or so; `at` in Unix
+    seconds; `retained_growth` in bytes per second by which the slot's retained WAL grows. LSNs are
+    text. `rows`, `transactions` and `batches` count since the term began; `transactions` includes
+    those of marks.
     """
 
     term: int | None
@@ -30,12 +31,12 @@ class Figures:
     retained_growth: float | None = None
 
     def to_fields(self) -> dict[str, str]:
-        """As a Redis hash."""
+        """Format the figures as the fields of a Redis hash."""
         return {f.name: _format(getattr(self, f.name)) for f in fields(self)}
 
     @classmethod
     def from_fields(cls, stored: dict[str, str]) -> Figures | None:
-        """From a Redis hash; None where it is absent or of another shape."""
+        """Parse the fields of a Redis hash; None if the hash is absent or has another form."""
         try:
             return cls(
                 term=int(stored["term"]) if stored["term"] else None,

@@ -1,7 +1,7 @@
-"""Wake-ups: what capture announces as staged, for one who waits for more of the log.
+"""Wake-ups: capture announces each staged LSN to a process that waits for more of the log.
 
-An announcement says only that it is worth looking; one that is lost costs the wait that was asked
-for. So nothing here raises for an absent Redis, and nothing waits for it.
+An announcement says only that a look at the log is worthwhile. If one is lost, the process waits
+for as long as it asked for. So nothing here raises if Redis is down, and nothing waits for Redis.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from redis.client import PubSub
 from cdc_core.coordination.connection import open_redis
 from cdc_core.settings import RedisSettings
 
-# The listener looks this often whether it is to end.
+# How often the listener checks whether it must end.
 _LISTEN_S = 0.5
 _RECONNECT_S = 1.0
 
 
 class Wakeups:
-    """The announcements of one slot, heard by a thread of its own."""
+    """Listens to the announcements of one slot in a thread of its own."""
 
     def __init__(self, settings: RedisSettings, *, slot: str) -> None:
-        """Start to listen; Redis need not be there yet."""
+        """Start the listener; Redis need not be up yet."""
         self._redis = open_redis(settings)
         self._prefix = f"{settings.prefix}:{slot}"
         self._news = threading.Condition()
@@ -34,7 +34,7 @@ class Wakeups:
         self._thread.start()
 
     def wait(self, seconds: float) -> None:
-        """Return once another staged LSN was announced since the last wait, or after `seconds`."""
+        """Return when a new staged LSN was announced since the last wait, or after `seconds`."""
         with self._news:
             self._news.wait_for(lambda: self._is_news, seconds)
             self._is_news = False
@@ -46,7 +46,7 @@ class Wakeups:
             self._news.notify_all()
 
     def close(self) -> None:
-        """End the wait of another thread, and listen no more."""
+        """End the wait of another thread, and stop the listener."""
         self._closing.set()
         self.wake()
         self._thread.join()
@@ -66,13 +66,13 @@ class Wakeups:
             message = listener.get_message(timeout=_LISTEN_S)
             match message:
                 case {"type": "subscribe"}:
-                    # What was announced before anyone listened.
+                    # An LSN that was announced before the subscription.
                     self._hear(self._redis.hget(f"{self._prefix}:live", "staged_lsn"))
                 case {"type": "message", "data": staged}:
                     self._hear(staged)
 
     def _hear(self, staged: object) -> None:
-        """Take an announcement; the same LSN again is no news."""
+        """Wake the waiting thread, unless the same LSN was announced before."""
         if isinstance(staged, str) and staged != self._announced:
             self._announced = staged
             self.wake()

@@ -1,1 +1,1 @@
-"""Bytes of the replication stream to values and Arrow columns; no I/O."""
+"""Decodes the bytes of the replication stream to values and Arrow columns. No I/O."""

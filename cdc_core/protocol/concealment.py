@@ -1,7 +1,7 @@
-"""Columns kept from the log: left out, or put in as a keyed hash of their text.
+"""Conceals columns from the log: leaves them out, or replaces their texts by a keyed hash.
 
-Walgate rewrites a row message of such a table before it decodes it: without the excluded columns,
-and with hashes in place of texts. So no later step has concealed values, not even one that keeps an
+Walgate rewrites a row message of such a table before decoding: it removes the excluded columns, and
+puts hashes in place of texts. So no later step has concealed values, not even the one that keeps an
 undecodable message as it came. This costs some microseconds a row, for these tables only.
 """
 
@@ -24,14 +24,14 @@ _TUPLE_PREFIX_SIZE, _TEXT_PREFIX_SIZE = 3, 5
 # Hexadecimal digits of SHA-256.
 _HASH_SIZE = 64
 _HASH_PREFIX = bytes([TEXT]) + _HASH_SIZE.to_bytes(4, "big")
-# The type `text`: a hash is one whatever was hashed.
+# The oid of `text`, the type of every hash.
 _TEXT_OID = 25
-# The HMAC of this constant marks a key. Half of its digits are enough to distinguish keys.
+# The HMAC of this constant identifies a key. Half of its digits are enough to distinguish keys.
 _MARKED, _MARK_SIZE = b"walgate: the mark of a hash key", 32
 
 
 class Treatment(Enum):
-    """What becomes of a column."""
+    """What Walgate does with a column."""
 
     KEEP = "keep"
     DROP = "drop"
@@ -40,7 +40,7 @@ class Treatment(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Concealment:
-    """The treatment of each column as sent, and the key of the hashes."""
+    """The treatment of each column, in the order of the stream, and the key of the hashes."""
 
     treatments: tuple[Treatment, ...]
     key: bytes = field(repr=False)
@@ -122,23 +122,26 @@ def _find_numbers(relation: Relation, index: int) -> Sequence[int]:
 
 
 def mark_key(key: bytes) -> str:
-    """A mark that distinguishes hash keys, and shows nothing else about the key."""
+    """A fingerprint that distinguishes hash keys, and shows nothing else about the key."""
     return hmac.digest(key, _MARKED, "sha256").hex()[:_MARK_SIZE]
 
 
-# Gives what is concealed of a relation. Raises: ConfigurationError.
+# Gives the concealment of a relation; None if it has none. Raises: ConfigurationError.
 Conceal: TypeAlias = Callable[[Relation], Concealment | None]
 
 
 def read_oid(frame: bytes | memoryview) -> int:
-    """The oid of a row message's relation; of one too short for it, whatever its bytes are."""
+    """The oid of a row message's relation. For a message that is too short, it has no meaning."""
     return int.from_bytes(frame[_OID_START:_TUPLES_START], "big")
 
 
 def conceal_messages(
     frames: Sequence[bytes | memoryview], rules: Sequence[tuple[int, int, Concealment | None]]
 ) -> list[bytes | memoryview]:
-    """Conceal each frame by the last rule (first row, oid, concealment) of its oid before it."""
+    """Conceal each frame by the last rule of its oid that begins at or before its row.
+
+    A rule is its first row, the oid, and the concealment; None leaves the frames as they are.
+    """
     by_oid: dict[int, list[tuple[int, Concealment | None]]] = {}
     for first_row, oid, concealment in rules:
         by_oid.setdefault(oid, []).append((first_row, concealment))
@@ -156,7 +159,7 @@ def conceal_messages(
 
 
 def _find_end(frame: bytes | memoryview, position: int) -> int:
-    """Where the value that begins here ends."""
+    """The position after the value that begins at `position`. Raises: MalformedMessage."""
     kind = frame[position] if position < len(frame) else None
     if kind in (NULL, UNCHANGED):
         return position + 1

@@ -1,7 +1,8 @@
 """Rows as COPY … TO STDOUT sends them in its text format, as texts in one Arrow array.
 
-Every tab and newline that is sent as such ends a value: those inside values are escaped, and so is
-the backslash. Source: PostgreSQL documentation, COPY, section Text Format.
+Every tab or newline byte ends a value, because COPY escapes those inside values. It escapes the
+backslash, too.
+Source: PostgreSQL documentation, COPY, section Text Format.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 _TAB, _NEWLINE, _BACKSLASH, _NULL = b"\t\n\\N"
-# What stands behind a backslash, and what it stands for; COPY writes no others.
+# By the byte after a backslash: the byte that the two mean. COPY writes no other escapes.
 _ESCAPED = np.arange(256, dtype=np.uint8)
 _ESCAPED[np.frombuffer(b"bfnrtv", np.uint8)] = np.frombuffer(b"\b\f\n\r\t\v", np.uint8)
 _FIRST_NOT_ASCII = 0x80
@@ -22,10 +23,10 @@ _Places = npt.NDArray[np.int64]
 def parse_copied(data: bytes | memoryview) -> pa.StringArray:
     """The texts of all values, row after row; NULL is null.
 
-    Raises: ArrowInvalid where a text is not UTF-8.
+    Raises: ArrowInvalid if a text is not UTF-8.
     """
     sent = np.frombuffer(data, np.uint8)
-    # One look for both: the newline is the tab's neighbour, and what is below wraps around.
+    # One comparison finds both: the newline follows the tab, and smaller bytes wrap around.
     is_dropped = sent - _TAB <= _NEWLINE - _TAB
     ends = np.flatnonzero(is_dropped)
     offsets = np.zeros(len(ends) + 1, np.int64)
@@ -64,7 +65,7 @@ def parse_copied(data: bytes | memoryview) -> pa.StringArray:
 
 
 def _find_escapes(sent: npt.NDArray[np.uint8]) -> _Places:
-    """Where a backslash begins an escape: each that no escape has begun just before."""
+    """The places of the backslashes that begin an escape, not of those that end one."""
     places: _Places = np.flatnonzero(sent == _BACKSLASH)
     if not len(places):
         return places

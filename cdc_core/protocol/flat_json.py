@@ -1,7 +1,7 @@
-"""Flat JSON objects, the content of Walgate's messages: texts and integers by name, nothing else.
+"""Reads flat JSON objects, the content of Walgate's marks: only texts and integers, by name.
 
 Every role of a database may write a message with our prefix, so nothing here trusts the content.
-For any other content the result is None, never an exception.
+Content of any other form gives None, never an exception.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import NoReturn, TypeAlias
 
 Fields: TypeAlias = Mapping[str, str | int]
 
-# The largest message of ours is a watermark: two snapshots, each with the ids of all running
+# Bytes. The largest mark is a watermark: two snapshots, each with the ids of all running
 # transactions. 20,000 connections with ids of 20 digits need 840 kB.
 MOST_BYTES = 1 << 20
 _INT64 = 1 << 63
 
 
 def parse_fields(content: bytes) -> Fields | None:
-    """The fields of an object; None where the content is not a flat JSON object of bounded size."""
+    """The fields of an object; None if the content is not a flat JSON object of bounded size."""
     if len(content) > MOST_BYTES:
         return None
     try:
@@ -29,7 +29,7 @@ def parse_fields(content: bytes) -> Fields | None:
             parse_constant=_refuse,
             parse_float=_refuse,
         )
-    # Python raises ValueError for a number of thousands of digits, RecursionError for deep nesting.
+    # Python raises ValueError for thousands of digits, RecursionError for deep nesting.
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
@@ -48,7 +48,7 @@ def _take_pairs(pairs: list[tuple[str, object]]) -> dict[str, str | int]:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether PostgreSQL and Arrow can hold the text: neither a NUL nor half of a character."""
+    """Whether PostgreSQL and Arrow can hold the text: it has no NUL and no lone surrogate."""
     return "\0" not in text and not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 

@@ -1,7 +1,7 @@
 """Frames of the replication stream: what COPY BOTH carries, and the status we send back.
 
-A frame is a keepalive or one pgoutput message behind a header of 25 bytes; libpq gives frames
-whole. LSNs beyond 63 bits and frames of any other shape are refused.
+A frame is a keepalive, or a header of 25 bytes and one pgoutput message. libpq gives whole frames.
+This module refuses LSNs beyond 63 bits and frames of any other form.
 Source: PostgreSQL documentation, "Streaming Replication Protocol".
 """
 

@@ -1,7 +1,7 @@
 """Control messages of pgoutput, protocol version 1, as values.
 
-Row messages (`ROW_KINDS`) are not read here: `rows` decodes them a batch at a time. Every message
-is read strictly: a byte short, a byte too many, an unknown kind or a name that is not UTF-8 is a
+This module does not read row messages (`ROW_KINDS`): `rows` decodes them a batch at a time. Reading
+is strict: a missing byte, an extra byte, an unknown kind or a name that is not UTF-8 is a
 `MalformedMessage`, whose offset and size count from the message's kind byte. No allocation is
 larger than the message.
 Source: PostgreSQL documentation, "Logical Replication Message Formats".
@@ -34,13 +34,13 @@ _TYPE = struct.Struct(">Ii")
 _BEGIN_FRAME = struct.Struct(">B24xBqqI")
 _COMMIT_FRAME = struct.Struct(">B24xBBqqq")
 _BEGIN, _COMMIT, _MESSAGE = b"BCM"
-# No message of ours is larger. A larger one may have a GiB, so only its head is read.
+# Bytes. No mark is larger. A larger logical message may have 1 GiB, so only its head is read.
 _MOST_COPIED = MOST_BYTES + 64
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A transaction starts; the position it was committed at is known already."""
+    """A transaction starts. Its commit LSN is already known."""
 
     commit_lsn: Lsn
     committed_at_us: int
@@ -49,7 +49,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The transaction is whole; `end_lsn` is the first byte after its commit record."""
+    """The transaction is complete. `end_lsn` is the first byte after its commit record."""
 
     commit_lsn: Lsn
     end_lsn: Lsn
@@ -58,7 +58,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class AnnouncedColumn:
-    """A column as the wire tells it."""
+    """A column as the stream announces it."""
 
     name: str
     type_oid: int
@@ -68,7 +68,7 @@ class AnnouncedColumn:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """The shape of a table's rows from here on."""
+    """The columns and replica identity of a table, for its rows from here on."""
 
     oid: int
     table: TableName
@@ -78,7 +78,7 @@ class Announcement:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """All rows of these tables go, in one statement."""
+    """One statement removed all rows of these tables."""
 
     oids: tuple[int, ...]
     cascade: bool
@@ -87,9 +87,9 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class LogicalMessage:
-    """What somebody wrote with `pg_logical_emit_message`.
+    """A message that somebody wrote with `pg_logical_emit_message`.
 
-    The prefix is bytes, because its encoding is not known. If a message is larger than any of ours,
+    The prefix is bytes, because its encoding is not known. If a message is larger than any mark,
     its content is not copied, and `content` is empty.
     """
 
@@ -118,7 +118,7 @@ class TypeName:
 
 @dataclass(frozen=True, slots=True)
 class StreamAbort:
-    """An aborted transaction that was never sent; PostgreSQL 18 says so unasked."""
+    """A transaction was aborted and never sent. PostgreSQL 18 reports it without a request."""
 
     xid: int
     subxid: int
@@ -153,7 +153,7 @@ def parse_message(frame: bytes | memoryview) -> Message:
 
 
 def _read_bound(frame: bytes | memoryview) -> Begin | Commit | None:
-    """Read a well-formed Begin or Commit at once, as every transaction has both; else None."""
+    """Read a well-formed Begin or Commit in one step, as every transaction has both; else None."""
     size = len(frame)
     if size == _BEGIN_FRAME.size:
         data, kind, commit_lsn, at, xid = _BEGIN_FRAME.unpack(frame)
@@ -171,12 +171,12 @@ def _read_bound(frame: bytes | memoryview) -> Begin | Commit | None:
 
 
 class _Reader:
-    """A message and the place reached in it."""
+    """A message, and the offset that reading has reached in it."""
 
     __slots__ = ("kind", "message", "offset")
 
     def __init__(self, kind: str, message: bytes) -> None:
-        """Start behind the kind byte."""
+        """Start after the kind byte."""
         self.kind = kind
         self.message = message
         self.offset = 1
@@ -187,7 +187,7 @@ class _Reader:
         return len(self.message) - self.offset
 
     def refuse(self, reason: str, *, offset: int | None = None) -> MalformedMessage:
-        """Make the error for the place reached, or the one given."""
+        """Make the error for the reached offset, or for the given one."""
         stop = self.offset if offset is None else offset
         return MalformedMessage(self.kind, offset=stop, size=len(self.message), reason=reason)
 
@@ -240,7 +240,7 @@ class _Reader:
         return text
 
     def read_name(self) -> str:
-        """Read a string up to its zero byte, of UTF-8."""
+        """Read a UTF-8 string up to its zero byte."""
         begin = self.offset
         try:
             return self.read_text().decode("utf-8")
@@ -249,7 +249,7 @@ class _Reader:
             raise self.refuse("string is not UTF-8", offset=begin) from None
 
     def read_schema(self) -> str:
-        """Read a schema's name; the wire leaves pg_catalog empty."""
+        """Read a schema's name. The stream sends pg_catalog as an empty name."""
         return self.read_name() or "pg_catalog"
 
     def read_identity(self) -> ReplicaIdentity:
@@ -269,7 +269,7 @@ class _Reader:
         return content
 
     def finish(self) -> None:
-        """Refuse bytes left over."""
+        """Refuse the message if it has more bytes."""
         if self.remaining:
             raise self.refuse(f"{self.remaining} bytes left over")
 
@@ -331,7 +331,7 @@ def _parse_type(reader: _Reader) -> TypeName:
 
 def _parse_stream_abort(reader: _Reader) -> StreamAbort:
     abort = StreamAbort(reader.read_int32(), reader.read_int32())
-    # Parallel streaming adds where and when it was aborted.
+    # With parallel streaming, the server adds the LSN and the time of the abort.
     if reader.remaining:
         reader.read_lsn()
         reader.read_time()

@@ -1,8 +1,9 @@
-"""Row messages of pgoutput, many at a time, to Arrow columns.
+"""Decodes row messages of pgoutput, many at a time, to Arrow columns.
 
-No step here is per value, and none per row but joining the frames: `tuples` finds the cells with
-numpy, Arrow copies the ones it is asked for. As elements of a string array share their ends, cells
-and the gaps between them are its elements by turns.
+Except for concealed rows and rows that are not UTF-8, no step runs once for each value, and only
+joining the frames runs once for each row. `tuples` finds the cells with numpy; Arrow copies those
+that are needed. In a string array, an element begins where the one before it ends. So the elements
+are alternately a cell and the gap after it.
 Memory: two copies of the frames and 40 bytes per value, 4 of which stay in the batch; a value has
 at least one byte in its frame.
 """
@@ -26,7 +27,7 @@ from cdc_core.protocol.tuples import Cells, Flags, Integers, Octets, RowMessages
 from cdc_core.vocabulary import Operation, Relation
 
 _OPERATIONS: Final = (Operation.INSERT, Operation.UPDATE, Operation.DELETE, Operation.UNDECODED)
-# The first byte value that is not ASCII; and, under the mask, one inside a character.
+# The first byte value that is not ASCII; under the mask, a byte inside a UTF-8 character.
 _BEYOND_ASCII = 0x80
 _CONTINUATION_MASK, _CONTINUATION = 0xC0, 0x80
 _UNDECODED_CODE = _OPERATIONS.index(Operation.UNDECODED)
@@ -34,9 +35,9 @@ _UNDECODED_CODE = _OPERATIONS.index(Operation.UNDECODED)
 
 @dataclass(frozen=True, slots=True)
 class RelationFrom:
-    """The relation that rows of its oid decode by, from `first_row` to the next of that oid.
+    """The relation of the rows of its oid, from `first_row` to the next relation of that oid.
 
-    With a concealment it is the concealed one, and the rows are concealed before they are decoded.
+    With a `concealment`, it is the concealed relation, and `decode_rows` conceals the rows first.
     """
 
     first_row: int
@@ -49,8 +50,8 @@ def decode_rows(
 ) -> pa.RecordBatch:
     """Decode whole frames of row messages into `DECODED_SCHEMA`, row i from frame i.
 
-    A row with a value that is not UTF-8 becomes `undecoded`, its message as hex in `detail`. An
-    unchanged TOAST value that the old tuple carries is taken from there.
+    A row with a value that is not UTF-8 becomes `undecoded`, with its message as hex in `detail`.
+    An unchanged TOAST value is taken from the old tuple if the old tuple has it.
     Raises: MalformedMessage, UnexpectedMessage (no relation announced), ProtocolError (over 1 GiB).
     """
     if not frames:
@@ -114,7 +115,7 @@ def _match_relations(messages: RowMessages, relations: Sequence[RelationFrom]) -
 def _gather(
     messages: RowMessages, cells: Cells, is_text: Flags
 ) -> tuple[pa.ListArray, pa.ListArray, pa.ListArray]:
-    """Copy out new values, indexes of unchanged ones, and old values; nulls where not `is_text`."""
+    """Copy new values, indexes of unchanged ones, old values. Rows not in `is_text` get null."""
     texts = _texts_and_gaps(messages, cells)
     has_new, has_old = messages.has_new & is_text, messages.has_old & is_text
     new_counts, old_counts = messages.widths * has_new, messages.widths * has_old
@@ -159,7 +160,7 @@ def _expand(firsts: Integers, counts: Integers) -> Integers:
 
 
 def _to_lists(name: str, elements: pa.Array, counts: Integers, present: Flags) -> pa.ListArray:
-    """Cut elements into one list per row; null where not present."""
+    """Cut elements into one list per row; null for a row that is not `present`."""
     offsets = np.zeros(len(counts) + 1, dtype=np.int32)
     np.cumsum(counts, out=offsets[1:])
     return pa.ListArray.from_arrays(
@@ -171,7 +172,7 @@ def _to_lists(name: str, elements: pa.Array, counts: Integers, present: Flags) -
 
 
 def _find_utf8(lists: pa.ListArray) -> Flags:
-    """Tell for each row whether all its texts are UTF-8."""
+    """Find for each row whether all its texts are UTF-8."""
     is_text = np.ones(len(lists), dtype=np.bool_)
     texts = lists.values
     _, ends, data = texts.buffers()
@@ -179,7 +180,7 @@ def _find_utf8(lists: pa.ListArray) -> Flags:
     octets = np.frombuffer(data, dtype=np.uint8, count=int(offsets[-1]))
     if _are_utf8(octets, offsets[:-1]):
         return is_text
-    # Only texts with a byte beyond ASCII can be at fault.
+    # Only a text with a byte beyond ASCII can be wrong.
     beyond = np.flatnonzero(octets >= _BEYOND_ASCII)
     suspects = np.unique(np.searchsorted(offsets, beyond, side="right") - 1)
     broken = [
@@ -193,7 +194,7 @@ def _find_utf8(lists: pa.ListArray) -> Flags:
 
 
 def _are_utf8(octets: Octets, starts: npt.NDArray[np.int32]) -> bool:
-    """Tell whether the bytes are UTF-8 and no text starts inside a character."""
+    """Whether the bytes are UTF-8 and no text starts inside a character."""
     if octets.max(initial=0) < _BEYOND_ASCII:
         return True
     whole = np.array([0, len(octets)], dtype=np.int32)
@@ -207,7 +208,7 @@ def _are_utf8(octets: Octets, starts: npt.NDArray[np.int32]) -> bool:
 
 
 def _is_utf8(text: bytes) -> bool:
-    """Tell whether one text is UTF-8."""
+    """Whether one text is UTF-8."""
     try:
         text.decode("utf-8")
     except UnicodeDecodeError:
@@ -216,7 +217,7 @@ def _is_utf8(text: bytes) -> bool:
 
 
 def _explain_undecoded(messages: RowMessages, is_text: Flags) -> pa.StringArray:
-    """Keep reason and message of each row that is not text; null for the others."""
+    """Keep the reason and the message of each row that is not UTF-8; null for the others."""
     details: list[str | None] = [None] * len(is_text)
     for row in np.flatnonzero(~is_text).tolist():
         message = messages.octets[messages.begins[row] : messages.ends[row]].tobytes()

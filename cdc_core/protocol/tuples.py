@@ -1,8 +1,9 @@
-"""Where every value of many row messages lies, found column by column over all rows at once.
+"""Finds where each value of many row messages lies, column by column over all rows at once.
 
-The frames are joined; each value becomes a *cell*: its kind, its first byte and the byte behind it,
-in wire order. Values are neither copied nor looked at. All bounds are checked before they are used,
-and nothing is allocated for columns that a message is too short to hold.
+This module joins the frames and makes each value a *cell*: its kind, the position of its first
+byte, and the position after its last byte, in the order of the stream. It neither copies nor reads
+values. It checks all bounds before it uses them. It allocates nothing for columns that a message is
+too short to hold.
 Source: PostgreSQL documentation, "Logical Replication Message Formats": Insert, Update, Delete.
 """
 
@@ -27,22 +28,22 @@ TEXT, NULL, UNCHANGED, BINARY = b"tnub"
 _NEW, _OLD, _KEY = b"NOK"
 _KIND_NAMES: Final = {INSERT: "Insert", UPDATE: "Update", DELETE: "Delete"}
 
-# Kind, relation oid, tuple kind, column count: what a row message begins with.
+# A row message begins with kind, relation oid, tuple kind, column count.
 _PREFIX_SIZE = 8
-# Tuple kind, column count: what a second tuple begins with.
+# A second tuple begins with tuple kind, column count.
 _TUPLE_PREFIX_SIZE = 3
 # The length before a text value.
 _LENGTH_SIZE = 4
 
-# Every look at the joined frames takes eight bytes, the one behind the last byte too.
+# Every read of the joined frames takes eight bytes, even at the position after the last byte.
 _PADDING = bytes(8)
-# No frame of Postgres is larger, and twice as much (as hex) still fits Arrow's 32-bit offsets.
+# Postgres has no larger frame, and twice as much (as hex) still fits Arrow's 32-bit offsets.
 _MAX_BYTES = 2**30
 
 
 @dataclass(frozen=True, slots=True)
 class RowMessages:
-    """The joined frames; for each row where its message begins and ends, and what it says first."""
+    """The joined frames; for each row, the begin, the end and the first fields of its message."""
 
     octets: Octets
     words: npt.NDArray[np.int64]
@@ -59,7 +60,7 @@ class RowMessages:
         return _KIND_NAMES.get(int(self.kinds[row]), f"0x{int(self.kinds[row]) & 255:02x}")
 
     def refuse(self, row: int, position: int, reason: str) -> MalformedMessage:
-        """Make the error for a row that breaks at a position of the joined frames."""
+        """Make the error for a row that is malformed at a position of the joined frames."""
         begin, end = int(self.begins[row]), int(self.ends[row])
         kind, offset = self.kind_name(row), position - begin
         return MalformedMessage(kind, offset=offset, size=end - begin, reason=reason)
@@ -67,10 +68,11 @@ class RowMessages:
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Kind and byte range of each value in wire order; for each row the first of each tuple.
+    """Kind and byte range of each value, in order; for each row, the first cell of each tuple.
 
-    A range is two numbers of 32 bits, the first byte in the low one: so read as those (hosts being
-    little-endian, as Arrow's columns are), `spans` is first, behind, first, behind, …
+    A range is two numbers of 32 bits: the low one is the position of the first byte, the high one
+    the position after the last. Hosts are little-endian, as Arrow's columns are. So `spans`, read
+    as numbers of 32 bits, is first, after, first, after, …
     """
 
     kinds: Octets
@@ -80,7 +82,7 @@ class Cells:
 
 
 def join_messages(frames: Sequence[bytes | memoryview]) -> RowMessages:
-    """Join whole frames of row messages and read what each begins with.
+    """Join whole frames of row messages and read the first fields of each message.
 
     Raises: MalformedMessage, UnexpectedMessage (not a row message), ProtocolError (over 1 GiB).
     """
@@ -95,7 +97,7 @@ def join_messages(frames: Sequence[bytes | memoryview]) -> RowMessages:
             retry=Retry.AFTER_FIX,
         )
     octets = np.frombuffer(b"".join((*frames, _PADDING)), dtype=np.uint8)
-    # At each byte, the eight bytes from there.
+    # For each byte, the number in the eight bytes that begin with it.
     words = np.ndarray((len(octets) - 7,), dtype=">i8", buffer=octets, strides=(1,))
     starts = frame_ends - sizes
     begins = starts + HEADER_SIZE
@@ -147,9 +149,9 @@ def walk_tuples(messages: RowMessages) -> Cells:
 def _walk(
     messages: RowMessages, cells: Cells, rows: Integers, positions: Integers, firsts: Integers
 ) -> Integers:
-    """Fill in the cells of one tuple of each row, and give the positions behind them."""
+    """Fill in the cells of one tuple of each row; return the positions after the tuples."""
     behind = positions.copy()
-    # The tuples not yet at their end, by place in `rows`; narrow ones leave first.
+    # The tuples that are not at their end, by place in `rows`. Narrow tuples end first.
     places, at, slots = np.arange(len(rows)), positions, firsts
     column = 0
     for width in np.unique(messages.widths[rows]).tolist():
@@ -175,7 +177,7 @@ def _walk(
 def _check_values(
     messages: RowMessages, rows: Integers, at: Integers, kinds: Integers, beyond: Flags
 ) -> None:
-    """Refuse a value that ends beyond its message, and one that is not text, null or unchanged."""
+    """Refuse a value that ends after its message, or that is not text, null or unchanged."""
     if beyond.any():
         place = int(beyond.argmax())
         raise messages.refuse(int(rows[place]), int(at[place]), "value beyond the end")
@@ -187,7 +189,7 @@ def _check_values(
 
 
 def _enter_second_tuples(messages: RowMessages, rows: Integers, positions: Integers) -> Integers:
-    """Check the prefix of each row's new tuple behind its old one, and step over it."""
+    """Check the prefix of the new tuple after each row's old one; return the positions after it."""
     behind = positions + _TUPLE_PREFIX_SIZE
     words = messages.words[positions].astype(np.int64)
     widths = words >> 40 & 0xFFFF
@@ -201,7 +203,7 @@ def _enter_second_tuples(messages: RowMessages, rows: Integers, positions: Integ
 
 
 def _check_frames(octets: Octets, starts: Integers, sizes: Integers) -> None:
-    """Refuse frames too short for a row message, or of another kind."""
+    """Refuse frames that are too short for a row message, or of another kind."""
     short = sizes < HEADER_SIZE + _PREFIX_SIZE
     if short.any():
         row = int(short.argmax())
@@ -218,7 +220,7 @@ def _check_frames(octets: Octets, starts: Integers, sizes: Integers) -> None:
 
 
 def _check_prefixes(messages: RowMessages, tuple_kinds: Integers) -> None:
-    """Refuse other messages than row messages, and tuples that such a message cannot have."""
+    """Refuse messages that are not row messages, and tuples that such a message cannot have."""
     is_insert, is_update = messages.kinds == INSERT, messages.kinds == UPDATE
     other = ~(is_insert | is_update | (messages.kinds == DELETE))
     if other.any():
@@ -232,7 +234,7 @@ def _check_prefixes(messages: RowMessages, tuple_kinds: Integers) -> None:
 
 
 def _check_room(messages: RowMessages, counts: Integers) -> None:
-    """Refuse messages too short for a byte per column, before anything is allocated for them."""
+    """Refuse messages too short for a byte per column, before `walk_tuples` allocates for them."""
     both = messages.has_old & messages.has_new
     room = messages.ends - messages.begins - _PREFIX_SIZE - _TUPLE_PREFIX_SIZE * both
     cramped = counts > room

@@ -1,1 +1,1 @@
-"""The PostgreSQL server: the only place that talks to it."""
+"""The PostgreSQL server. No other package of the pipeline connects to it."""

@@ -1,4 +1,4 @@
-"""Which published tables can be read whole, and what hinders the others."""
+"""Finds which published tables can be read whole, and why the others cannot."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ class Hindrance:
 def find_hindrances(
     connection: psycopg.Connection, publications: Iterable[str]
 ) -> dict[TableName, Hindrance | None]:
-    """Every published table, in order of name; None where nothing hinders. Raises: SourceError."""
+    """Find the hindrance of each published table, in order of name; None if a table has none.
+
+    Raises: SourceError.
+    """
     major = connection.info.server_version // 10000
     with source_errors("look for tables to be read whole"):
         published = read_published_tables(connection, publications, major=major)

@@ -1,13 +1,13 @@
 """What the stream does not say about a table, read from the catalog.
 
-The catalog may already be newer than the change that is decoded. Walgate takes from it only what
-agrees with the announcement (name, type and type modifier), then uses an earlier announcement of
-the same table. If the catalog may have changed since the change in a way that leaves no other
-trace, a column is marked as not known.
+The catalog may already be newer than the change that is decoded. Walgate takes a column from it
+only if name, type and type modifier agree with the announcement; otherwise it uses an earlier
+announcement of the same table. The catalog may have changed after the change in a way that leaves
+no other trace. Then Walgate marks what it does not know of the column.
 
 A transaction with a smaller xid may commit later than one with a larger xid, so xids alone do not
-show which transaction is older. All transactions below the slot's `catalog_xmin` had ended before
-any change that the slot still sends.
+show which transaction committed first. All transactions below the slot's `catalog_xmin` had ended
+before any change that the slot still sends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cdc_core.protocol.messages import AnnouncedColumn, Announcement
 from cdc_core.source.connection import source_errors
 from cdc_core.vocabulary import Column, Relation, ReplicaIdentity
 
-# The type below a domain, through domains over domains; only the last has a modifier.
+# The type below a domain, or below domains over domains. Only the last domain has a modifier.
 _BASE = """
 with recursive domain as (
     select typbasetype, typtypmod, 1 as depth from pg_type where oid = {type} and typtype = 'd'
@@ -31,10 +31,11 @@ with recursive domain as (
 select typbasetype::bigint as base_oid, typtypmod as base_modifier
 from domain order by depth desc limit 1
 """
-# Under a column list a column that is new to the stream may be as old as the table, so that what
-# older rows have in it cannot be known (`prattrs` came with version 15).
-# A partitioned table has no rows: what older ones have in a new column stands with its partitions.
-# pg_inherits names them: pg_partition_tree would lock each of them, and wait for an ALTER of one.
+# With a column list, a column that is new to the stream may be as old as the table. Then nobody
+# knows what older rows have in it. Version 15 brought column lists, and `prattrs`.
+# A partitioned table has no rows. What older rows have in a new column is in the catalog rows of
+# its partitions. The query finds them by pg_inherits: pg_partition_tree would lock each of them,
+# and so wait for an ALTER of one.
 # `newest` is the age of the oldest transaction that may have committed after the one in the stream.
 # The transaction that made the table also made its column `ctid`. It had committed before any other
 # transaction could change a row.
@@ -79,10 +80,10 @@ cross join lateral (
 where a.attrelid = %(oid)s and a.attnum > 0 and not a.attisdropped
 order by a.attnum
 """
-# The files of the table and of its partitions; 0 if no file was ever rewritten. A rewrite changes
-# values without row changes in the stream: ALTER … TYPE … USING, or a default that differs by row.
-# One statement reads files and columns. Between two statements an ALTER could change both, and the
-# result would show only one change.
+# The sum of the file numbers of the table and of its partitions, over files that a rewrite made; 0
+# if no file was ever rewritten. A rewrite changes values without row changes in the stream:
+# ALTER … TYPE … USING, or a default that differs by row. One statement reads files and columns.
+# Between two statements an ALTER could change both, and the result would show only one change.
 _STORAGE = """
 with recursive part as (
     select %(oid)s::bigint::oid as oid
@@ -130,7 +131,7 @@ def complete_relation(
                 has_default=has_default,
                 base_oid=base_oid,
                 base_modifier=base_modifier,
-                # When the column was seen first, a rewrite may have come before that.
+                # A rewrite may have come before the first announcement of the table.
                 catalog_xid=None if previous is None and storage and is_newer else catalog_xid,
             )
             for (
@@ -151,7 +152,7 @@ def complete_relation(
             ) in rows
         ]
         earlier = () if previous is None else previous.columns
-        # Dropped and added again since the change: the announced column may be either.
+        # A column that may have been dropped and added again: either may be the announced one.
         doubtful = {row[0] for row in rows if row[-3]} - {column.name for column in earlier}
         listed = [
             replace(c, attnum=None, missing_value=None) if c.name in doubtful else c for c in listed
@@ -177,7 +178,7 @@ def complete_relation(
         identity=announcement.identity,
         columns=_keep_whole_key(columns, listed, announcement.identity),
         # If the catalog has a column that was not announced yet, the number of the files does not
-        # tell what older rows hold in it.
+        # show what older rows have in it.
         storage=storage if is_same or not storage or not unseen else None,
         width=width,
     )
@@ -185,7 +186,7 @@ def complete_relation(
 
 
 def _doubt_new_columns(columns: Sequence[Column], known: set[str]) -> list[Column]:
-    """Mark what older rows have in new columns as not known, where the catalog shows no value."""
+    """Mark each new column whose value in older rows the catalog does not show."""
     return [
         replace(column, has_default=True)
         if column.name not in known and column.missing_value is None
@@ -220,9 +221,9 @@ def _column_from_wire(connection: psycopg.Connection, column: AnnouncedColumn) -
 def _keep_whole_key(
     columns: Sequence[Column], listed: Sequence[Column], identity: ReplicaIdentity
 ) -> tuple[Column, ...]:
-    """Drop a primary key of the catalog that the announced columns do not carry whole."""
+    """Return the columns, without the primary key unless the announcement has all of it."""
     announced = {c.name for c in columns if c.key_ordinal is not None}
-    # A dropped table is in the catalog no more; what was known of it before still holds.
+    # The catalog does not show a dropped table. The earlier columns are still right.
     whole = not listed or announced == {c.name for c in listed if c.key_ordinal is not None}
     if identity is ReplicaIdentity.DEFAULT:
         whole = whole and announced == {c.name for c in columns if c.in_identity}

@@ -1,8 +1,9 @@
-"""Checksums of a table's rows by ranges, and the keys of a range, computed inside PostgreSQL.
+"""Computes checksums of a table's rows by ranges, and lists the keys of ranges, in PostgreSQL.
 
-One statement reads the table once. Every value is written by its type's own output function, as
-the stream writes it, under the output settings of the connection; `concat` calls it, where a cast
-to text would not for booleans, padded texts and networks. No row leaves the server.
+Each statement reads the table once. PostgreSQL writes each value by the output function of its
+type, as in the stream, with the output settings of the connection. `concat` calls this function; a
+cast to text does not for booleans, padded texts and networks. Only sums, ordinals, keys and digests
+leave the server.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from cdc_core.source.connection import source_errors
 from cdc_core.source.published_tables import PublishedTable
 from cdc_core.spooled import Key
 
-# A function takes a hundred arguments at most.
+# A function takes at most 100 arguments.
 _ARGUMENTS = 90
 _UUID_TEXT_DIGITS = 32
 _BIGINT = 1 << 63
-# The bits that Java gives for a NaN, whatever PostgreSQL keeps of its sign.
+# Java gives these bits for every NaN; PostgreSQL may keep the sign of a NaN.
 _NAN = {"float4": 0x7FC00000, "float8": 0x7FF8000000000000}
 _BITS = {
     "float4": "(('x' || encode(float4send({0}), 'hex'))::bit(32)::int)::text",
@@ -44,7 +45,7 @@ def sum_ranges(
     part: Part,
     width: int,
 ) -> dict[int | None, RangeSum]:
-    """Sum up the rows of a part by ranges of a width. Raises: SourceError."""
+    """Sum up the rows of a part by ranges of `width` ordinals. Raises: SourceError."""
     query = sql.SQL(
         "select ordinal / {width}, count(*), bit_xor({first}), bit_xor({second}),"
         " min(ordinal), max(ordinal) from ({rows}) hashed group by 1"
@@ -65,7 +66,7 @@ def list_keys(
     compared: Compared,
     parts: Sequence[Part],
 ) -> list[tuple[int, Key, str]]:
-    """Each row of some parts: ordinal, texts of its key, digest. Raises: SourceError."""
+    """List each row of `parts`: ordinal, texts of its key, digest. Raises: SourceError."""
     query = sql.SQL("select ordinal, key, left(digest, 32) from ({rows}) hashed").format(
         rows=_hash_rows(connection, published, compared, parts)
     )
@@ -77,7 +78,11 @@ def list_keys(
 def find_span(
     connection: psycopg.Connection, published: PublishedTable, compared: Compared
 ) -> tuple[int, int] | None:
-    """The least and the greatest ordinal of a table; None if it is empty. Raises: SourceError."""
+    """Find the least and the greatest ordinal of a table.
+
+    For an integer key the table gives both; None if it is empty. For the other orderings they are
+    the limits of the ordering. Raises: SourceError.
+    """
     if compared.ordering.span is not None:
         return compared.ordering.span
     key = sql.Identifier(compared.key[0])
@@ -96,9 +101,10 @@ def find_ordinal_after(
     low: int | None,
     rows: int,
 ) -> int | None:
-    """The ordinal of the row that is so many above a bound; None where there are fewer.
+    """Find the ordinal at which a part ends that begins at `low` and has `rows` rows.
 
-    Only for ordinals that an index of the table has the order of. Raises: SourceError.
+    None if the table has no row after such a part. The order of the ordinals must be the order of
+    an index of the table. Raises: SourceError.
     """
     key = sql.Identifier(compared.key[0])
     query = sql.SQL("select {} from {} where {} order by {} offset {} limit 1").format(
@@ -114,7 +120,7 @@ def find_ordinal_after(
 
 
 def write_text(name: str, form: CanonicalForm) -> sql.Composed:
-    """A column's value in its canonical form; NULL where it is NULL."""
+    """Build the SQL that writes a column's value as text in `form`; NULL if the value is NULL."""
     column = sql.Identifier(name)
     match form:
         case CanonicalForm.TEXT:
@@ -136,7 +142,7 @@ def write_text(name: str, form: CanonicalForm) -> sql.Composed:
                 bits=_write_float(sql.SQL("e"), kind),
                 column=column,
             )
-    # `is not null` would take a row of NULLs for NULL.
+    # `is not null` would treat a composite value of NULLs as NULL.
     return sql.SQL("case when {} is distinct from null then {} end").format(column, written)
 
 
@@ -153,7 +159,10 @@ def _hash_rows(
     compared: Compared,
     parts: Sequence[Part],
 ) -> sql.Composed:
-    """Give `ordinal, key, digest` of each row. OFFSET 0 keeps the levels apart: each text once."""
+    """Build the query that gives `ordinal, key, digest` of each row.
+
+    `offset 0` keeps the levels of the query apart, so that PostgreSQL writes each text once.
+    """
     encoding = connection.info.parameter_status("server_encoding")
     target = "SQL_ASCII" if encoding == "SQL_ASCII" else "UTF8"
     is_utf8 = encoding in {"UTF8", "SQL_ASCII"}
@@ -226,7 +235,7 @@ def _ordinal_of_key(compared: Compared) -> sql.Composed:
 
 
 def _within(compared: Compared, parts: Sequence[Part]) -> sql.Composed:
-    """That a row is in one of the parts, in terms that the key's index can answer."""
+    """Build the condition that a row is in one of the parts; the key's index can serve it."""
     key = sql.Identifier(compared.key[0])
     if compared.ordering is Ordering.INTEGER:
         return _write_parts(key, parts, _bound_integer)
@@ -250,7 +259,7 @@ def _write_parts(
 
 
 def _bound_integer(ordinal: int) -> sql.Composable | None:
-    """A bound as a bigint; None where it lies beyond all of them."""
+    """Write a bound as a bigint; None if it is outside the range of bigint."""
     return sql.Literal(ordinal) if -_BIGINT <= ordinal < _BIGINT else None
 
 

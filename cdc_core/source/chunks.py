@@ -1,8 +1,8 @@
-"""Reading a table in chunks: under a lock, by one snapshot, as the stream would send it.
+"""Reads a table in chunks: under a lock, in one snapshot, in the form that the stream would send.
 
-The lock comes first: a rewrite between snapshot and read would make the read empty. While it is
-held no ALTER and no TRUNCATE can come between the rows and the watermark that tells of them. It is
-the weakest there is, and keeps no reader and no writer waiting.
+Walgate takes the lock first: a rewrite between snapshot and read would make the read empty. Under
+the lock, no ALTER and no TRUNCATE can come between the rows and the chunk's watermark. The lock is
+the weakest one: no reader and no writer waits for it.
 """
 
 from __future__ import annotations
@@ -49,11 +49,12 @@ from cdc_core.spooled import WHOLE, Key, Scope
 from cdc_core.vocabulary import Relation, ReplicaIdentity, TableName
 
 _LIST = DECODED_SCHEMA.field("values").type
-# The planner takes a range of a key to hold what its first column says, and may read and sort the
-# whole table for each chunk. With a condition, an index of that may be the better way.
+# The planner estimates a range of a key by its first column alone, so it may read and sort the
+# whole table for each chunk. Not set with a condition: an index for the condition may be better.
 _IN_ORDER = "set enable_sort = off; set enable_incremental_sort = off"
 _INTERRUPT_S = 5.0
-# An index for TOAST alone takes a page; of a table without statistics the planner guesses by size.
+# A table without statistics counts as empty below this size: the index for TOAST alone takes a
+# page. From this size on, the planner estimates the rows by the size.
 _EMPTY_BYTES = 3 * 8192
 _COLUMNS = """
 select a.attname::text, a.atttypid::bigint, a.atttypmod, a.attcollation::bigint
@@ -64,10 +65,10 @@ order by a.attnum
 
 @dataclass(frozen=True, slots=True)
 class OpenRead:
-    """A table locked and seen by one snapshot, until its transaction ends.
+    """A locked table as one snapshot shows it, until the transaction ends.
 
     `relation` is what the stream would announce now. `snapshot` has PostgreSQL's text form.
-    `history` is that of the server that is read.
+    `history` is the history of the server that Walgate reads.
     """
 
     relation: Relation
@@ -77,7 +78,7 @@ class OpenRead:
     _published: PublishedTable
     _scope: Scope
     _answer_s: float
-    # By name, for the key columns that have a collation.
+    # By column name, only for key columns that have a collation.
     _collations: Mapping[str, str]
 
     @property
@@ -87,14 +88,17 @@ class OpenRead:
 
     @property
     def order(self) -> tuple[str, ...]:
-        """The same in the order of their index: ranges are cut, and rows come, by it."""
+        """The key's columns in the order in which ranges are cut and rows arrive.
+
+        It is the order of the index on exactly these columns, or key order without such an index.
+        """
         index = self._published.key_index
         is_same = index is not None and {*index.columns} == {*self.key}
         return index.columns if index is not None and is_same else self.key
 
     @property
     def by(self) -> tuple[str, ...]:
-        """The same columns with types and collations, which give bounds of ranges their order."""
+        """The columns of `order` with types and collations, which give range bounds their order."""
         types = {column.name: column.type_name for column in self.relation.columns}
         return tuple(
             " ".join((name, types[name], *filter(None, [self._collations.get(name)])))
@@ -109,15 +113,15 @@ class OpenRead:
         high: Key | None,
         most_bytes: int | None = None,
     ) -> tuple[pa.ChunkedArray, bool]:
-        """The rows above `low`, up to `high`, in order, each the texts of its columns.
+        """Read the rows above `low` and up to `high`, in order, each as the texts of its columns.
 
-        Where they are more than so many bytes, those at which that was passed are the last; give
-        whether these are all. Raises: SourceError.
+        The read is cut off after the row that reaches `most_bytes`; then the second value is False.
+        Raises: SourceError.
         """
         return self._copy(columns, self._bound(low, high), most_bytes=most_bytes)
 
     def read_keys(self, columns: Sequence[str], *, keys: Sequence[Key]) -> pa.ChunkedArray:
-        """The rows that have one of some keys, in any order, each the texts of its columns.
+        """Read the rows that have one of `keys`, in any order, each as the texts of its columns.
 
         Raises: SourceError.
         """
@@ -128,7 +132,7 @@ class OpenRead:
         return self._copy(columns, [chosen], is_ordered=False)[0]
 
     def find_boundary(self, low: Key | None, high: Key | None, rows: int) -> Key | None:
-        """The key of the row that is so many above `low`; None where fewer are up to `high`."""
+        """Find the key of row number `rows` above `low`; None if fewer rows lie up to `high`."""
         found, _ = self._copy(self.order, self._bound(low, high), limit=1, offset=rows - 1)
         return tuple(found[0].as_py()) if len(found) else None
 
@@ -185,7 +189,7 @@ class ChunkReader:
         *,
         find_history: FindHistory,
     ) -> None:
-        """Connect. Raises: SourceError, where the table is not published too."""
+        """Connect. Raises: SourceError, also if the table is not published."""
         self._source = source
         self._scope = scope
         self._find_history = find_history
@@ -204,7 +208,7 @@ class ChunkReader:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the table as it is until the block ends. Raises: SourceError."""
+        """Lock the table against ALTER and TRUNCATE until the block ends. Raises: SourceError."""
         table = self._published
         lock = sql.SQL("lock table {} in access share mode").format(table.rows_of)
         with source_errors(f"read {table.table}"), self._connection.transaction():
@@ -213,16 +217,19 @@ class ChunkReader:
             yield
 
     def emit(self, message: str) -> None:
-        """Write a message that enters the WAL as the block that holds the lock ends.
+        """Write a mark that enters the WAL when the block that holds the lock ends.
 
-        The commit record is written before the lock is released. If the server ended the session,
-        nothing is written. Raises: SourceError.
+        The server writes the commit record before it releases the lock. If the server ended the
+        session, it writes nothing. Raises: SourceError.
         """
         marks.emit_mark(self._connection, message)
 
     def look(self) -> OpenRead:
-        """Take the snapshot of the transaction that holds the lock. Raises: SourceError."""
-        # Columns may have come since, or the publication have changed.
+        """Take the snapshot of the transaction that holds the lock; describe the table in it.
+
+        Raises: SourceError.
+        """
+        # Since the connection was opened, the columns or the publication may have changed.
         published = find_published(self._connection, self._source, self._published.table)
         with source_errors(f"look at {self._published.table}"):
             name = self._published.identifier.as_string(self._connection)
@@ -260,7 +267,7 @@ class ChunkReader:
         )
 
     def resolve_scope(self, opened: OpenRead) -> Scope:
-        """The part that is read, checked, its bounds as the server writes them.
+        """Check the scope; give it with its bounds as the server writes them.
 
         Raises: ConfigurationError, SourceError.
         """
@@ -268,9 +275,9 @@ class ChunkReader:
         return resolve_scope(self._connection, table, opened.relation, self._scope)
 
     def estimate(self, opened: OpenRead) -> tuple[int, float | None]:
-        """About how many rows there are, by statistics or the planner, and bytes on disk of each.
+        """Estimate the rows of the scope, by statistics or the planner, and the bytes of a row.
 
-        The bytes are None where there are no statistics. Raises: SourceError.
+        The bytes are bytes on disk; None without statistics. Raises: SourceError.
         """
         rows, size = estimate_size(self._connection, self._published.table)
         row_bytes = size / rows if rows else None
@@ -280,7 +287,7 @@ class ChunkReader:
         return rows, row_bytes
 
     def explain_cost(self, *, rows: int | None) -> str | None:
-        """How much WAL the first reading of `rows` rows may write; None if the slot has room.
+        """Explain how much WAL a first reading of `rows` rows may write; None if the slot has room.
 
         Raises: SourceError.
         """
@@ -288,19 +295,19 @@ class ChunkReader:
         return None if found is None else found.explain()
 
     def find_unordered(self, opened: OpenRead) -> str | None:
-        """Why Spark cannot tell which rows the part's bounds hold; None where it can.
+        """Explain why Spark cannot find the rows within the scope's bounds; None if it can.
 
         Raises: SourceError.
         """
         return find_unordered(self._connection, opened.relation, self._scope)
 
     def interrupt(self) -> None:
-        """End what is being read, from another thread."""
+        """Cancel the running read, from another thread."""
         with suppress(psycopg.Error):
             self._connection.cancel_safe(timeout=_INTERRUPT_S)
 
     def _read_collations(self, relation: Relation, numbers: Mapping[str, int]) -> dict[str, str]:
-        """Describe the collation of each column of the key that has one."""
+        """Describe the collation of each key column that has one."""
         names = [relation.columns[index].name for index in relation.key]
         own = {name: numbers[name] for name in names if numbers[name]}
         described = describe_collations(self._connection, set(own.values()))
@@ -316,7 +323,7 @@ class ChunkReader:
 
 
 def estimate_size(connection: psycopg.Connection, table: TableName) -> tuple[int, int]:
-    """About how many rows a table has, by its last ANALYZE or VACUUM, and its bytes on disk.
+    """Estimate a table's rows, by its last ANALYZE or VACUUM, and read its bytes on disk.
 
     Raises: SourceError.
     """
@@ -335,7 +342,7 @@ def estimate_size(connection: psycopg.Connection, table: TableName) -> tuple[int
 
 
 def join_rows(columns: Sequence[pa.StringArray]) -> pa.ListArray:
-    """Rows as lists of texts, from their columns."""
+    """Make rows, each a list of texts, from columns of texts."""
     width, count = len(columns), len(columns[0])
     order = np.arange(width * count).reshape(width, count).T.ravel()
     offsets = np.arange(0, width * count + 1, width, dtype=np.int32)
@@ -346,7 +353,7 @@ def join_rows(columns: Sequence[pa.StringArray]) -> pa.ListArray:
 def _announce(
     published: PublishedTable, oid: int, columns: Sequence[tuple[str, int, int, int]]
 ) -> Announcement:
-    """What the stream would say of a table now."""
+    """Make the announcement that the stream would send of a table now."""
     is_full = published.identity is ReplicaIdentity.FULL
     identity = published.identity_columns
     return Announcement(

@@ -1,8 +1,8 @@
-"""Which order the server gives texts now: their collation, and the version of its rules.
+"""Describes the order in which the server sorts texts now: collation, and version of its rules.
 
-A range of keys means something under one order only. ALTER COLUMN … TYPE … COLLATE gives a key
-another order without a rewrite of the table. An upgrade of ICU or of the C library does so without
-any statement.
+A range of keys has a meaning in one order only. ALTER COLUMN … TYPE … COLLATE gives a key another
+order without a rewrite of the table. An upgrade of ICU or of the C library changes the order
+without any statement.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import psycopg
 
 from cdc_core.source.connection import source_errors
 
-# The name is for a reader; the number differs for a collation that was made again under its name.
+# The name is for a person. A collation that is made again under its name gets another number.
 # A database names its locale `daticulocale` in versions 15 and 16, and `datlocale` later.
 # Source: PostgreSQL documentation, sections 52.12 (pg_collation), 52.15 (pg_database), 9.28.
 _COLLATIONS = """
@@ -29,7 +29,7 @@ where c.oid = any(%s)
 # Version 15 began to report the version of a database's own locale.
 _REPORTED_SINCE = 15
 _BY_REPORT = _COLLATIONS.format(own_version="pg_database_collation_actual_version(d.oid)")
-# Before, each locale of the C library has the library's version; those of byte order have none.
+# Before, each locale of the C library has the version of the library, except those of byte order.
 _BY_LIBRARY = _COLLATIONS.format(
     own_version="(select pg_collation_actual_version(l.oid) from pg_collation l"
     " where l.collprovider = 'c' and l.collcollate !~* '^(c|posix)($|[.])' limit 1)"
@@ -39,9 +39,9 @@ _BY_LIBRARY = _COLLATIONS.format(
 def describe_collations(
     connection: psycopg.Connection, collations: Collection[int]
 ) -> dict[int, str]:
-    """Describe collations by name, number and version, by their numbers. Raises: SourceError.
+    """Describe each collation by name, number and version; the result is keyed by number.
 
-    Asks the server nothing if there are none.
+    Runs no query if `collations` is empty. Raises: SourceError.
     """
     if not collations:
         return {}

@@ -1,4 +1,4 @@
-"""What is wrong with a published table's columns and name: not sent, or not apart in the lake."""
+"""Finds columns that are not sent, and names of columns and tables that clash in the lake."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from cdc_core.source.published_tables import PublishedTable
 from cdc_core.source.table_problems import set_columns, table_error
 from cdc_core.vocabulary import ReplicaIdentity, encode_name
 
-# The version in which publications began to carry generated columns, and to refuse some.
+# Since this version publications can send stored generated columns. The server also refuses UPDATE
+# and DELETE under replica identity full if generated columns are not sent.
 _GENERATED_SINCE = 18
 
 
 def find_column_problems(
     table: PublishedTable, connection: psycopg.Connection, *, major: int
 ) -> Iterator[Problem]:
-    """Find the problems of one table's columns."""
+    """Find the problems of one table's columns and their names."""
     yield from _find_list_problems(table, connection)
     yield from _find_generated_problems(table, connection, major=major)
     yield from _find_name_problems(table, connection)
@@ -29,7 +30,7 @@ def find_column_problems(
 def find_path_clashes(
     tables: Sequence[PublishedTable], connection: psycopg.Connection
 ) -> Iterator[Problem]:
-    """Find tables whose folders are one on a file system, and in Spark, that ignore case."""
+    """Find tables with one folder on a file system that ignores case, as Spark does."""
     by_path = defaultdict(list)
     for table in tables:
         by_path[table.table.path.lower()].append(table)
@@ -111,7 +112,7 @@ def _find_generated_problems(
 
 
 def _find_name_problems(table: PublishedTable, connection: psycopg.Connection) -> Iterator[Problem]:
-    """Find columns that Spark could not tell from one another, or from the lake's own."""
+    """Find columns that Spark cannot distinguish from each other or from the lake's own."""
     by_folded = defaultdict(list)
     for column in table.kept_columns:
         by_folded[encode_name(column).lower()].append(column)

@@ -1,4 +1,7 @@
-"""Where `exclude` and `hash` do not fit what is published: a misspelt rule conceals nothing."""
+"""Finds `exclude` and `hash` rules that do not fit what is published.
+
+A misspelt rule conceals nothing.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ def _conceals(rule: TableSettings) -> bool:
 def exclude_columns(
     tables: Sequence[PublishedTable], rules: Mapping[str, TableSettings]
 ) -> list[PublishedTable]:
-    """Tell each table what the rules exclude of it."""
+    """Set `excluded` of each table to the columns that the rules exclude."""
     chosen = [(table, choose_rule(rules, table.table, having=_conceals)) for table in tables]
     return [
         table if found is None else replace(table, excluded=frozenset(found[1].exclude))
@@ -30,7 +33,7 @@ def exclude_columns(
 def find_concealment_problems(
     tables: Sequence[PublishedTable], rules: Mapping[str, TableSettings]
 ) -> Iterator[Problem]:
-    """Find rules for nothing, of columns that are not there, and of columns of a key."""
+    """Find rules that match no table, name columns that are not sent, or exclude key columns."""
     for text in rules:
         pattern = TablePattern.parse(text)
         if not any(pattern.matches(table.table) for table in tables):

@@ -1,10 +1,10 @@
-"""Connections to the source, all with one set of output settings.
+"""Connections to the source, all with the same output settings.
 
 A statement with parameters is a constant of its module. SQL that is composed with names has
 literals and no parameters: otherwise psycopg would take a `%` in a name for a parameter.
 
-One text form for one value: the replication stream and every query give the same bytes for a value,
-whatever the role's or the database's own settings are.
+Each value has one text form: the replication stream and every query give the same bytes for it,
+whatever the settings of the role and of the database are.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ OUTPUT_SETTINGS = {
     "TimeZone": "UTC",
     "extra_float_digits": "3",
     "bytea_output": "hex",
-    # A query of ours never waits for a standby: only the server's own durability counts.
+    # Our queries never wait for a standby: only the server's own durability counts.
     "synchronous_commit": "local",
 }
 
-# By it a walsender of ours is known on the server.
+# The application name by which Walgate recognizes its own walsender on the server.
 CAPTURE_NAME = "walgate capture"
 
 _KEEPALIVE_PROBES = 3
 
-# Long enough for a server that is there.
+# Long enough to reach a server that is up.
 _BRIEF_S = 3.0
 
-# A connection that only looks waits no longer for a lock that an ALTER TABLE holds, or waits for.
+# The longest wait of a connection that only looks, behind an ALTER TABLE that has or wants a lock.
 LOCK_S = 5.0
 
 # Classes of SQLSTATE that another try does not cure: wrong role or password, no such database, no
@@ -53,11 +53,11 @@ _NAMES_NO_VALUE = (
 )
 # Errors that a row's value causes: the same rows fail again at every try.
 _MET_IN_A_ROW = ("21", "22", "23", "2F", "38", "39", "44", "P0")
-# What a user's condition does not cause, whatever it does with a row's value. A cast to regclass
-# puts the value into a message of class 42.
+# A user's condition cannot cause these errors, whatever it does with a row's value. It can cause
+# class 42: a cast to regclass puts the value into the message.
 _NOT_BY_A_CONDITION = ("08", "25", "28", "40", "53", "55", "57", "58030")
 
-# Refused before any SQLSTATE is known; the wording is that of the libpq we are installed with.
+# Refused before there is any SQLSTATE. The wording is that of the installed libpq.
 _UNTRUSTED = ("certificate", "does not support SSL")
 
 # Without a SQLSTATE these mean that our statement is wrong. A lost connection raises other errors.
@@ -67,10 +67,10 @@ _Answer = TypeVar("_Answer")
 
 
 class _ImpatientConnection(psycopg.Connection):
-    """A connection that is given up where an answer takes longer than `answer_s`.
+    """A connection that closes itself if an answer takes longer than `answer_s` seconds.
 
-    A server that was stopped, or a middleman before one that is gone, goes on acknowledging what it
-    is sent: neither an error nor a timer of TCP ever ends the wait for its answer.
+    A server that was stopped, or a proxy whose server is gone, still acknowledges what it receives.
+    Then neither an error nor a timer of TCP ever ends the wait for the answer.
     """
 
     answer_s: float | None = None
@@ -78,7 +78,7 @@ class _ImpatientConnection(psycopg.Connection):
     def wait(
         self, gen: PQGen[_Answer], interval: float = 0.1, timeout: float | None = None
     ) -> _Answer:
-        """Wait for an answer as long as was agreed. Raises: OperationalError."""
+        """Wait for an answer, at most `timeout` or else `answer_s`. Raises: OperationalError."""
         try:
             return super().wait(gen, interval, timeout=timeout or self.answer_s)
         except psycopg.errors._WaitTimeout as exc:  # noqa: SLF001 - it has no other name.
@@ -96,10 +96,10 @@ def open_connection(
 ) -> psycopg.Connection:
     """Connect in autocommit with the output settings; `replication` makes it a walsender.
 
-    It waits for each answer without a limit, or for `answer_s`. The server waits for each lock for
-    `lock_s`, else for `answer_s`: without a limit it goes on waiting after its client gave up. A
-    walsender has no limit for locks, because making a slot waits for open transactions by locks.
-    Raises: SourceStopping, SourceError.
+    The connection waits for each answer at most `answer_s`; None means no limit. The server waits
+    for each lock at most `lock_s`, else `answer_s`: without a limit it goes on waiting after its
+    client gave up. For a walsender only `lock_s` limits the locks, because the creation of a slot
+    waits for open transactions by locks. Units: seconds. Raises: SourceStopping, SourceError.
     """
     options: dict[str, Any] = {
         key: str(value) for key, value in conninfo_to_dict(source.dsn).items() if value is not None
@@ -125,7 +125,7 @@ def open_connection(
         try:
             connection = _ImpatientConnection.connect("", autocommit=True, **options)
         except psycopg.errors.ConnectionTimeout:
-            # To ask whether it takes connections would wait once more, with the interpreter locked.
+            # A ping would wait once more, and would hold the interpreter lock.
             raise
         except psycopg.OperationalError as exc:
             if pq.PGconn.ping(make_conninfo("", **options).encode()) == pq.Ping.REJECT:
@@ -147,7 +147,10 @@ def open_connection(
 
 
 def _keepalive(silence_s: float) -> dict[str, str]:
-    """A peer whose kernel is gone is noticed in about this time, whatever our kernel's defaults."""
+    """Choose TCP settings that notice in about `silence_s` that the peer's kernel is gone.
+
+    They do not depend on our kernel's defaults.
+    """
     return {
         "keepalives": "1",
         "keepalives_idle": str(max(1, round(silence_s / 3))),
@@ -158,8 +161,9 @@ def _keepalive(silence_s: float) -> dict[str, str]:
 
 
 def open_look(source: SourceSettings, *, application_name: str) -> psycopg.Connection:
-    """Connect for a look that a run or a person waits for: each answer and each lock has a limit.
+    """Connect for a look at the source; each answer and each lock has a time limit.
 
+    A run or a person waits for such a look.
     Raises: SourceStopping, SourceError.
     """
     return open_connection(
@@ -168,7 +172,7 @@ def open_look(source: SourceSettings, *, application_name: str) -> psycopg.Conne
 
 
 def open_briefly(source: SourceSettings, *, application_name: str) -> psycopg.Connection:
-    """Connect for a look; a server that is away does not keep who looks waiting.
+    """Connect as `open_look` does, but wait at most 3 s for the server to accept the connection.
 
     Raises: SourceStopping, SourceError.
     """
@@ -179,10 +183,10 @@ def open_briefly(source: SourceSettings, *, application_name: str) -> psycopg.Co
 
 @contextmanager
 def source_errors(doing: str, *, has_condition: bool = False) -> Iterator[None]:
-    """Turn the driver's errors into SourceError, naming what was being done.
+    """Turn the driver's errors into SourceError; the message names what failed, `doing`.
 
-    With `has_condition` the statement evaluates a user's condition for rows: the condition may
-    cause any error, and put a row's value into its message.
+    With `has_condition` the statement evaluates a user's condition for rows. The condition may
+    cause any error and may put a row's value into its message, so that message is left out.
     """
     try:
         yield
@@ -231,7 +235,7 @@ def _explain(exc: psycopg.Error, doing: str, said: str, *, has_condition: bool) 
 
 
 def needs_person(sqlstate: str) -> bool:
-    """Whether no further try cures an error of this SQLSTATE."""
+    """Whether an error of this SQLSTATE needs a person, because no further try cures it."""
     return sqlstate.startswith(_NEEDS_A_PERSON)
 
 

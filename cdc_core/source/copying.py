@@ -1,6 +1,7 @@
-"""COPY … TO STDOUT, row by row as it arrives.
+"""Reads COPY … TO STDOUT, row by row as the rows arrive.
 
-The driver's own reading of rows takes several times as long as all that is done with them after.
+The driver's own reading of rows takes several times as long as everything that is done with them
+later.
 """
 
 from __future__ import annotations
@@ -14,22 +15,23 @@ from contextlib import suppress
 import psycopg
 from psycopg import pq, sql
 
-# What is done with a piece finds it in the processor's cache, and the memory of the one before it:
-# a chunk as a whole costs more in pages that the system hands out and takes back than in reading.
+# A piece stays in the processor's cache while it is parsed, and reuses the memory of the piece
+# before. For a whole chunk at once, the system hands out and takes back memory pages, and that
+# costs more than the reading.
 _PIECE_BYTES = 256 << 10
-# A call of the system takes as much, where as much has arrived; of itself libpq asks for 16 KB.
+# One system call reads up to this much, if it has arrived. By default libpq asks for 16 KB.
 _BUFFER_BYTES = 256 << 10
 
 
 class _Enough(Exception):
-    """As many bytes were read as may be."""
+    """The limit of bytes is reached."""
 
 
 def widen_buffer(connection: psycopg.Connection) -> None:
-    """Have a connection take more at a time of what arrives. Raises: psycopg.Error.
+    """Make the connection read more of the arrived bytes at a time. Raises: psycopg.Error.
 
-    Its buffer grows to the largest message, and stays. Source: libpq, fe-misc.c,
-    `pqCheckInBufferSpace`.
+    The connection's buffer grows to the largest message and keeps that size. Source: libpq,
+    fe-misc.c, `pqCheckInBufferSpace`.
     """
     connection.execute("select repeat(' ', %s)", (_BUFFER_BYTES,))
 
@@ -44,14 +46,14 @@ def copy_out(
 ) -> bool:
     """Run a COPY inside an open transaction, and give its output to `take`, whole rows at a time.
 
-    Returns whether `take` got all rows. The COPY is cut off after the row that passes `most_bytes`;
+    Returns True if the COPY ran to its end. It is cut off after the row that reaches `most_bytes`;
     the transaction keeps its lock and snapshot. If nothing arrives for `answer_s` seconds, the
     connection is closed. Raises: psycopg.Error.
     """
     rows, held, taken = io.BytesIO(), 0, 0
     is_whole = False
     most = sys.maxsize if most_bytes is None else most_bytes
-    # A savepoint: the statement that is cut off fails.
+    # A savepoint, because a statement that is cut off fails.
     with (
         suppress(_Enough),
         connection.transaction(),
@@ -83,7 +85,7 @@ def copy_out(
 
 
 def _await_bytes(pgconn: pq.abc.PGconn, answer_s: float | None) -> None:
-    """Take in what arrives. Raises: psycopg.OperationalError if nothing does in time."""
+    """Wait for bytes and read them. Raises: psycopg.OperationalError if none arrive in time."""
     if not select.select([pgconn.socket], [], [], answer_s)[0]:
         # An orderly end of the statement would wait for the same answer.
         pgconn.finish()
@@ -92,7 +94,7 @@ def _await_bytes(pgconn: pq.abc.PGconn, answer_s: float | None) -> None:
 
 
 def _finish(pgconn: pq.abc.PGconn, answer_s: float | None) -> None:
-    """Take the statement's result. Raises: psycopg.Error."""
+    """Wait for the statement's result. Raises: psycopg.Error."""
     while True:
         while pgconn.is_busy():
             _await_bytes(pgconn, answer_s)

@@ -1,7 +1,7 @@
-"""Making publication and slot, in that order, and nothing else in the source.
+"""Makes publication and slot, in that order, and nothing else in the source.
 
-The order is the rule: a slot cannot read changes older than its publication. So where the role may
-not make the publication, the slot is not made either, and both are left as SQL.
+The order matters: a slot cannot read changes older than its publication. So if the role may not
+make the publication, Walgate does not make the slot either, and gives the SQL for both.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from cdc_core.settings import SourceSettings
 from cdc_core.source.connection import source_errors
 from cdc_core.vocabulary import TableName
 
-# A slot waits for every transaction open at its start; a forgotten one must not hold us for ever.
+# A new slot waits for every open transaction. A forgotten one must not block us without limit.
 SLOT_TIMEOUT_S = 60
 
-# Ordinary tables and roots of partitioned ones whose rows the stream can identify by a key, without
-# making the source's own UPDATE fail: by a deferrable or a generated key it cannot, and version 18
-# refuses to update a table of replica identity full with generated columns that are not sent.
+# Ordinary tables, and roots of partitioned tables, that have a key by which the stream can identify
+# rows, and whose own UPDATE does not fail once they are published. The stream cannot use a
+# generated key, and can use a deferrable one only under replica identity full. Version 18 refuses
+# to update a table of replica identity full with generated columns that are not sent.
 _KEYED_TABLES = """
 select n.nspname::text, c.relname::text
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
@@ -44,7 +45,7 @@ order by 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Creation:
-    """What was made, and the SQL of what the role may not make."""
+    """The names of what was made, and the SQL for what the role may not make."""
 
     made: tuple[str, ...]
     refused: tuple[str, ...]
@@ -59,10 +60,9 @@ def list_keyed_tables(connection: psycopg.Connection) -> list[TableName]:
 def create_replication(
     connection: psycopg.Connection, source: SourceSettings, tables: Sequence[TableName]
 ) -> Creation:
-    """Make what is missing of publications and slot; an existing one is left as it is.
+    """Make the first publication and the slot if they are missing; leave existing ones as they are.
 
-    Only the first publication gets the tables: further ones are the operator's own.
-    Raises: SourceError.
+    Further publications are the operator's own. Raises: SourceError.
     """
     made: list[str] = []
     statements = _missing_statements(connection, source, tables)

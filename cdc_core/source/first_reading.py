@@ -6,7 +6,7 @@ settings it writes the page if the reader removes dead rows from it. A fast read
 that is larger than `max_slot_wal_keep_size` could cost the slot. So Walgate reads the pages of such
 a table once beforehand, in their own order. The number of pages bounds the WAL of this reading.
 
-VACUUM sets hint bits, too. It notes how many pages it has found without dead rows.
+VACUUM sets hint bits, too. It records how many pages it has found without dead rows.
 Source: PostgreSQL documentation, sections 19.5 (`wal_log_hints`) and 28.2 (data checksums).
 """
 
@@ -28,14 +28,14 @@ from cdc_core.source.retention import read_wal_limit
 from cdc_core.source.slot import read_slot
 from cdc_core.vocabulary import TableName
 
-# In the WAL a page has a header, and each page of the WAL has one, too.
+# A page that is written to the WAL has a header there, and each page of the WAL has one, too.
 _OVERHEAD = 1.03
 # The share of a slot's WAL limit that is reserved for the source's own changes.
 _LEFT_TO_SOURCE = 0.5
-# Other processes may read other tables now: one statement uses this share of the remaining room.
+# Other processes may read other tables at the same time: one statement uses this share of the room.
 _AT_ONCE = 0.25
 _MOST_AT_ONCE = 64 << 20
-# With less room than this share of the WAL limit, no statement is run.
+# With less room than this share of the WAL limit, Walgate runs no statement.
 _LEAST = 0.02
 # How many tables a message names, the largest first.
 _NAMED = 5
@@ -93,9 +93,10 @@ class Unread:
         return size if size > wal_limit * (1 - _LEFT_TO_SOURCE) else None
 
     def choose_pages(self, left_bytes: int, wal_limit: int) -> int:
-        """How many pages of each part to read now, if the slot may keep `left_bytes` more of WAL.
+        """Choose how many pages of each part to read; 0 if the slot has too little room.
 
-        A statement reads the same page numbers of all parts: at least one page of each.
+        `left_bytes` is how much more WAL the slot may keep. A statement reads the same page numbers
+        of all parts: at least one page of each.
         """
         room = (left_bytes - wal_limit * _LEFT_TO_SOURCE) * _AT_ONCE
         if room < wal_limit * _LEAST:
@@ -155,7 +156,7 @@ class FirstReading:
     def __init__(
         self, source: SourceSettings, table: TableName, *, find_history: FindHistory
     ) -> None:
-        """Connect later: at the first `read_some`."""
+        """Prepare the reading; `read_some` connects."""
         self._source = source
         self._table = table
         self._find_history = find_history
@@ -195,12 +196,12 @@ class FirstReading:
 
     def _connect(self) -> psycopg.Connection:
         if self._connection is not None and not self._connection.closed:
-            # Nobody takes from the slot of a former primary: there it never has room again.
+            # Nobody reads from the slot of a former primary, so that slot never gets room again.
             prove(self._connection, self._find_history)
             return self._connection
         history = self._find_history()
         if history != self._history:
-            # The log follows another server now, whose pages are unread.
+            # The log follows another server, whose pages are still unread.
             self._history, self._page = history, 0
         connection, self._published = connect_reader(
             self._source, self._table, find_history=self._find_history

@@ -1,4 +1,4 @@
-"""Which server this is and how far its WAL is written, as every role may ask."""
+"""Reads what every role may read: the server's identity, its LSN, and the published tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ select (select system_identifier::text from pg_control_system()),
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The history that LSNs of this server belong to, and its newest LSN."""
+    """The history that the server's LSNs belong to, and its newest LSN."""
 
     system_id: str
     version: str
@@ -31,7 +31,7 @@ class Identity:
 
 
 def read_identity(connection: psycopg.Connection) -> Identity:
-    """Ask the server what it is. Raises: SourceError."""
+    """Read the server's identity. Raises: SourceError."""
     with source_errors("read the server's identity"):
         row = connection.execute(_IDENTITY).fetchone()
     assert row is not None
@@ -42,9 +42,10 @@ def read_identity(connection: psycopg.Connection) -> Identity:
 def list_published_tables(
     connection: psycopg.Connection, publications: tuple[str, ...]
 ) -> list[TableName]:
-    """List what the publications hold now, in order of name. Raises: SourceError.
+    """List the tables that the publications hold now, in order of name. Raises: SourceError.
 
-    From version 16 on the server locks each of the tables for it: an error names the locked ones.
+    From version 16 on the server locks each of these tables for the query. If a lock is not free in
+    time, the error names the locked tables.
     """
     with naming_locked_tables(connection), source_errors("list the published tables"):
         rows = connection.execute(

@@ -1,7 +1,7 @@
-"""Whether a key has one order in the source, which reads a range, and in Spark, which sweeps it.
+"""Checks that a key has one order in the source, which reads a range, and in Spark, which sweeps.
 
-History 17: a range cut under a linguistic collation, evaluated by the order of bytes, sweeps rows
-that are in the source.
+Otherwise a sweep removes rows that are in the source (history 17): the source cuts the range under
+a linguistic collation, and Spark evaluates it by the order of bytes.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from cdc_core.source.connection import source_errors
 from cdc_core.spooled import Key, Scope
 from cdc_core.vocabulary import Column, Relation
 
-# The orders of numbers and of bytes, which that of a uuid's text is too: int2, int4, int8, oid,
-# bool, bytea, uuid.
+# Types in the order of numbers or of bytes: int2, int4, int8, oid, bool, bytea, uuid. The text of a
+# uuid has this order, too.
 _ORDERED = frozenset({21, 23, 20, 26, 16, 17, 2950})
 _DATE, _TEXT, _VARCHAR = 1082, 25, 1043
 _TEXTS = frozenset({_TEXT, _VARCHAR})
-# A date that the lake's type holds; others are NULL there, in no place of the order.
+# A date that the lake's type holds. Other dates are NULL in the lake, and NULL has no order.
 _PLAIN_DATE = re.compile(r"\d{4}-\d\d-\d\d\Z")
-# Byte order: in UTF-8, code points have it too.
+# The columns in the order of bytes. In UTF-8 this is also the order of code points.
 _BYTEWISE = """
 select a.attname::text from pg_attribute a join pg_collation c on c.oid = a.attcollation
 cross join (select datcollate, to_jsonb(d) ->> 'datlocprovider' as provider
@@ -34,7 +34,7 @@ where a.attrelid = %s and current_setting('server_encoding') = 'UTF8' and (
 
 
 def find_unordered(connection: psycopg.Connection, relation: Relation, scope: Scope) -> str | None:
-    """Why Spark cannot tell which rows lie between the bounds; None where it can.
+    """Explain why Spark cannot find the rows between the bounds; None if it can.
 
     Raises: SourceError.
     """

@@ -1,4 +1,4 @@
-"""What of a database logical replication never carries, each kind with its names."""
+"""Finds the objects of a database that logical replication never sends, by kind."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ order by 1
 
 
 def find_left_out(connection: psycopg.Connection) -> Iterator[Problem]:
-    """Find what is there and never sent."""
+    """Find the objects that exist and are never sent: one note for each kind."""
     for kind, count, names in connection.execute(_LEFT_OUT, (_NAMES_SHOWN,)):
         shown = ", ".join(names or ())
         more = f" and {count - len(names)} more" if names and count > len(names) else ""

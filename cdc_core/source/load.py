@@ -1,4 +1,4 @@
-"""Whether the source can bear that more is read of it now: its slot, and how far staging is."""
+"""Decides whether reading must wait: because of the slot's budget, or because staging lags."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cdc_core.source.slot import read_slot
 
 
 class LoadWatch:
-    """Looks at the slot from time to time, by one connection."""
+    """Looks at the slot when asked to, over one connection that it keeps."""
 
     def __init__(
         self,
@@ -26,7 +26,11 @@ class LoadWatch:
         most_percent: float,
         most_lag: int,
     ) -> None:
-        """Connect later; bounds are percent of the slot's budget and bytes not staged yet."""
+        """Set the limits; `find_reason` connects.
+
+        Units: `most_percent` in percent of the slot's budget, `most_lag` in bytes of WAL above the
+        slot's confirmed flush LSN.
+        """
         self._source = source
         self._find_history = find_history
         self._most_percent = most_percent
@@ -35,7 +39,7 @@ class LoadWatch:
         self._connection: psycopg.Connection | None = None
 
     def find_reason(self) -> str | None:
-        """Why nothing should be read now; None if there is no reason, or if it cannot be found out.
+        """Find a reason to read nothing now; None if there is none or the look failed.
 
         If the server or the lake does not answer here, the reader itself will get the error.
         """
@@ -54,7 +58,7 @@ class LoadWatch:
     def _look(self) -> str | None:
         if self._connection is None:
             self._connection = open_briefly(self._source, application_name="walgate load")
-        # Nobody takes from the slot of a former primary, so its lag would hold reading up for good.
+        # Nobody reads from the slot of a former primary: its lag would block reading permanently.
         prove(self._connection, self._find_history)
         slot = read_slot(self._connection, self._source.slot)
         if slot is None or slot.confirmed_flush is None:

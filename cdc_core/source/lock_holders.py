@@ -1,7 +1,7 @@
-"""Names the locked tables, and the sessions that hold the locks, when a look at them must wait.
+"""Adds to an error about a lock the locked tables and the sessions that hold the locks.
 
-The server's own error names no table. A request that waits counts too: later requests wait behind
-it.
+The server's own error names no table. A lock request that waits counts, too, because later requests
+wait behind it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cdc_core.errors import SourceError
 from cdc_core.source.connection import source_errors
 from cdc_core.vocabulary import TableName
 
-# A message names so many at most.
+# A message names at most this many.
 _NAMED = 5
 # Source: PostgreSQL documentation, section 53.12 (pg_locks).
 _LOCKED = """
@@ -33,9 +33,10 @@ order by 1, 2, 3
 
 @contextmanager
 def naming_locked_tables(connection: psycopg.Connection) -> Iterator[None]:
-    """Add the locked tables to an error that says no more than that a lock was waited for.
+    """Add the locked tables to the error of a statement that waited too long for a lock.
 
-    Such an error ends an open transaction: then the connection cannot ask, and nothing is added.
+    In an open transaction the error stays as it is: the transaction has failed, so the connection
+    can run no query.
     Raises: SourceError.
     """
     try:

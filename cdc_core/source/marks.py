@@ -1,4 +1,4 @@
-"""Marks: transactional messages of ours in the source's WAL, and how far that WAL has come."""
+"""Writes marks into the source's WAL; reads its current LSN, transaction ids and snapshots."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from cdc_core.vocabulary import MARK_PREFIX, Lsn
 
 
 def emit_mark(connection: psycopg.Connection, detail: str, *, on: History | None = None) -> None:
-    """Write a mark that the stream will carry at its place. Raises: SourceError.
+    """Write a mark into the WAL; the stream carries it at this place. Raises: SourceError.
 
-    `on` is the history that the mark belongs to: a server with another history writes nothing. The
-    mark is transactional, so it has a place among the commits and lets the server release WAL.
+    `on` is the history that the mark belongs to. A server with another history writes nothing, and
+    the call raises WrongServer. The mark is transactional, so it has a place among the commits and
+    lets the server release WAL.
     Source: PostgreSQL documentation, section 9.28.6, pg_logical_emit_message.
     """
     with source_errors("emit a mark"):
@@ -34,7 +35,7 @@ def emit_mark(connection: psycopg.Connection, detail: str, *, on: History | None
 
 
 def read_current_lsn(connection: psycopg.Connection) -> Lsn:
-    """How far the server's WAL is written. Raises: SourceError."""
+    """Read the LSN up to which the server has written WAL. Raises: SourceError."""
     with source_errors("read the current LSN"):
         row = connection.execute("select pg_current_wal_lsn()::text").fetchone()
     assert row is not None
@@ -42,7 +43,7 @@ def read_current_lsn(connection: psycopg.Connection) -> Lsn:
 
 
 def take_xid(connection: psycopg.Connection) -> int:
-    """A transaction id that is larger than every one taken before. Raises: SourceError.
+    """Take a transaction id, larger than every one taken before. Raises: SourceError.
 
     Source: PostgreSQL documentation, section 9.27.10, pg_current_xact_id.
     """
@@ -53,7 +54,7 @@ def take_xid(connection: psycopg.Connection) -> int:
 
 
 def read_snapshot(connection: psycopg.Connection) -> str:
-    """Which transactions are seen now, in Postgres' text form. Raises: SourceError."""
+    """Read which transactions are visible now, in PostgreSQL's text form. Raises: SourceError."""
     with source_errors("read the current snapshot"):
         row = connection.execute("select pg_current_snapshot()::text").fetchone()
     assert row is not None

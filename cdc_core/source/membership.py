@@ -1,11 +1,11 @@
-"""Membership: by what the publications send a table, so that a change of it is noticed.
+"""Reads a table's membership: the publications, and their entries, that send the table.
 
-While a table is out of a publication, or has another row filter, column list or set of operations,
-the stream leaves changes out and does not report it. Each membership has an oid of its own, and a
-new one gets another. The publication's row gets another xmin with every ALTER of its options. A
-table that moves to another schema and back gets another row of pg_depend for its schema. If a
-membership is younger than a transaction, nobody knows by what that transaction was sent: then the
-transaction is marked as older than it.
+Walgate must notice a change of membership. While a table is out of a publication, or has another
+row filter, column list or set of operations, the stream leaves changes out and does not report it.
+Each membership has its own oid, and a new one gets another. Every ALTER of a publication's options
+gives the publication's row another xmin. A table that moves to another schema and back gets another
+row of pg_depend for its schema. If a membership is younger than a transaction, nobody knows which
+membership sent that transaction. Then the transaction is marked as older than the membership.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from cdc_core.errors import RECOVER, Retry, SourceError
 from cdc_core.source.connection import source_errors
 from cdc_core.vocabulary import quote_identifier
 
-# Whole schemas are published since this version.
+# Publications can hold whole schemas since this version.
 _SCHEMAS_SINCE = 150000
 _OLDER = "older than "
 _NOT_PUBLISHED = "not published"
 
-# A partition may be published by any table above it. What is younger than the transaction, which is
-# recent, has a smaller age; that of an old row is negative, or the largest there is.
+# A partition may be published by any table above it. The transaction is recent, and a younger row
+# has a smaller age. An old row has a negative age, or the largest age possible.
 # Source: PostgreSQL documentation, System Catalogs (pg_publication, …_rel, …_namespace).
 _MEMBERSHIP = """
 with above as (
@@ -63,10 +63,10 @@ def read_membership(
     xid: int,
     previous: str | None,
 ) -> str:
-    """By what the table is sent now, as seen from a transaction of the stream.
+    """Read the membership that sends the table now, as text, for transaction `xid` of the stream.
 
-    `previous` is what was known before, which still holds where the table is published no more.
-    Raises: SourceError.
+    If no publication holds the table, the result is `previous`, the membership known before, or
+    `not published` without one. Raises: SourceError.
     """
     has_schemas = connection.info.server_version >= _SCHEMAS_SINCE
     asked = {"oid": oid, "xid": str(xid), "publications": list(publications)}
@@ -88,7 +88,7 @@ def read_membership(
 
 
 def require_publications(connection: psycopg.Connection, publications: Sequence[str]) -> None:
-    """Every publication exists. Raises: SourceError."""
+    """Check that every publication exists. Raises: SourceError."""
     with source_errors("look for the publications"):
         found = connection.execute(
             "select pubname::text from pg_publication where pubname = any(%s)",

@@ -1,4 +1,4 @@
-"""What of partitions and inheriting tables is not followed as one might think."""
+"""Finds what replication does not follow as a reader may expect: partitions and inheritance."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cdc_core.source.table_problems import table_error
 def find_partition_problems(
     table: PublishedTable, connection: psycopg.Connection
 ) -> Iterator[Problem]:
-    """Find the problems of one table's partitions and heirs."""
+    """Find the problems of one table's partitions, and of tables that inherit from it."""
     if table.has_children:
         yield Problem(
             Severity.NOTE,
@@ -56,7 +56,7 @@ def find_partition_problems(
 def find_partitions_apart(
     tables: Sequence[PublishedTable], connection: psycopg.Connection
 ) -> Iterator[Problem]:
-    """Find partitioned tables whose partitions are published each for itself."""
+    """Find partitioned tables whose partitions are published as separate tables."""
     apart = defaultdict(list)
     for table in tables:
         if table.root is not None:

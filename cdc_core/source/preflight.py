@@ -1,4 +1,4 @@
-"""Everything that keeps a source from being replicated truthfully, found at once.
+"""Finds everything that prevents a faithful replication of the source, in one pass.
 
 Reads catalogs and settings that every role may read; changes nothing.
 """

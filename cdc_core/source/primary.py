@@ -2,9 +2,10 @@
 
 A snapshot of a standby lists no running transactions, and a lock on it stops nobody on the primary.
 A former primary still answers after a promotion. Data from such a server looks right, but may be
-wrong. A host name, a list of hosts or a pooler can lead any connection to one. So Walgate checks
-each connection that reads rows or writes marks when it opens it, a chunk's again in the transaction
-that reads, and one that a backfill keeps at each use.
+wrong. A host name, a list of hosts or a pooler can lead any connection to such a server. So Walgate
+checks each connection that reads rows or writes marks when it opens the connection. It checks the
+connection of a chunk again in the transaction that reads, and a connection that a backfill keeps at
+each use.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _TIMELINE = (
     "case when pg_is_in_recovery() then null"
     " else ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int end"
 )
-# Columns of a query: the history of a primary; the timeline of a standby is NULL.
+# The columns of a query that reads the server's history. The timeline of a standby is NULL.
 HISTORY = sql.SQL(f"{_SYSTEM_ID}, {_TIMELINE}")
 _IS_THERE = sql.SQL(f"({_SYSTEM_ID}, {_TIMELINE}) = ({{}}, {{}})")
 
@@ -52,7 +53,7 @@ def open_primary(
     answer_s: float | None = None,
     lock_s: float | None = None,
 ) -> psycopg.Connection:
-    """Connect as `open_connection` does; check the server. Raises: WrongServer, SourceError."""
+    """Connect as `open_connection` does, and check the server. Raises: WrongServer, SourceError."""
     connection = open_connection(
         source,
         application_name=application_name,
@@ -65,7 +66,7 @@ def open_primary(
 
 
 def read_history(connection: psycopg.Connection) -> History:
-    """Which history a server writes now. Raises: SourceError."""
+    """Read which history the server writes now. Raises: SourceError."""
     with source_errors("read the server's identity"):
         # A walsender takes only simple queries; this is one.
         row = connection.execute(sql.SQL("select {}").format(HISTORY)).fetchone()
@@ -78,8 +79,8 @@ def require_history(
 ) -> None:
     """Check that a server is the primary and has the expected history. Raises: WrongServer.
 
-    `expected` is None if any history will do. The error is retried: another try may reach another
-    host.
+    `expected` is None if any history is right. The error is retried, because another try may reach
+    another host.
     """
     where = f"{connection.info.host} port {connection.info.port}"
     fix = (

@@ -1,4 +1,4 @@
-"""A problem of the source: what it is, expected against found, and what mends it."""
+"""A problem of the source: what it is, what was expected and found, and how to fix it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from enum import StrEnum
 
 
 class Severity(StrEnum):
-    """Whether replication is wrong with it, at risk with it, or merely less than one may think."""
+    """What a problem does to replication.
+
+    With an error replication is wrong, with a warning it is at risk, and with a note it covers less
+    than a reader may expect.
+    """
 
     ERROR = "error"
     WARNING = "warning"
@@ -37,6 +41,6 @@ class Problem:
 
 
 def sort_problems(problems: Iterable[Problem]) -> list[Problem]:
-    """Errors first, then warnings, then notes; the order among equals is kept."""
+    """Sort errors first, then warnings, then notes; keep the order within each."""
     order = list(Severity)
     return sorted(problems, key=lambda problem: order.index(problem.severity))

@@ -1,4 +1,4 @@
-"""What is wrong with the publications: missing, empty, younger than the slot, open to all."""
+"""Finds problems of the publications: missing, empty, younger than the slot, open to all tables."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ select pubname::text, pubinsert, pubupdate, pubdelete, pubtruncate,
 from pg_publication p where pubname = any({names}) order by pubname
 """
 _HAS_SCHEMAS = "or exists (select from pg_publication_namespace where pnpubid = p.oid)"
-# The version in which a publication began to hold whole schemas.
+# Since this version a publication can hold whole schemas.
 _SCHEMAS_SINCE = 15
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A publication; `is_open` where tables made later are in it by themselves."""
+    """A publication; `is_open` if it takes in tables that are made later."""
 
     name: str
     actions: frozenset[str]
@@ -38,7 +38,7 @@ class Publication:
 def read_publications(
     connection: psycopg.Connection, source: SourceSettings, *, major: int
 ) -> list[Publication]:
-    """Read those of the configured publications that exist, in order of name."""
+    """Read the configured publications that exist, in order of name."""
     schemas = sql.SQL(_HAS_SCHEMAS if major >= _SCHEMAS_SINCE else "")
     query = sql.SQL(_PUBLICATIONS).format(
         or_schemas=schemas,
@@ -63,7 +63,7 @@ def find_publication_problems(
     *,
     table_count: int,
 ) -> Iterator[Problem]:
-    """Find the problems of the configured publications, which hold so many tables."""
+    """Find the problems of the configured publications, which hold `table_count` tables."""
     known = {publication.name for publication in publications}
     for name in source.publication:
         if name not in known:

@@ -1,6 +1,6 @@
 """A published table as the catalogs show it: identity, indexes, columns, what is sent of it.
 
-Reads only what every role may read; says nothing of what is wrong with it (table_problems.py).
+Reads only what every role may read. It does not judge: table_problems.py finds what is wrong.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from cdc_core.source.connection import source_errors
 from cdc_core.source.lock_holders import naming_locked_tables
 from cdc_core.vocabulary import ReplicaIdentity, TableName
 
-# Versions in which publications began to carry column lists and row filters, and generated columns.
+# Publications can have column lists and row filters, and generated columns, since these versions.
 _LISTS_SINCE = 15
 _GENERATED_SINCE = 18
 
-# The names of the columns that old rows of a relation are sent with.
+# The names of the columns that PostgreSQL sends of a partition's old rows.
 _IDENTITY_OF_LEAF = """
 (select array_agg(a.attname::text) from pg_attribute a
  where a.attrelid = leaf.oid and a.attnum > 0 and not a.attisdropped
@@ -69,7 +69,7 @@ join pg_namespace n on n.nspname = p.schemaname
 join pg_class c on c.relnamespace = n.oid and c.relname = p.tablename
 order by 1, 2
 """
-# The columns in a row filter, by the numbers that its parsed form has.
+# The columns that a row filter uses: the filter's parsed form has their numbers.
 _FILTER_COLUMNS = """
 (select array_agg(distinct a.attname::text)
  from pg_publication_rel r join pg_publication q on q.oid = r.prpubid,
@@ -92,7 +92,10 @@ class TableColumn:
 
 @dataclass(frozen=True, slots=True)
 class UniqueIndex:
-    """A valid unique index, its columns in its order; `is_plain` without predicate, expressions."""
+    """A valid unique index; `columns` are in index order.
+
+    `is_plain` if it has neither predicate nor expressions.
+    """
 
     name: str
     is_primary: bool
@@ -104,7 +107,7 @@ class UniqueIndex:
 
 @dataclass(frozen=True, slots=True)
 class Carriage:
-    """What one publication sends of the table: its columns, None for all; its rows, None for all.
+    """The columns and rows of the table that one publication sends; None means all.
 
     From version 15 on the columns are always named.
     """
@@ -118,8 +121,8 @@ class Carriage:
 class PublishedTable:
     """A table that at least one of the publications holds.
 
-    `leaves` are partitions, each with the columns that its old rows are sent with; `root` the
-    partitioned table that this one is a partition of.
+    `leaves` are the partitions without partitions of their own, each with the columns that
+    PostgreSQL sends of its old rows. `root` is the topmost table that this one is a partition of.
     """
 
     schema: str
@@ -139,22 +142,22 @@ class PublishedTable:
 
     @property
     def table(self) -> TableName:
-        """Its name."""
+        """The table's name."""
         return TableName(self.schema, self.name)
 
     @property
     def identifier(self) -> sql.Identifier:
-        """Its name for SQL."""
+        """The table's name as an SQL identifier."""
         return sql.Identifier(self.schema, self.name)
 
     @property
     def rows_of(self) -> sql.Composed:
-        """What a SELECT reads: of a partitioned table all partitions, of no other its children."""
+        """What a SELECT reads: the table with its partitions, not tables that inherit from it."""
         return sql.SQL("{}{}").format(sql.SQL("" if self.kind == "p" else "ONLY "), self.identifier)
 
     @property
     def row_filter(self) -> sql.Composed | None:
-        """The rows that any publication sends; None for all."""
+        """The condition of the rows that any publication sends; None if one sends all rows."""
         filters = [carriage.row_filter for carriage in self.carriages if carriage.row_filter]
         if len(filters) < len(self.carriages):
             return None
@@ -162,22 +165,22 @@ class PublishedTable:
 
     @property
     def publications(self) -> list[str]:
-        """The publications that hold it."""
+        """The names of the publications that hold the table."""
         return [carriage.publication for carriage in self.carriages]
 
     @property
     def generated(self) -> frozenset[str]:
-        """Its generated columns."""
+        """The names of the generated columns."""
         return frozenset(column.name for column in self.columns if column.generated)
 
     @property
     def primary_key(self) -> UniqueIndex | None:
-        """The index of its primary key, deferrable or not."""
+        """The index of the primary key, deferrable or not."""
         return next((index for index in self.indexes if index.is_primary), None)
 
     @property
     def identity_index(self) -> UniqueIndex | None:
-        """The index that identifies its old rows; none of a deferrable constraint does."""
+        """The index that identifies old rows; None without one, or if it is deferrable."""
         match self.identity:
             case ReplicaIdentity.DEFAULT:
                 chosen = self.primary_key
@@ -189,25 +192,25 @@ class PublishedTable:
 
     @property
     def identity_columns(self) -> frozenset[str]:
-        """The columns that old rows are sent with; empty where rows cannot be identified."""
+        """The columns that PostgreSQL sends of old rows; empty if rows cannot be identified."""
         if self.identity is ReplicaIdentity.FULL:
             return frozenset(column.name for column in self.columns) - self.generated
         return frozenset(self.identity_index.columns if self.identity_index else ())
 
     @property
     def key_index(self) -> UniqueIndex | None:
-        """The index of the columns that rows are merged by."""
+        """The index of the columns by which rows are merged."""
         is_full = self.identity is ReplicaIdentity.FULL
         return self.primary_key if is_full else self.identity_index
 
     @property
     def key_columns(self) -> frozenset[str]:
-        """The columns that rows are merged by."""
+        """The columns by which rows are merged."""
         return frozenset(self.key_index.columns if self.key_index else ())
 
     @property
     def sent_columns(self) -> tuple[str, ...]:
-        """The columns that the first publication sends, in order."""
+        """The columns that the first publication sends, in table order."""
         names = self.carriages[0].columns
         if names is not None:
             return tuple(column.name for column in self.columns if column.name in names)
@@ -226,9 +229,10 @@ def read_published_tables(
     major: int,
     only: TableName | None = None,
 ) -> list[PublishedTable]:
-    """Read every table of the publications, or one alone, in order of name. Raises: SourceError.
+    """Read every table of the publications, or `only` one, in order of name. Raises: SourceError.
 
-    From version 16 on the server locks all of them for it: an error names the locked ones.
+    From version 16 on the server locks all these tables for the query. If a lock is not free in
+    time, the error names the locked tables.
     """
     has_lists = major >= _LISTS_SINCE
     names = sql.Literal(list(publications))
@@ -254,7 +258,7 @@ def read_published_tables(
 def _read_table(row: tuple[Any, ...], *, sends_generated: bool) -> PublishedTable:
     schema, name, carriages, kind, identity, readable, secured, columns, indexes = row[:9]
     filter_columns, root, leaves, has_children = row[9:]
-    # Version 15 lists generated columns among the published, and sends none.
+    # Version 15 lists generated columns as published, but does not send them.
     unsent = {column for column, _, _, kind in columns or () if kind and not sends_generated}
     return PublishedTable(
         schema=schema,

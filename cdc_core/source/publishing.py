@@ -1,8 +1,9 @@
-"""Adding tables to the publication so that no writer is lost.
+"""Adds tables to the publication so that no writer's changes are lost.
 
-A transaction that wrote before ADD TABLE and commits after it reaches neither the stream nor a
-later SELECT (seen on 15, 17 and 18). So the same transaction first locks the tables against
-writers, for a bounded time, which waits for those that are under way.
+The stream does not have what a transaction wrote before ADD TABLE, even if it commits later, and a
+chunk that is read before that commit does not have it either (seen on 15, 17 and 18). So the
+transaction that adds the tables first locks them against writers. The lock waits, for a bounded
+time, for the writers that are under way.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from cdc_core.source.lock_holders import naming_locked_tables
 from cdc_core.table_patterns import TablePattern
 from cdc_core.vocabulary import TableName
 
-# Writers of the tables wait behind a lock that waits: not for longer than this.
+# The longest time that our lock request waits: writers of the tables wait behind it.
 LOCK_TIMEOUT_S = 5
 
 _TABLES = """
@@ -39,7 +40,7 @@ select exists (select from pg_publication where pubname = %(publication)s),
 _PUBLISHED = """
 select schemaname::text, tablename::text from pg_publication_tables where pubname = %s
 """
-# Who holds a lock that writing needs on one of these tables.
+# The sessions that hold a lock for writing on one of these tables.
 _WRITERS = """
 select distinct a.pid, coalesce(a.application_name, '')
 from pg_locks l join pg_stat_activity a on a.pid = l.pid
@@ -53,10 +54,11 @@ order by 1
 
 @dataclass(frozen=True, slots=True)
 class Publishing:
-    """What is to be run, in one transaction; empty where nothing is to be added.
+    """The statements to run in one transaction; none if there is nothing to add.
 
-    `keyless` are tables that a pattern names and that have no key: they are left out, for once
-    published the source's own UPDATE and DELETE on them would fail.
+    `keyless` are unpublished tables that a pattern names and `list_keyed_tables` does not. They are
+    left out: once a table without a key is published, the source's own UPDATE and DELETE on it
+    fail.
     """
 
     statements: tuple[sql.Composed, ...]
@@ -67,10 +69,11 @@ class Publishing:
 def plan_publishing(
     connection: psycopg.Connection, source: SourceSettings, patterns: Sequence[TablePattern]
 ) -> Publishing:
-    """Plan to add what the patterns name to the first publication, made where it is missing.
+    """Plan to add the tables that the patterns name to the first publication.
 
-    Raises: SourceError where a pattern names no table or, exactly, one without a key; where a slot
-    is older than a publication to be made.
+    The plan makes that publication if it is missing. Raises: SourceError if a pattern names no
+    table, if an exact pattern names a table without a key, or if the slot exists and the
+    publication does not.
     """
     name = source.publication[0]
     with (
@@ -113,7 +116,7 @@ def plan_publishing(
 
 
 def publish(connection: psycopg.Connection, plan: Publishing) -> bool:
-    """Run the plan; False where the role may not. Raises: SourceError."""
+    """Run the plan; False if the role may not do so. Raises: SourceError."""
     try:
         with source_errors("publish the tables"), connection.transaction():
             # Writers wait behind the lock. If this process is stopped, the server ends its session.
@@ -139,7 +142,7 @@ def publish(connection: psycopg.Connection, plan: Publishing) -> bool:
 def _require_tables(
     patterns: Sequence[TablePattern], tables: Sequence[TableName], keyed: set[TableName]
 ) -> None:
-    """Refuse patterns that name nothing, and exact names of tables without a key."""
+    """Refuse patterns that name no table, and exact names of tables without a key."""
     for pattern in patterns:
         named = [table for table in tables if pattern.matches(table)]
         if not named:

@@ -15,7 +15,7 @@ from cdc_core.vocabulary import TableName
 # The longest time that other sessions wait behind our request for a lock.
 _LOCK_S = 5.0
 # The server ends a statement that takes longer. The worker waits a little longer for the first row,
-# and then gives up the connection.
+# and then closes the connection.
 _STATEMENT_S = 600.0
 # Between two statements a worker only writes some MB to the spool. If a worker was stopped and is
 # idle for longer, the server ends its session, with its lock and its snapshot.
@@ -55,7 +55,7 @@ def connect_reader(
     )
     try:
         with source_errors(f"read {table}"):
-            # Queries of the catalog take locks, too.
+            # Before the first query of the catalog, because such queries take locks, too.
             connection.execute(_choose_settings())
         return connection, find_published(connection, source, table)
     except BaseException:

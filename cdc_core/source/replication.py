@@ -1,9 +1,8 @@
-"""The replication connection: frames in, status out. The only file that touches libpq directly.
+"""The replication connection: reads frames and sends status, by direct calls of libpq.
 
-psycopg has no replication API: since 3.3 START_REPLICATION may be executed, and what follows is
-read with `get_copy_data(1)` after `consume_input`. The blocking form holds the interpreter lock, so
-that the status thread could not run beside it. libpq is not thread safe: one lock guards every
-call.
+psycopg has no replication API. Since 3.3 it executes START_REPLICATION, and `get_copy_data(1)`
+after `consume_input` reads what follows. The blocking form would hold the interpreter lock, so that
+the status thread could not run. libpq is not thread safe: one lock guards every call of the stream.
 """
 
 from __future__ import annotations
@@ -30,23 +29,24 @@ from cdc_core.vocabulary import Lsn
 
 Frame = bytes | memoryview
 
-# When the socket runs dry, bytes gather before the next read: fewer and larger reads make both ends
-# cheaper (walsender 3.6 instead of 5.5 microseconds a row). A socket's buffer that fills up stops
-# the walsender, and a unix socket holds some 100 small rows, so the wait follows what it brings.
+# After the socket was empty, capture waits before it reads, so that bytes gather. Fewer and larger
+# reads make both ends cheaper (walsender 3.6 instead of 5.5 microseconds a row). A full socket
+# buffer stops the walsender, and a unix socket holds some 100 small rows. So the wait gets shorter
+# after a read of more than `_GATHER_BYTES`, and longer after a smaller one.
 _GATHER_BYTES = 12 << 10
 _SHORTEST_GATHER_S = 0.0002
 _LONGEST_GATHER_S = 0.005
 _READS_AT_ONCE = 4
-# Rows may be large: what one read returns is bounded by its bytes too.
+# Rows may be large, so the bytes of one read have a limit, too.
 _MOST_BYTES = 4 << 20
 _CLOSE_DEADLINE_S = 3.0
-# How often the server is asked for an answer within the time in which it must give one.
+# How often capture asks for an answer, within the time in which the server must answer.
 _ASKED_WITHIN = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What IDENTIFY_SYSTEM says, and the setting that bounds our silence."""
+    """What IDENTIFY_SYSTEM returns, the version, and how long we may be silent."""
 
     system_id: str
     timeline: int
@@ -91,10 +91,11 @@ class ReplicationStream:
         )
 
     def _agree_on_silence(self) -> float:
-        """Have the server notice us gone within the time in which we notice it gone.
+        """Make the server notice our end as soon as we notice its end; return its timeout.
 
-        So the slot is free again soon after a path has broken; and a walsender that is long busy
-        with what it does not send answers within half of its timeout, but for 0 never.
+        Then the slot is free again soon after the network has failed. A walsender that is busy for
+        long with changes that it does not send answers within half of its timeout. With a timeout
+        of 0 it never answers. Units: seconds.
         """
         with source_errors("agree on wal_sender_timeout"):
             shown = self._connection.execute("SHOW wal_sender_timeout").fetchone()
@@ -107,20 +108,20 @@ class ReplicationStream:
         return self._silence_s
 
     def _accept_raw_bytes(self) -> None:
-        """Take the bytes of an SQL_ASCII database as they are.
+        """Make the server send the bytes of an SQL_ASCII database as they are.
 
-        Asked for UTF8, its walsender ends the stream at the first value that is not; asked for
-        nothing, it sends the bytes, and only that row is undecoded. The driver then gives text as
-        bytes, so this comes after every other answer was read.
+        With client encoding UTF8, the walsender ends the stream at the first value that is not
+        UTF-8. Without conversion it sends the bytes, and only that row is undecoded. The driver
+        then gives text as bytes, so this comes after every other answer was read.
         """
         if self._connection.info.parameter_status("server_encoding") == "SQL_ASCII":
             with source_errors("set the client encoding"):
                 self._connection.execute("set client_encoding to 'SQL_ASCII'")
 
     def switch_point(self, timeline: int) -> Lsn:
-        """Where the server's history left `timeline` for a later one. Raises: SourceError.
+        """Find the LSN at which the server's history left `timeline`; 0/0 if it did not.
 
-        Source: PostgreSQL documentation, section 53.4, TIMELINE_HISTORY.
+        Raises: SourceError. Source: PostgreSQL documentation, section 53.4, TIMELINE_HISTORY.
         """
         with source_errors("read the timeline history"):
             row = self._connection.execute(f"TIMELINE_HISTORY {self.server.timeline}").fetchone()
@@ -135,10 +136,11 @@ class ReplicationStream:
         return Lsn(0)
 
     def start(self, *, slot: str, publications: tuple[str, ...], origin: str) -> None:
-        """Take the slot and start streaming where it is confirmed. Raises: SlotInUse, SourceError.
+        """Take the slot and start the stream at its confirmed flush LSN.
 
-        The position asked for is 0/0, so that the server sends again what it holds unconfirmed: a
-        later one would make it skip what the replay check must see.
+        The statement asks for position 0/0, so that the server sends again all that is not
+        confirmed. With a later position it would skip what the replay check must see.
+        Raises: SlotInUse, SourceError.
         """
         self._accept_raw_bytes()
         names = ",".join('"' + name.replace('"', '""') + '"' for name in publications)
@@ -154,9 +156,10 @@ class ReplicationStream:
             self._connection.execute(statement)
 
     def read_frames(self, *, most: int, wait_s: float) -> list[Frame]:
-        """Frames that have arrived, at most `most`, or some megabytes; none after `wait_s`.
+        """Read the frames that have arrived; none if nothing arrives within `wait_s`.
 
-        Raises: SourceError where the stream has ended or broken; SourceSilent.
+        A read ends after `most` frames or some megabytes. Raises: SourceError if the stream has
+        ended or is broken; SourceSilent if the server is silent for too long.
         """
         received = self._drain(most)
         if received:
@@ -177,7 +180,10 @@ class ReplicationStream:
         return received
 
     def _note_silence(self) -> None:
-        """Give the stream up once nothing has come for too long: the server was asked to answer."""
+        """Give up the stream if nothing has arrived for too long: the server was asked to answer.
+
+        Raises: SourceSilent.
+        """
         now = time.monotonic()
         if self._silent_since is None:
             self._silent_since = now
@@ -199,7 +205,7 @@ class ReplicationStream:
             for _ in range(most):
                 size, frame = get(1)
                 if size > 0:
-                    # A view is three objects that the collector of garbage counts; bytes are none.
+                    # A view is three objects that the garbage collector counts; bytes are none.
                     append(bytes(frame))
                     total += size
                     if total > _MOST_BYTES:
@@ -234,9 +240,9 @@ class ReplicationStream:
         )
 
     def send_status(self, flushed: Lsn, *, is_asking: bool = False) -> None:
-        """Confirm everything up to `flushed`; ask for an answer in time, or now.
+        """Confirm everything up to `flushed`. Raises: SourceError.
 
-        Raises: SourceError.
+        Asks the server for an answer if `is_asking`, or if the last request is old enough.
         """
         now = time.monotonic()
         ask = is_asking or now - self._asked_at >= self._silence_s / _ASKED_WITHIN
@@ -257,7 +263,7 @@ class ReplicationStream:
                     self._pgconn.flush()
                     self._await_end()
         except psycopg.Error:
-            pass  # The connection is being given up; the server notices by itself.
+            pass  # The connection ends anyway; the server notices by itself.
         finally:
             self._connection.close()
 
@@ -273,7 +279,7 @@ class ReplicationStream:
 
 
 def _parse_server_duration(text: str) -> float:
-    """Seconds of a setting such as `1min`, `10s`, `500ms`, `0`."""
+    """Parse a setting such as `1min`, `10s`, `500ms`, `0` into seconds."""
     for suffix, factor in (("ms", 0.001), ("min", 60.0), ("s", 1.0), ("h", 3600.0), ("d", 86400.0)):
         if text.endswith(suffix):
             return float(text.removesuffix(suffix)) * factor

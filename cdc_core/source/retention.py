@@ -1,7 +1,7 @@
-"""What a slot holds back: the WAL it retains, the budget it may, and when it will have used it up.
+"""How much WAL a slot retains, what budget it has, and when the budget will be used up.
 
-The budget is the pipeline's own, else the server's limit. A slot past the server's limit is lost,
-so the nearer of the two ends counts.
+The budget is the configured one, else the server's limit. A slot past the server's limit is lost,
+so the nearer of the two limits counts.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from cdc_core.source.connection import source_errors
 from cdc_core.source.slot import Slot, read_slot
 
 DEFAULT_SLOT_BUDGET = 10 << 30
-# Percent of the budget at which there is something to say, each time louder.
+# Percent of the budget at which Walgate reports the slot; each level is more urgent.
 LEVELS = (50, 75, 90)
-# Growth is looked at over this long: the present, without the ups and downs of some seconds.
+# Growth is measured over this time: recent, but long enough to even out some seconds.
 _WINDOW_S = 60.0
 _SHORTEST_WINDOW_S = 0.5
 _SECOND_LOOK_S = 1.0
@@ -28,11 +28,11 @@ _SECOND_LOOK_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What a slot that is not lost holds back at one moment.
+    """The WAL that a slot which is not lost retains at one moment.
 
-    Units: bytes; `safe_wal_size` is what may be written before the server gives the slot up, None
-    where it sets no limit; seconds since the slot was last in use, None where it is in use or the
-    server (before 17) does not say.
+    `safe_wal_size` is what may be written before the server gives up the slot; None if the server
+    sets no limit. `inactive_seconds` is the time since the slot was last in use; None if it is in
+    use or the server (before 17) does not report it. Units: bytes and seconds.
     """
 
     slot: str
@@ -44,23 +44,23 @@ class Retention:
 
     @property
     def left_bytes(self) -> int:
-        """How much more WAL may be written."""
+        """How many more bytes of WAL may be written."""
         left = self.budget_bytes - self.retained_bytes
         return max(0, left if self.safe_wal_size is None else min(left, self.safe_wal_size))
 
     @property
     def used_percent(self) -> float:
-        """The share of what may be held back that is used."""
+        """The percentage used of what the slot may retain."""
         whole = self.retained_bytes + self.left_bytes
         return round(100 * self.retained_bytes / min(whole, self.budget_bytes), 1) if whole else 100
 
     @property
     def level(self) -> int:
-        """The highest of the levels that is reached; 0 below all."""
+        """The highest of `LEVELS` that is reached; 0 if none is."""
         return max((level for level in LEVELS if self.used_percent >= level), default=0)
 
     def seconds_left(self, growth: float | None) -> float | None:
-        """When the rest is used up at this growth in bytes a second; None where it never is."""
+        """Seconds until the rest is used up at `growth` bytes a second; None if it never is."""
         if not self.left_bytes:
             return 0.0
         return None if growth is None or growth <= 0 else round(self.left_bytes / growth, 1)
@@ -81,7 +81,7 @@ class Retention:
         return {name: value for name, value in described.items() if value is not None}
 
     def explain(self, growth: float | None) -> str:
-        """The same in words."""
+        """The retained bytes, the used percentage and the time left, in words."""
         text = (
             f"{format_size(self.retained_bytes)} retained, {self.used_percent:g} % of what it may"
         )
@@ -92,27 +92,27 @@ class Retention:
 
 
 class Growth:
-    """How fast retained WAL grew over the last minute, from the looks that were taken."""
+    """Measures how fast retained WAL grew over the last minute, from samples."""
 
     def __init__(self) -> None:
-        """No look was taken yet."""
+        """Start without a sample."""
         self._looks: deque[tuple[float, int]] = deque()
 
     def add(self, at_s: float, retained_bytes: int) -> None:
-        """Take a look; times are of any clock that only goes forward."""
+        """Add a sample; `at_s` is the time of any clock that only goes forward."""
         self._looks.append((at_s, retained_bytes))
         while len(self._looks) > 1 and self._looks[1][0] <= at_s - _WINDOW_S:
             self._looks.popleft()
 
     def look(self, slot: Slot) -> float | None:
-        """Take a look at a slot now; the rate then."""
+        """Add a sample of the slot, taken now, and return the rate."""
         if slot.retained_bytes is not None:
             self.add(time.monotonic(), slot.retained_bytes)
         return self.rate
 
     @property
     def rate(self) -> float | None:
-        """Bytes a second; None before two looks lie far enough apart."""
+        """The growth in bytes a second; None until two samples are far enough apart."""
         if not self._looks:
             return None
         (first_at, first), (last_at, last) = self._looks[0], self._looks[-1]
@@ -121,7 +121,10 @@ class Growth:
 
 
 def measure_growth(connection: psycopg.Connection, slot: Slot) -> float | None:
-    """Take a second look a moment later, where nobody else has. Raises: SourceError."""
+    """Measure the growth in bytes a second from two samples; for a caller without earlier ones.
+
+    Waits between the samples. None if the slot is gone. Raises: SourceError.
+    """
     growth = Growth()
     growth.look(slot)
     time.sleep(_SECOND_LOOK_S)
@@ -130,12 +133,12 @@ def measure_growth(connection: psycopg.Connection, slot: Slot) -> float | None:
 
 
 def choose_budget(source: SourceSettings, wal_limit: int | None) -> int:
-    """Give the bytes of WAL that a slot may keep, where the server limits them to `wal_limit`."""
+    """Choose the bytes of WAL that a slot may keep, if the server limits them to `wal_limit`."""
     return source.slot_budget or wal_limit or DEFAULT_SLOT_BUDGET
 
 
 def read_wal_limit(connection: psycopg.Connection) -> int | None:
-    """Read the bytes of WAL that the server lets a slot keep; None without a limit.
+    """Read how many bytes of WAL the server lets a slot keep; None without a limit.
 
     Raises: SourceError.
     """
@@ -147,19 +150,25 @@ def read_wal_limit(connection: psycopg.Connection) -> int | None:
 
 
 def read_slot_budget(connection: psycopg.Connection, source: SourceSettings) -> int:
-    """Give the bytes of WAL the slot may keep: configured, else the server's limit, else 10 GB."""
+    """Read the bytes of WAL that the slot may keep.
+
+    The configured budget, else the server's limit, else 10 GiB. Raises: SourceError.
+    """
     return choose_budget(source, read_wal_limit(connection))
 
 
 def read_retention(connection: psycopg.Connection, source: SourceSettings) -> Retention | None:
-    """Read what the slot holds back now; None where it is missing or lost. Raises: SourceError."""
+    """Read what the slot retains now; None if it is missing or lost, or the server is a standby.
+
+    Raises: SourceError.
+    """
     slot = read_slot(connection, source.slot)
     budget = read_slot_budget(connection, source)
     return None if slot is None else find_retention(slot, budget)
 
 
 def find_retention(slot: Slot, budget: int) -> Retention | None:
-    """Give what the slot holds back; None where it is lost or the server is a standby."""
+    """Compute what the slot retains; None if it is lost or the server is a standby."""
     if slot.is_lost or slot.retained_bytes is None:
         return None
     return Retention(
@@ -173,7 +182,7 @@ def find_retention(slot: Slot, budget: int) -> Retention | None:
 
 
 def format_span(seconds: float) -> str:
-    """Write a time in the unit that a person would: `40 s`, `12 min`, `3.5 h`, `6 d`."""
+    """Format a duration in the unit that a person would use: `40 s`, `12 min`, `3.5 h`, `6 d`."""
     for unit, length in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * length:
             return f"{seconds / length:.1f}".removesuffix(".0") + f" {unit}"

@@ -28,7 +28,7 @@ def may_replicate(connection: psycopg.Connection) -> bool:
 
 
 def require_replication(connection: psycopg.Connection) -> None:
-    """The role may open a walsender. Raises: SourceError."""
+    """Check that the role may open a walsender. Raises: SourceError."""
     if not may_replicate(connection):
         role = connection.info.user
         raise SourceError(

@@ -1,7 +1,7 @@
-"""A part of a table as SQL: what it says is right, and which rows it is.
+"""Checks the part of a table that a person chose, and writes its rows' conditions as SQL.
 
-What a person wrote is checked by the server before anything is begun: a bound must be a value of
-its column, a condition one expression of the table's columns that is true or false.
+The server checks what the person wrote before anything begins. A bound must be a value of its
+column. A condition must be one expression of the table's columns that is true or false.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from cdc_core.spooled import Key, Scope
 from cdc_core.vocabulary import Relation
 
 _BAD_VALUE = "22"
-# Wrong in one, an expression may be right in the other: only one that ends where it seems to end is
-# right in both.
+# An expression that is wrong in one place may be right in the other. Only an expression that ends
+# where it seems to end is right in both.
 _PLACES = ("(\n{}\n)", "(array[\n{}\n])[1]")
 _FIX = "see `walgate backfill --help`"
 
@@ -26,7 +26,7 @@ _FIX = "see `walgate backfill --help`"
 def resolve_scope(
     connection: psycopg.Connection, table: sql.Composable, relation: Relation, scope: Scope
 ) -> Scope:
-    """Check a part of a table; its bounds as the server writes them.
+    """Check a part of a table; return it with its bounds as the server writes them.
 
     Raises: ConfigurationError with every mistake, SourceError.
     """
@@ -51,7 +51,7 @@ def resolve_scope(
 
 
 def write_conditions(relation: Relation, scope: Scope) -> list[sql.Composable]:
-    """The conditions that rows of a part of a table meet."""
+    """Write the conditions that select the rows of a part of a table."""
     conditions = [
         bound_key(relation, comparison, key)
         for comparison, key in ((">=", scope.low), ("<=", scope.high))
@@ -65,7 +65,11 @@ def write_conditions(relation: Relation, scope: Scope) -> list[sql.Composable]:
 def bound_key(
     relation: Relation, comparison: str, key: Key, *, names: Sequence[str] | None = None
 ) -> sql.Composable:
-    """That a row's key, or its beginning, compares so with another; `names` in another order."""
+    """Write the condition that compares a row's key with `key` by `comparison`.
+
+    If `key` is only the beginning of a key, only those columns are compared. `names` are the key's
+    columns in the order of `key`; by default key order.
+    """
     names = names or [relation.columns[index].name for index in relation.key]
     return sql.SQL("({}) {} ({})").format(
         list_names(names[: len(key)]),
@@ -77,7 +81,7 @@ def bound_key(
 def write_values(
     relation: Relation, key: Key, *, names: Sequence[str] | None = None
 ) -> sql.Composable:
-    """The texts of a key, or of its beginning, as values of its columns; `names` as above."""
+    """Write a key, or its beginning, as values of its columns; `names` as in `bound_key`."""
     types = {column.name: column.type_name for column in relation.columns}
     names = names or [relation.columns[index].name for index in relation.key]
     return sql.SQL(", ").join(
@@ -87,14 +91,14 @@ def write_values(
 
 
 def list_names(names: Sequence[str]) -> sql.Composable:
-    """Names of columns."""
+    """Write column names as a list."""
     return sql.SQL(", ").join(sql.Identifier(name) for name in names)
 
 
 def estimate_rows(
     connection: psycopg.Connection, table: sql.Composable, relation: Relation, scope: Scope
 ) -> int:
-    """About how many rows a part of a table has, as the planner has it. Raises: SourceError."""
+    """Estimate the rows of a part of a table, by the planner. Raises: SourceError."""
     conditions = write_conditions(relation, scope) or [sql.SQL("true")]
     query = sql.SQL("explain (format json) select from {} where {}").format(
         table, sql.SQL(" and ").join(conditions)
@@ -112,7 +116,10 @@ def _resolve_key(
     key: Key | None,
     problems: list[str],
 ) -> Key | None:
-    """A bound as the server writes it; None, and a problem, where it is none."""
+    """Return a bound as the server writes it; None without one.
+
+    For a wrong bound the result is None, and `problems` gets the reason.
+    """
     if key is None:
         return None
     columns = [relation.columns[index] for index in relation.key]
@@ -150,7 +157,7 @@ def _check_condition(
         query = sql.SQL("explain select from {} where {}").format(table, _place(place, where))
         try:
             with source_errors("check `where`"), connection.transaction():
-                # Parsed by itself, so that it can be one statement only; it is not run.
+                # A prepared statement must be one statement alone. EXPLAIN does not run it.
                 connection.execute(query, prepare=True)
         except SourceError as error:
             cause = error.__cause__
@@ -167,5 +174,5 @@ def _is_mistake(sqlstate: str) -> bool:
 
 
 def _place(place: str, where: str) -> sql.Composable:
-    # On lines of its own: a comment at its end ends there.
+    # The condition has lines of its own, so that a comment at its end ends with its line.
     return sql.SQL(place.replace("{}", "{0}")).format(sql.SQL(where))

@@ -1,4 +1,4 @@
-"""The source as capture uses it: one query connection and one stream, of one slot."""
+"""The source as capture uses it: one query connection and one stream, for one slot."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from cdc_core.source.slot import (
 )
 from cdc_core.vocabulary import Lsn, Relation
 
-# A killed run's walsender is gone within moments; a living consumer stays longer than this.
+# The walsender of a killed run ends within moments. A live consumer stays longer than this.
 _TAKE_OVER_S = 15.0
 _RETRY_S = 0.3
 _SAY_AGAIN_S = 30.0
@@ -39,7 +39,7 @@ _logger = logging.getLogger("walgate.capture")
 
 
 class MarkConnection:
-    """A connection that emits marks and says where the server is."""
+    """A connection that writes marks and reads how far the server and the slot are."""
 
     def __init__(self, source: SourceSettings, history: History) -> None:
         """Connect to the primary that has this history. Raises: WrongServer, SourceError."""
@@ -56,15 +56,15 @@ class MarkConnection:
         marks.emit_mark(self._connection, detail)
 
     def read_current_lsn(self) -> Lsn:
-        """How far the server's WAL is written. Raises: SourceError."""
+        """Read the LSN up to which the server has written WAL. Raises: SourceError."""
         return marks.read_current_lsn(self._connection)
 
     def require_publications(self) -> None:
-        """The publications are there. Raises: SourceError."""
+        """Check that the publications exist. Raises: SourceError."""
         require_publications(self._connection, self._source.publication)
 
     def read_retention(self) -> Retention | None:
-        """What the slot holds back now. Raises: SourceError."""
+        """Read what the slot retains now; None if it is missing or lost. Raises: SourceError."""
         return read_retention(self._connection, self._source)
 
     def close(self) -> None:
@@ -109,16 +109,17 @@ class Source:
             )
 
     def read_slot(self) -> Slot:
-        """The slot as it is now, if capture may consume it. Raises: SlotLost, SourceError."""
+        """Read the slot; check that capture may consume it. Raises: SlotLost, SourceError."""
         name = self._settings.slot
         found = read_slot(self._connection, name)
         return require_usable(found, name=name, database=self.server.database)
 
     def take_slot(self, is_stopped: Callable[[], bool]) -> Slot:
-        """Start the stream, waiting for one that is being given up or is gone; the slot then.
+        """Start the stream, after a wait if another consumer holds the slot; return the slot.
 
-        A consumer that speaks is waited for a while; a capture that is silent, until the server has
-        noticed that it is gone. Raises: SlotInUse, SourceError.
+        Capture waits some seconds for any consumer. It waits longer for a capture that sends no
+        status, until the server has noticed that this capture is gone. Raises: SlotInUse,
+        SourceError.
         """
         deadline = time.monotonic() + _TAKE_OVER_S
         first: Holder | None = None
@@ -143,24 +144,24 @@ class Source:
             return self.read_slot()
 
     def require_publications(self) -> None:
-        """The publications are there. Raises: SourceError."""
+        """Check that the publications exist. Raises: SourceError."""
         require_publications(self._connection, self._settings.publication)
 
     def read_current_lsn(self) -> Lsn:
-        """How far the server's WAL is written. Raises: SourceError."""
+        """Read the LSN up to which the server has written WAL. Raises: SourceError."""
         return marks.read_current_lsn(self._connection)
 
     def require_held(self) -> None:
-        """The slot is still ours. Raises: SlotInUse, SourceError."""
+        """Check that this stream still holds the slot. Raises: SlotInUse, SourceError."""
         name = self._settings.slot
         require_held(read_slot(self._connection, name), name=name, pid=self.stream.pid)
 
     def complete_relation(
         self, announcement: Announcement, *, previous: Relation | None, xid: int
     ) -> Relation:
-        """The relation announced in a transaction, with what only the catalog knows.
+        """Complete the relation that transaction `xid` announced, from the catalog.
 
-        Raises: SourceError.
+        The result has the table's membership of the publications. Raises: SourceError.
         """
         relation = complete_relation(
             self._connection, announcement, previous=previous, xid=xid, slot=self._settings.slot

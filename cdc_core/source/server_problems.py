@@ -1,4 +1,4 @@
-"""What is wrong with the server, its settings, and the role that looks."""
+"""Finds problems of the server, of its settings, and of the connected role."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from cdc_core.source.role import MAY_REPLICATE
 
 OLDEST_VERSION, NEWEST_VERSION = 14, 18
 
-# The first minors in which decoding beside concurrent DDL loses nothing (bugs 18938, 18942).
+# The first minor releases whose decoding loses nothing beside concurrent DDL (bugs 18938, 18942).
 _SOUND_MINORS = {14: 19, 15: 14, 16: 10, 17: 6}
 
-# Capture reports four times in it; less than this leaves no room for a busy host.
+# Capture sends its status four times in this time. A shorter one leaves no room for a busy host.
 _SHORTEST_SENDER_TIMEOUT_MS = 5000
 
 _SERVER = """
@@ -38,7 +38,11 @@ select current_setting('server_version_num')::int, current_setting('server_versi
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """What the server says of itself; timeouts in milliseconds, 0 for none."""
+    """What the server reports about itself.
+
+    Units: `sender_timeout_ms` in milliseconds and `slot_timeout_s` in seconds, both 0 for none;
+    `wal_keep_mb` in megabytes, negative without a limit.
+    """
 
     version_number: int
     version: str
@@ -59,7 +63,7 @@ class ServerFacts:
 
     @property
     def major(self) -> int:
-        """Its major version."""
+        """The server's major version."""
         return self.version_number // 10000
 
     @property
@@ -153,7 +157,7 @@ def _find_setting_problems(server: ServerFacts, source: SourceSettings) -> Itera
 
 
 def _find_timeout_problems(server: ServerFacts) -> Iterator[Problem]:
-    # Capture asks for a timeout of its own, and keeps to a shorter one; 0 is none.
+    # Capture sets a timeout of its own, but keeps a shorter one. 0 means no timeout.
     if 0 < server.sender_timeout_ms < _SHORTEST_SENDER_TIMEOUT_MS:
         yield Problem(
             Severity.WARNING,

@@ -1,4 +1,4 @@
-"""The replication slot: what it is, whether it is ours, whether it continues what staging holds."""
+"""Reads the replication slot; checks that capture holds it and that it continues what is staged."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from cdc_core.vocabulary import Lsn
 class Slot:
     """A row of `pg_replication_slots` (PostgreSQL documentation, section 52.20).
 
-    Units: `retained_bytes` of WAL that the slot holds back; `safe_wal_size` in bytes, None where
-    the server sets no limit. How long it was not in use, and why the server gave it up, are known
-    from PostgreSQL 17 on.
+    Units: `retained_bytes` of WAL that the slot holds back, None on a standby; `safe_wal_size` in
+    bytes, None if the server sets no limit. `inactive_seconds` is how long the slot was not in use,
+    `invalidation` why the server gave it up: both are known from PostgreSQL 17 on.
     """
 
     name: str
@@ -37,15 +37,16 @@ class Slot:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the server has given it up."""
+        """Whether the server has given up the slot."""
         return self.wal_status == "lost" or self.restart is None
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The walsender that holds a slot; two looks are equal where it has not spoken in between.
+    """The walsender that holds a slot.
 
-    `replied_at` is by the clock of the client, None where this role may not see it.
+    Two reads are equal if the client sent no status in between. `replied_at` is by the clock of the
+    client; None if this role may not see it.
     """
 
     pid: int
@@ -54,12 +55,12 @@ class Holder:
 
     @property
     def is_capture(self) -> bool:
-        """Whether it is a capture of Walgate's, as far as this role may see."""
+        """Whether it is a capture of Walgate, as far as this role may see."""
         return self.application == CAPTURE_NAME and self.replied_at is not None
 
 
 def read_holder(connection: psycopg.Connection, name: str) -> Holder | None:
-    """Who holds the slot; None where nobody does. Raises: SourceError."""
+    """Read which walsender holds the slot; None if none does. Raises: SourceError."""
     with source_errors(f"read who holds slot {name}"):
         row = connection.execute(
             """
@@ -73,7 +74,7 @@ def read_holder(connection: psycopg.Connection, name: str) -> Holder | None:
 
 
 def read_slot(connection: psycopg.Connection, name: str) -> Slot | None:
-    """The slot as the server shows it now; None where there is none. Raises: SourceError."""
+    """Read the slot as it is now; None if it does not exist. Raises: SourceError."""
     with source_errors(f"read slot {name}"):
         row = connection.execute(
             """
@@ -111,7 +112,7 @@ def read_slot(connection: psycopg.Connection, name: str) -> Slot | None:
 
 
 def require_usable(slot: Slot | None, *, name: str, database: str) -> Slot:
-    """The slot, if capture may consume it. Raises: SlotLost, SourceError."""
+    """Return the slot if capture may consume it. Raises: SlotLost, SourceError."""
     if slot is None:
         raise SlotLost(
             f"slot {name} does not exist",
@@ -131,7 +132,7 @@ def require_usable(slot: Slot | None, *, name: str, database: str) -> Slot:
 
 
 def require_kind(slot: Slot, *, database: str) -> None:
-    """The slot is one that capture reads, of this database. Raises: SourceError."""
+    """Check that capture can read this kind of slot, and its database. Raises: SourceError."""
     if slot.slot_type != "logical" or slot.plugin != "pgoutput":
         raise SourceError(
             f"slot {slot.name} is a {slot.slot_type} slot of plugin {slot.plugin}, expected a"
@@ -154,7 +155,7 @@ def require_kind(slot: Slot, *, database: str) -> None:
 
 
 def require_continuation(slot: Slot, *, staged: Lsn, current: Lsn) -> None:
-    """The slot and the server continue what staging holds. Raises: SlotLost."""
+    """Check that the slot and the server continue what staging holds. Raises: SlotLost."""
     confirmed = slot.confirmed_flush
     assert confirmed is not None
     if confirmed > staged:
@@ -174,7 +175,7 @@ def require_continuation(slot: Slot, *, staged: Lsn, current: Lsn) -> None:
 
 
 def require_held(slot: Slot | None, *, name: str, pid: int) -> None:
-    """The slot is still held by walsender `pid`. Raises: SlotInUse."""
+    """Check that walsender `pid` still holds the slot. Raises: SlotInUse."""
     if slot is None or slot.active_pid != pid:
         holder = "nobody" if slot is None or slot.active_pid is None else f"PID {slot.active_pid}"
         raise SlotInUse(

@@ -1,4 +1,4 @@
-"""What is wrong with the slot: missing, another's, lost, in use, or keeping too much WAL."""
+"""Finds problems of the slot: missing, of another kind, lost, in use, or retaining too much WAL."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def find_slot_problems(
 
 
 def find_budget_problems(retention: Retention, growth: float | None) -> Iterator[Problem]:
-    """Find whether the slot holds back much; `growth` is in bytes a second, where it is known."""
+    """Find whether the slot retains much WAL; `growth` is in bytes a second, None if not known."""
     if retention.level:
         yield Problem(
             Severity.ERROR if retention.level == LEVELS[-1] else Severity.WARNING,
@@ -119,7 +119,7 @@ def find_budget_problems(retention: Retention, growth: float | None) -> Iterator
 
 
 def _find_activity_problems(slot: Slot, connection: psycopg.Connection) -> Iterator[Problem]:
-    """Tell our own capture from another consumer by its application name, where it is shown."""
+    """Report that the slot is in use: a note if the application name is ours, else an error."""
     if slot.active_pid is None:
         return
     row = connection.execute(

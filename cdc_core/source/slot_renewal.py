@@ -1,4 +1,4 @@
-"""A new slot in the place of a dead one: the only thing of the source that is ever dropped."""
+"""Replaces a dead slot by a new one. Walgate never drops anything else in the source."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from cdc_core.source.slot import read_slot, require_kind
 _PATIENCE_S = 15.0
 _RETRY_S = 0.3
 
-# Whatever was seen before: only if it is idle, and what capture reads, of this very database.
+# The statement itself checks that the slot is idle, of pgoutput and of this database: an earlier
+# look may be outdated.
 _DROP = """
 select pg_drop_replication_slot(slot_name) from pg_replication_slots
 where slot_name = %s and plugin = 'pgoutput' and database = current_database() and not active
@@ -34,7 +35,10 @@ def format_make(name: str) -> str:
 
 
 def drop_dead_slot(connection: psycopg.Connection, name: str) -> None:
-    """Drop a slot, if it is there. Raises: SlotInUse, SourceError."""
+    """Drop a slot, if it exists; wait some seconds if it is in use.
+
+    Raises: SlotInUse, SourceError.
+    """
     deadline = time.monotonic() + _PATIENCE_S
     while (slot := read_slot(connection, name)) is not None:
         require_kind(slot, database=connection.info.dbname)
@@ -52,7 +56,7 @@ def drop_dead_slot(connection: psycopg.Connection, name: str) -> None:
 
 
 def make_slot(connection: psycopg.Connection, name: str) -> None:
-    """Make a slot, which waits for the transactions open now. Raises: SourceError."""
+    """Make a slot; the server first waits for the open transactions. Raises: SourceError."""
     timeout = sql.SQL("set statement_timeout = {}").format(sql.Literal(f"{SLOT_TIMEOUT_S}s"))
     with source_errors(f"make slot {name}"):
         connection.execute(timeout)

@@ -1,9 +1,10 @@
 """The source as it was at one LSN: an exported snapshot with the LSN that it is consistent at.
 
-The creation of a temporary logical slot exports a snapshot. It has exactly the transactions that
-end at or below the slot's consistent point. The slot exists for seconds. Its creation waits for
-every transaction that was open then. Walgate locks the tables first: a rewrite between snapshot and
-read would make the read empty. The lock is the weakest one: no reader and no writer waits for it.
+The creation of a temporary logical slot exports a snapshot. The snapshot has exactly the
+transactions that end at or below the slot's consistent point. The slot exists for seconds. Its
+creation waits for every transaction that was open at its start. Walgate locks the tables first: a
+rewrite between snapshot and read would make the read empty. The lock is the weakest one: no reader
+and no writer waits for it.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def open_snapshot(
     patience_s: float,
     stop: threading.Event,
 ) -> Iterator[SourceSnapshot]:
-    """Lock tables and see them at one LSN until the block ends.
+    """Lock tables and show them as of one LSN until the block ends.
 
     Each connection must reach the primary that has the history of the log.
     Raises: WrongServer, SourceError.
@@ -97,7 +98,7 @@ def open_snapshot(
             refused = _lock(reader, [found[table] for table in tables if table in found])
             with _exporting(opened, watcher, patience_s=patience_s, stop=stop) as (lsn, snapshot):
                 reader.execute(sql.SQL("set transaction snapshot {}").format(sql.Literal(snapshot)))
-                # What the tables are is seen as of then, as their rows are.
+                # The definitions of the tables are of the same moment as their rows.
                 seen = _find_published(reader, source)
             locked = {table: seen[table] for table in seen if table in found}
             yield SourceSnapshot(lsn, history, reader, locked, refused)
@@ -114,7 +115,7 @@ def _find_published(
 def _lock(
     connection: psycopg.Connection, tables: Sequence[PublishedTable]
 ) -> dict[TableName, SourceError]:
-    """Lock each table, in one order; which could not be, and why."""
+    """Lock the tables in order of name; return the error of each that could not be locked."""
     refused: dict[TableName, SourceError] = {}
     for published in sorted(tables, key=lambda published: published.table):
         lock = sql.SQL("lock table {} in access share mode").format(published.rows_of)
@@ -136,7 +137,7 @@ def _exporting(
     patience_s: float,
     stop: threading.Event,
 ) -> Iterator[tuple[Lsn, str]]:
-    """Export a snapshot that can be imported until the block ends; its LSN and its name."""
+    """Export a snapshot that can be imported until the block ends; give its LSN and name."""
     walsender = opened(replication=True)
     with closing(walsender), ThreadPoolExecutor(1, "walgate-snapshot") as pool:
         name = f"walgate_verify_{uuid.uuid4().hex[:16]}"
@@ -145,7 +146,7 @@ def _exporting(
         try:
             _await(made, walsender, watcher, patience_s=patience_s, stop=stop)
         except BaseException:
-            # The slot, as far as it is made, goes with it.
+            # The server removes the temporary slot, if it was made, with the connection.
             walsender.cancel_safe(timeout=_CANCEL_S)
             raise
         with source_errors("export a snapshot"):
@@ -162,7 +163,7 @@ def _await(
     patience_s: float,
     stop: threading.Event,
 ) -> None:
-    """Wait for the slot. Raises: SourceError, naming the transaction that is waited for."""
+    """Wait for the slot. Raises: SourceError, which names the transactions that it waits for."""
     deadline = time.monotonic() + patience_s
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The connection of a backfill beside its reads: it writes steps into the WAL."""
+"""The connection by which a backfill writes its marks into the WAL; others read the rows."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from cdc_core.source.primary import FindHistory, open_primary, prove
 
 
 class StepConnection:
-    """One connection for all threads, made when it is needed and again after it was lost."""
+    """One connection for all threads, opened at its first use and again after it was lost."""
 
     def __init__(self, source: SourceSettings, find_history: FindHistory) -> None:
-        """Connect at the first step, to the primary that has the history of the log."""
+        """Prepare; the first use connects to the primary that has the history of the log."""
         self._source = source
         self._find_history = find_history
         self._lock = threading.Lock()
         self._connection: psycopg.Connection | None = None
 
     def emit(self, message: str) -> None:
-        """Write a step that the stream will carry at its place. Raises: SourceError."""
+        """Write a mark into the WAL; the stream carries it at this place. Raises: SourceError."""
         with self._lock:
             marks.emit_mark(self._connect(), message)
 
     def read_snapshot(self) -> str:
-        """Which transactions are seen now, in Postgres' text form. Raises: SourceError."""
+        """Read the visible transactions, in PostgreSQL's text form. Raises: SourceError."""
         with self._lock:
             return marks.read_snapshot(self._connect())
 
     def take_xid(self) -> int:
-        """A transaction id that is larger than every one taken before. Raises: SourceError."""
+        """Take a transaction id, larger than every one taken before. Raises: SourceError."""
         with self._lock:
             return marks.take_xid(self._connect())
 

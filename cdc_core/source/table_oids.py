@@ -1,4 +1,4 @@
-"""What the source calls its tables now, by their oids: a table keeps its oid when it is renamed."""
+"""Reads the present names of tables by oid: a table keeps its oid when it is renamed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ where c.relkind in ('r', 'p')
 def read_names(
     connection: psycopg.Connection, known: Mapping[TableName, int]
 ) -> dict[int, TableName]:
-    """The tables that have the oid or the name of a known one, by oid. Raises: SourceError."""
+    """Read the tables that have the oid or the name of a known one, by oid. Raises: SourceError."""
     if not known:
         return {}
     schemas, tables = [name.schema for name in known], [name.name for name in known]

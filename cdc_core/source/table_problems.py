@@ -1,7 +1,7 @@
-"""What keeps a published table's rows from being followed: identity, key, operations, access.
+"""Finds why the rows of a published table cannot be followed: identity, key, operations, access.
 
-A row must be identified in the stream by a key that the publication carries. What must not be
-published at all, because the source's own UPDATE and DELETE would fail, is reported as such.
+The stream must identify each row by a key that the publication sends. If the publication of a table
+makes the source's own UPDATE and DELETE fail, the problem reports that.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OWN_CHANGES_FAIL = "the source's own UPDATE and DELETE fail"
 def find_row_problems(
     table: PublishedTable, publications: Sequence[Publication], connection: psycopg.Connection
 ) -> Iterator[Problem]:
-    """Find what keeps the rows of one table from being identified and followed."""
+    """Find why the rows of one table cannot be identified and followed."""
     published = frozenset[str]().union(
         *(p.actions for p in publications if p.name in table.publications)
     )
@@ -41,7 +41,7 @@ def find_row_problems(
 def _explain_no_identity(
     table: PublishedTable, connection: psycopg.Connection, *, breaks: bool
 ) -> Problem:
-    """Say why rows cannot be identified, and which of what is there would serve."""
+    """Report why rows cannot be identified, and which existing index would identify them."""
     quoted = table.identifier.as_string(connection)
     alter = f"ALTER TABLE {quoted}"
     what = "rows cannot be identified"
@@ -131,7 +131,7 @@ def _nullable_columns(table: PublishedTable, index: UniqueIndex) -> list[str]:
 def _explain_nullable(
     table: PublishedTable, index: UniqueIndex, what: str, connection: psycopg.Connection
 ) -> Problem:
-    """Refuse a unique index in which many rows may have no value."""
+    """Report a unique index whose columns may be NULL in many rows."""
     alter = sql.SQL("ALTER TABLE {}").format(table.identifier)
     nullable = _nullable_columns(table, index)
     fixes = [
@@ -151,7 +151,7 @@ def _explain_nullable(
 def _find_action_problems(
     table: PublishedTable, published: frozenset[str], connection: psycopg.Connection
 ) -> Iterator[Problem]:
-    """Refuse a publication that keeps back changes of a table which has a key."""
+    """Report publications that do not send all operations of a table with a key."""
     if published != _ALL_ACTIONS:
         yield table_error(
             table,
@@ -168,7 +168,7 @@ def _find_filter_problems(
 ) -> Iterator[Problem]:
     filters = [c.row_filter for c in table.carriages if c.row_filter is not None]
     if len(filters) < len(table.carriages) or not filters:
-        return  # A publication without a filter sends all.
+        return  # A publication without a filter sends all rows.
     beyond = table.filter_columns - table.identity_columns
     if beyond:
         alter = f"ALTER TABLE {table.identifier.as_string(connection)}"
@@ -223,7 +223,7 @@ def _find_access_problems(
 def set_columns(
     table: PublishedTable, columns: Sequence[str], connection: psycopg.Connection
 ) -> str:
-    """Write the SQL that gives the table this column list in its publication; empty is all."""
+    """Write the SQL that sets a table's column list in its publication; no columns means all."""
     names = sql.SQL(", ").join(map(sql.Identifier, columns))
     statement = sql.SQL(
         "ALTER PUBLICATION {publication} DROP TABLE {table}; ALTER PUBLICATION {publication}"

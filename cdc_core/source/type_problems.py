@@ -1,7 +1,7 @@
-"""What is to know of published columns' types.
+"""Finds what an operator must know about the types of published columns.
 
-A choice in the settings that none can follow; values that change without a change of rows; types
-that stand in the lake as PostgreSQL writes them.
+These are types in the settings that do not fit, values that change without a change of the row, and
+types that the lake keeps as PostgreSQL's text.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from cdc_core.source.published_tables import PublishedTable
 from cdc_core.source.table_problems import table_error
 from cdc_core.table_patterns import choose_rule
 
-# Of each column the type below its domains; of an array, what its elements are. Found without
-# `regclass`, which needs USAGE on the schema.
+# For each column the type below its domains; for an array the type of its elements. The query does
+# not use `regclass`, which needs USAGE on the schema.
 _TYPES = """
 with recursive base as (
   select a.attrelid, a.attnum, a.atttypid as type from pg_attribute a
@@ -44,7 +44,7 @@ order by a.attnum
 
 @dataclass(frozen=True, slots=True)
 class _Type:
-    """A column's type: `kind` is `pg_type.typtype` of it, or of its elements."""
+    """A column's type; `kind` is `pg_type.typtype` of the type, or of an array's elements."""
 
     column: str
     oid: int
@@ -55,7 +55,7 @@ class _Type:
 
     @property
     def changes_in_place(self) -> bool:
-        """Whether a statement about something else can change the text of a value."""
+        """Whether a statement about another object can change the text of a value."""
         return self.kind in {"e", "c"} or self.is_reference
 
 
@@ -64,7 +64,7 @@ def find_type_problems(
     rules: Mapping[str, TableSettings],
     connection: psycopg.Connection,
 ) -> Iterator[Problem]:
-    """Find what is to know of the types of the columns that are kept."""
+    """Find what an operator must know about the types of the kept columns."""
     for table in tables:
         rows = connection.execute(_TYPES, [table.schema, table.name]).fetchall()
         types = [_Type(*row) for row in rows if row[0] in table.kept_columns]

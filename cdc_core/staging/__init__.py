@@ -1,1 +1,1 @@
-"""The log on disk: the only place that writes it."""
+"""The log on disk. No other package writes it."""

@@ -1,9 +1,9 @@
-"""The adoption: which log the captures of this configuration fill, remembered beside its settings.
+"""The adoption: which log the captures of this configuration fill, stored beside its settings.
 
-A folder that is empty where the log was, as a volume that is not mounted leaves it, looks like that
-of a first run: the slot's changes would go into it, and be missing from the log. Nothing else
-depends on the mark, which may be deleted as all state of this host: an empty folder then begins a
-log.
+If the lake's volume is not mounted, its folder is empty, as before a first run. Capture would write
+the slot's changes into that folder, and the log would lack them. The adoption shows that the log
+existed. Nothing else depends on its file, which may be deleted like all state of this host. After
+that, an empty folder begins a new log.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _logger = logging.getLogger("walgate.capture")
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """The lake's root, the slot that is consumed into its log, and the server of both."""
+    """The lake's root, the slot whose changes go into its log, and the server's identifier."""
 
     root: str
     slot: str
@@ -32,7 +32,10 @@ class Adoption:
 
 
 def require_log(state_folder: Path, *, root: Path, slot: str) -> None:
-    """The log is where it was, or there was none. Writes nothing. Raises: StagingError."""
+    """Check that the log adopted for this root and slot, if any, still exists. Writes nothing.
+
+    Raises: StagingError.
+    """
     adopted = _read(state_folder)
     if adopted is None or (adopted.root, adopted.slot) != (str(root), slot):
         return
@@ -51,7 +54,7 @@ def require_log(state_folder: Path, *, root: Path, slot: str) -> None:
 
 
 def remember_log(state_folder: Path, adoption: Adoption) -> None:
-    """Write the mark; if the folder cannot be written, only log it."""
+    """Write the adoption to its file. If that fails, only log a warning."""
     if _read(state_folder) == adoption:
         return
     mark = state_folder / _MARK
@@ -70,7 +73,7 @@ def remember_log(state_folder: Path, adoption: Adoption) -> None:
 
 
 def _read(state_folder: Path) -> Adoption | None:
-    """What was remembered; None where nothing is, or nothing legible."""
+    """The stored adoption; None if the file is missing or cannot be read."""
     try:
         return Adoption(**json.loads((state_folder / _MARK).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):

@@ -1,7 +1,7 @@
-"""`ledger/backfills`: what was begun, which chunks the log took, what was asked for, what was done.
+"""`ledger/backfills`: all backfills, their states, orders to them, and chunks that the log took.
 
-Rows are added by workers of backfills and by who pauses, resumes or cancels one, and never changed.
-The log itself has what a chunk brought, so a missing row here costs nothing.
+Workers add rows, and so does each process that pauses, resumes or cancels a backfill. No row is
+ever changed. The log itself has the rows of a chunk, so a missing row of this ledger costs nothing.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _REPORTED = [
     *("backfill_id", "table", "state", "at", "number", "epoch", "start_lsn", "start_seq", "chunk"),
     *("rows", "stale_dropped", "from_key", "to_key", "condition", "reason"),
 ]
-# The rate is that of the last minute with chunks in it.
+# The rate is of the last minute that had chunks.
 _RECENT = timedelta(seconds=60)
 
 
 class BackfillState(StrEnum):
-    """What became of a backfill; a chunk is `staged`.
+    """The state of a backfill. `staged` is the state of a chunk.
 
-    `held` waits for the source or for capture, and is then `running` again; `paused` waits for a
-    person to have it `resumed`, `stopped` for its next run.
+    A `held` backfill waits for the source or for capture, and is then `running` again. A `paused`
+    one waits for a person, who makes it `resumed`. A `stopped` one waits for its next run.
     """
 
     BEGUN = "begun"
@@ -48,11 +48,11 @@ class BackfillState(StrEnum):
 
     @property
     def is_running(self) -> bool:
-        """Whether it goes on, if a worker lives."""
+        """Whether the backfill goes on, if its worker lives."""
         return self in {BackfillState.BEGUN, BackfillState.RESUMED, BackfillState.RUNNING}
 
 
-# What ends a lasting state. Other states that are recorded during it came too late.
+# The states that end a lasting state. Any other state that is recorded during it came too late.
 _ENDED_BY = {
     BackfillState.PAUSED: {
         BackfillState.RESUMED,
@@ -66,7 +66,7 @@ _ENDED_BY = {
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A backfill, and the position from which on the log has all changes of its table."""
+    """A backfill and its start position: from there on, the log has all changes of its table."""
 
     id: str
     table: TableName
@@ -76,7 +76,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class StagedChunk:
-    """A chunk that the log has taken, between two keys; None where there is no bound.
+    """A chunk that the log has taken, and the keys that bound it; None means no bound.
 
     `by` are the columns of the bounds, with their types and collations.
     """
@@ -94,9 +94,10 @@ class StagedChunk:
 
 @dataclass(frozen=True, slots=True)
 class BackfillReport:
-    """How far a backfill has come; times are those of its first and its newest row.
+    """How far a backfill has come.
 
-    `recent` are the newest chunks' times and rows, `reason` why it is held.
+    `begun_at` and `told_at` are the times of its first and its newest row in the ledger. `recent`
+    has the times and row counts of the newest chunks. `reason` is why it is held or was stopped.
     """
 
     begun: Begun
@@ -112,13 +113,13 @@ class BackfillReport:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more becomes of it by itself."""
+        """Whether the backfill is done or cancelled."""
         return self.state in {BackfillState.DONE, BackfillState.CANCELLED}
 
     @property
     def rows_per_second(self) -> float | None:
-        """How fast it came forward at last; None before two chunks."""
-        if len(self.recent) < 2:  # noqa: PLR2004 - A rate has two ends.
+        """The rate of the recent chunks; None for fewer than two chunks."""
+        if len(self.recent) < 2:  # noqa: PLR2004 - A rate needs two times.
             return None
         (first, rows), (last, _) = self.recent[0], self.recent[-1]
         seconds = (last - first).total_seconds()
@@ -129,11 +130,11 @@ class BackfillLedger:
     """The ledger of all backfills of a lake."""
 
     def __init__(self, root: Path) -> None:
-        """Nothing is read yet."""
+        """This reads nothing yet."""
         self._folder = root / "ledger" / "backfills"
 
     def record_begun(self, begun: Begun, rows_estimated: int) -> None:
-        """Note that a backfill of about so many rows has begun. Raises: StagingError."""
+        """Record that a backfill has begun, with its estimated rows. Raises: StagingError."""
         told = {"state": BackfillState.BEGUN.value, "rows": rows_estimated}
         scope = begun.scope
         bounds = {"from_key": scope.low, "to_key": scope.high, "condition": scope.where}
@@ -147,17 +148,17 @@ class BackfillLedger:
         swept: Lsn | None = None,
         reason: str | None = None,
     ) -> None:
-        """Note what became of a backfill, or what is asked of it.
+        """Record a new state of a backfill, or an order to it.
 
-        `swept` is the end LSN of the sweep of a whole table: from there on nothing is missing that
-        the source had. Raises: StagingError.
+        `swept` is the end LSN of the sweep of a whole table: from there on, the log lacks nothing
+        that the source had. Raises: StagingError.
         """
         staged_lsn = None if swept is None else int(swept)
         told = {"state": state.value, "staged_lsn": staged_lsn, "reason": reason}
         self._append([_describe(begun) | told])
 
     def record_chunks(self, begun: Begun, chunks: Sequence[StagedChunk]) -> None:
-        """Note chunks that the log has taken. Raises: StagingError."""
+        """Record chunks that the log has taken. Raises: StagingError."""
         self._append(
             [
                 _describe(begun)
@@ -177,7 +178,7 @@ class BackfillLedger:
         )
 
     def read_all(self) -> list[BackfillReport]:
-        """Every backfill, in the order in which they began. Raises: StagingError."""
+        """All backfills, in the order in which they began. Raises: StagingError."""
         with staging_errors("read ledger/backfills"):
             if not DeltaTable.is_deltatable(str(self._folder)):
                 return []
@@ -201,7 +202,7 @@ class BackfillLedger:
         return None if not own or own[-1].state is BackfillState.DONE else own[-1]
 
     def find_recorded(self, begun: Begun) -> set[int]:
-        """The numbers of the chunks of a backfill that are on record. Raises: StagingError."""
+        """The numbers of a backfill's chunks that the ledger has. Raises: StagingError."""
         with staging_errors("read ledger/backfills"):
             is_own = [("backfill_id", "=", begun.id), ("state", "=", BackfillState.STAGED.value)]
             rows = DeltaTable(self._folder).to_pyarrow_table(columns=["chunk"], filters=is_own)
@@ -226,7 +227,7 @@ def _add_row(report: BackfillReport, row: dict[str, Any]) -> BackfillReport:
         state = BackfillState(row["state"])
         if state not in _ENDED_BY.get(report.state, {state}):
             return report
-        # The rate is not that of a pause.
+        # The time of a pause does not count in the rate.
         return replace(report, state=state, told_at=at, reason=row["reason"], recent=())
     recent = (*report.recent, (at, row["rows"]))
     return replace(

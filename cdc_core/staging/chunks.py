@@ -1,9 +1,9 @@
-"""What a backfill has read and the log has not taken yet: chunks of rows and sweeps, in the spool.
+"""Chunks and sweeps in the spool: what a backfill has read and the log has not taken yet.
 
-A file is whole before the message that names it is written to the WAL. It need not be durable: a
-host that fails ends capture, too. A run that takes the slot removes the files of earlier runs,
-since nobody knows any more which of their rows are stale. Only the holder of the slot takes files.
-Private (0600): rows are in them.
+A worker completes a file before it writes the message that names the file to the WAL. The file need
+not be durable: if the host fails, capture ends, too. A capture that takes the slot removes the
+files that it finds, because nobody knows which of their rows are stale. Only the holder of the slot
+takes files. The files are private (0600), because they have rows.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _MOMENT_S = 5.0
 
 
 class ChunkFolder:
-    """The spool, as workers fill it and capture takes from it."""
+    """The spool: workers write files into it, and capture takes them."""
 
     def __init__(self, spool: Path) -> None:
-        """The folder need not be there yet."""
+        """The folder need not exist yet."""
         self._folder = spool
 
     def store(self, chunk: Chunk, *, backfill: str, memory: str, number: int, attempt: int) -> int:
-        """Write one attempt at a chunk; the bytes it takes. Raises: StagingError."""
+        """Write one attempt at a chunk; return its size in bytes. Raises: StagingError."""
         about = {
             "relation": chunk.relation.describe(),
             "by": chunk.by,
@@ -50,13 +50,13 @@ class ChunkFolder:
         rows = pa.Table.from_arrays([chunk.values], schema=schema)
         path = self._chunk_path(backfill, memory, number, attempt)
         with _writing(path) as descriptor, os.fdopen(descriptor, "wb") as file:
-            # In Arrow's memory layout: this host reads it once, a moment later.
+            # The file has Arrow's memory layout: this host reads it once, a moment later.
             with pa.ipc.new_file(file, schema) as writer:
                 writer.write_table(rows)
             return file.tell()
 
     def load(self, *, backfill: str, memory: str, number: int, attempt: int) -> Chunk | None:
-        """An attempt at a chunk; None where there is none that can be read."""
+        """An attempt at a chunk; None if its file is missing or cannot be read."""
         try:
             rows = _read_rows(self._chunk_path(backfill, memory, number, attempt))
             about = json.loads(rows.schema.metadata[_ABOUT])
@@ -68,11 +68,11 @@ class ChunkFolder:
             return None
 
     def discard(self, *, backfill: str, memory: str, number: int, attempt: int) -> None:
-        """Remove an attempt at a chunk, which the log has, or never will."""
+        """Remove an attempt at a chunk that the log has taken, or will never take."""
         self._chunk_path(backfill, memory, number, attempt).unlink(missing_ok=True)
 
     def store_sweep(self, sweeping: Sweeping, *, backfill: str) -> None:
-        """Write what is to be swept. Raises: StagingError."""
+        """Write the sweep of a backfill. Raises: StagingError."""
         about = {
             "relation": sweeping.relation.describe(),
             "start": [sweeping.start.epoch, int(sweeping.start.commit_lsn), sweeping.start.seq],
@@ -84,7 +84,7 @@ class ChunkFolder:
             json.dump(about, file)
 
     def load_sweep(self, backfill: str) -> Sweeping | None:
-        """What is to be swept; None where nothing is."""
+        """The sweep of a backfill; None if its file cannot be read."""
         try:
             about = json.loads(self._path(f"sweep-{backfill}.json").read_text(encoding="utf-8"))
         except OSError:
@@ -96,15 +96,15 @@ class ChunkFolder:
 
     @contextmanager
     def claim(self, backfill: str) -> Iterator[None]:
-        """Own what lies here of a backfill while a block runs; then it is removed.
+        """Own a backfill's files while a block runs, then remove them.
 
-        What workers left that are gone is removed too. Raises: StagingError.
+        This also removes the files of workers that have ended. Raises: StagingError.
         """
         with staging_errors("use the spool"):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = self._path(f"backfill-{backfill}.lock")
             descriptor = _lock(lock)
-            # Another backfill that begins holds it for a moment, to see whether it is abandoned.
+            # Another backfill that begins locks it for a moment, to see whether it is abandoned.
             until = time.monotonic() + _MOMENT_S
             while descriptor is None and time.monotonic() < until:
                 time.sleep(_MOMENT_S / 100)
@@ -115,7 +115,7 @@ class ChunkFolder:
                     fix="wait until it has ended, or stop it",
                     retry=Retry.LATER,
                 )
-            # Of an earlier life.
+            # Files of an earlier run of this backfill.
             self._remove(backfill, but=lock)
             for left in self._folder.glob("backfill-*.lock"):
                 if (abandoned := _lock(left)) is not None:
@@ -128,7 +128,7 @@ class ChunkFolder:
             os.close(descriptor)
 
     def is_claimed(self, backfill: str) -> bool:
-        """Whether a worker of this host runs a backfill now."""
+        """Whether a worker of this host runs the backfill."""
         path = self._path(f"backfill-{backfill}.lock")
         if not path.exists():
             return False
@@ -138,7 +138,7 @@ class ChunkFolder:
         return descriptor is None
 
     def empty(self) -> None:
-        """Remove all chunks and sweeps, of workers that go on too: they read again."""
+        """Remove all chunks and sweeps, even those of live workers: the workers read them again."""
         self._remove("")
 
     def _remove(self, backfill: str, but: Path | None = None) -> None:
@@ -155,13 +155,13 @@ class ChunkFolder:
 
 
 def _read_rows(path: Path) -> pa.Table:
-    """The rows of a chunk, checked, where they lie. Raises: OSError, ArrowException."""
+    """The checked rows of a chunk, mapped from its file. Raises: OSError, ArrowException."""
     with pa.memory_map(str(path)) as file:
         reader = pa.ipc.open_file(file)
         if not reader.schema.equals(_VALUES):
             raise pa.ArrowInvalid("not the rows of a chunk")
         rows = reader.read_all()
-    # Arrow takes the offsets of what it reads for good.
+    # By itself, Arrow does not check the offsets that it reads.
     rows.validate(full=True)
     return rows
 
@@ -172,11 +172,11 @@ def _read_bounds(about: dict[str, Any]) -> tuple[Key | None, Key | None]:
 
 
 def _lock(path: Path) -> int | None:
-    """Lock a file, made if it is missing; None where another holds it."""
+    """Lock a file, and create it if it is missing; None if another process has it."""
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Another process may have found it abandoned and removed it since.
+        # Another process may have found the file abandoned and removed it since.
         if path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino:
             return descriptor
     except (BlockingIOError, FileNotFoundError):
@@ -187,7 +187,7 @@ def _lock(path: Path) -> int | None:
 
 @contextmanager
 def _writing(path: Path) -> Iterator[int]:
-    """A new private file, under its name once it is whole; gone where it fails."""
+    """Open a new private file. It gets its name after the block; an error removes it."""
     arriving = path.with_suffix(".arriving")
     with staging_errors("write to the spool"):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

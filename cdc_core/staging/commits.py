@@ -1,4 +1,4 @@
-"""The newest commits of a Delta table, followed by its log alone: nothing is opened for them."""
+"""Follows the newest commits of a Delta table by its log files, without opening the table again."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from cdc_core.durability import locate_commit
 
 
 class Commits:
-    """What is committed to one table from now on."""
+    """The commits to one table from the creation of this object on."""
 
     def __init__(self, folder: Path) -> None:
-        """Begin behind the newest commit; the table need not be there yet. Raises: DeltaError."""
+        """Begin after the newest commit; the table need not exist yet. Raises: DeltaError."""
         self._folder = folder
         is_there = DeltaTable.is_deltatable(str(folder))
         self._version = DeltaTable(folder).version() if is_there else -1
 
     def read_added(self) -> Iterator[Path]:
-        """The files that were added since the last call, in order. Raises: OSError.
+        """The files that commits added since the last call, in order. Raises: OSError.
 
         Source: the Delta protocol, sections Delta Log Entries and Add File and Remove File.
         """

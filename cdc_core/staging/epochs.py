@@ -1,6 +1,6 @@
 """`staging/epochs`: the incarnations of the slot, and how far the log has come in the newest.
 
-Read here without making or changing anything: for who only looks.
+This module only reads; it creates and changes nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cdc_core.errors import Retry, StagingError
 from cdc_core.staging.tables import read_rows, staging_errors
 from cdc_core.vocabulary import Lsn
 
-# No slot was ever made there.
+# The `first_lsn` of an epoch without a slot. No slot ever begins there.
 _NOT_KNOWN = Lsn(0)
 
 
@@ -37,17 +37,20 @@ class Epoch:
 
     @property
     def application(self) -> str:
-        """The app transaction whose version is the staged LSN."""
+        """The app id of the Delta transaction whose version is the staged LSN."""
         return f"walgate:{self.system_id}:{self.epoch}"
 
     @property
     def is_pending(self) -> bool:
-        """Whether a recovery has begun it and not yet come to its slot: nothing may be staged."""
+        """Whether the epoch, begun by a recovery, has no slot yet. Capture stages nothing then."""
         return self.first_lsn == _NOT_KNOWN
 
 
 def choose_newest(rows: Iterable[dict[str, Any]]) -> Epoch | None:
-    """The newest of the rows of `staging/epochs`: of one epoch, the one that came last."""
+    """The newest epoch in rows of `staging/epochs`; None without rows.
+
+    If an epoch has several rows, the one with the greatest first LSN counts.
+    """
     ordered = sorted(rows, key=lambda row: (row["epoch"], row["first_lsn"], row["timeline"]))
     if not ordered:
         return None
@@ -61,16 +64,16 @@ class EpochReader:
     """
 
     def __init__(self, root: Path) -> None:
-        """Nothing is read yet."""
+        """This reads nothing yet."""
         self._folder = root / "staging" / "epochs"
         self._log = self._folder / "_delta_log"
         self._known: _Known | None = None
 
     def read(self) -> Epoch | None:
-        """The newest epoch; None where the lake has no log.
+        """The newest epoch; None if the lake has no log.
 
-        Raises: StagingError, also if the log is gone since the last call: a lake that is not
-        mounted for a moment must not look like one without a log, for then any server would do.
+        Raises: StagingError, also if the log has disappeared since the last call. A lake that is
+        not mounted for a moment must not look like a lake without a log, which accepts any server.
         """
         with staging_errors("read the log's epochs"):
             known = self._known
@@ -100,7 +103,7 @@ class EpochReader:
     def _read_change(self) -> tuple[int, int] | None:
         """Identify the log's folder and its last change, to notice another table in its place.
 
-        A commit changes the time too, unless it comes within one tick of the file system's clock.
+        A commit changes the time, too, unless it comes within one tick of the file system's clock.
         """
         try:
             found = self._log.stat()
@@ -119,7 +122,7 @@ class _Known:
 
 
 def read_newest_epoch(root: Path) -> Epoch | None:
-    """The newest epoch of a lake; None where it has no log. Raises: StagingError."""
+    """The newest epoch of a lake; None if it has no log. Raises: StagingError."""
     return EpochReader(root).read()
 
 
@@ -133,6 +136,6 @@ def read_staged_lsn(root: Path, epoch: Epoch) -> Lsn:
 
 
 def find_staged(changes: DeltaTable, epoch: Epoch) -> Lsn:
-    """The staged LSN of an epoch, by the log at a version."""
+    """The staged LSN of an epoch, as of the version at which `changes` is open."""
     version = changes.transaction_version(epoch.application)
     return epoch.first_lsn if version is None else Lsn(version)

@@ -1,10 +1,10 @@
-"""The log: `staging/changes`, and with it the truth about progress.
+"""The log: `staging/changes`. It alone says how far capture has come.
 
-Every commit carries an app transaction whose version is the end LSN it reaches, so the staged LSN
-is read back in milliseconds. A commit names the table version it extends and is refused if another
-came between. Walgate never retries a commit blindly. An append returns only after data, names and
-the commit are durable. A session makes the newest commit of the session before it durable again,
-and only then trusts it.
+Every commit has an app transaction whose version is the end LSN that it reaches. So reading the
+staged LSN takes milliseconds. A commit names the table version that it extends; Delta refuses it if
+another commit came between. Walgate never retries a commit blindly. An append returns only after
+data, names and the commit are durable. A session makes the newest commit of the session before it
+durable again, and only then trusts it.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ from cdc_core.vocabulary import Lsn, Relation, TransactionId
 
 
 class Fenced(Exception):
-    """Another writer has committed to the log since this one read it."""
+    """Another writer has committed to the log since this writer read it."""
 
 
 class Log:
     """The log on disk, at the version that the next commit extends."""
 
     def __init__(self, root: Path, *, spool: Path, subscription: Subscription) -> None:
-        """Open `<root>/staging`, made if it is missing. Raises: StagingError.
+        """Open `<root>/staging`; create it if it is missing. Raises: StagingError.
 
         Each append records `subscription` in its commit.
         """
@@ -90,13 +90,13 @@ class Log:
     def read_staged(self, epoch: Epoch) -> Lsn:
         """The staged LSN of an epoch, read from the newest version on disk.
 
-        The handle is then at that version, with the commits and relations of other writers. All of
-        them are durable.
+        Afterwards this object has that version, with the commits and relations of other writers.
+        All of these are durable.
         """
         with staging_errors("read the staged LSN"):
             self._changes = reopen_table(self.changes_folder)
-            # The session that made the commit may have ended before the disk took it, or because
-            # the disk refused it. The parts of that commit are durable.
+            # The session that made the commit may have ended before the disk had it, or because the
+            # disk refused it. The parts of that commit are durable.
             self._rewrite_commit(self._changes.version())
             for table in ("epochs", "relations"):
                 rewrite_newest(self.folder / table)
@@ -110,17 +110,17 @@ class Log:
             return read_subscription(self.changes_folder, self._changes.version())
 
     def latest_relation(self, oid: int) -> Relation | None:
-        """The newest stored relation of a table that a transaction has landed with."""
+        """The newest stored relation of a table; None without one."""
         return self._relations.latest(oid)
 
     def store_relations(self, relations: Iterable[tuple[Relation, Lsn]], *, epoch: int) -> None:
-        """Write the relations not stored yet. Raises: StagingError."""
+        """Write the relations that are not stored yet. Raises: StagingError."""
         self._relations.store(relations, epoch=epoch)
 
     def remove_leftovers(self, epoch: Epoch, staged: Lsn) -> None:
-        """Remove what an earlier run left in the spool, and relations that it stored too early.
+        """Remove files from the spool, and relations of transactions that the log does not have.
 
-        Only the holder of the slot may call this. Raises: StagingError.
+        Both are of earlier runs. Only the holder of the slot may call this. Raises: StagingError.
         """
         self._relations.remove_unlanded(epoch.epoch, staged)
         with staging_errors("empty the spool"):
@@ -131,7 +131,7 @@ class Log:
             ChunkFolder(self._spool).empty()
 
     def open_spool(self) -> PartWriter:
-        """A part in the spool, to be written while its transaction arrives."""
+        """Open a part in the spool, for a transaction that still arrives."""
         return PartWriter(self._spool)
 
     def write_part(self, changes: pa.Table) -> Part:
@@ -139,10 +139,10 @@ class Log:
         return write_part(self.changes_folder, changes)
 
     def append(self, parts: Sequence[Part], *, epoch: Epoch, end_lsn: Lsn) -> None:
-        """Commit parts that reach `end_lsn`, all of them or none, durably.
+        """Commit parts that reach `end_lsn` durably, all of them or none.
 
-        Raises: Fenced where another writer came between; StagingError, OSError where the storage
-        refuses. After either the commit may have landed all the same: ask `has_landed`.
+        Raises: StagingError if the storage refuses or another writer's commit came between;
+        OSError. The log may have the commit even after an error: ask `has_landed`.
         """
         landed = [move_part(part, self.changes_folder) for part in parts]
         sync_file(self.changes_folder)
@@ -178,9 +178,9 @@ class Log:
         reach("after_delta_commit")
 
     def has_landed(self, parts: Sequence[Part]) -> bool:
-        """Whether the version after the handle's has the first of these parts; make it durable.
+        """Whether the next version of the log has the first of these parts; then make it durable.
 
-        Call it after an append failed: the commit may be there, but not on the disk.
+        Call this after a failed append: the commit may exist, but not be on the disk.
         Raises: Fenced if that version is another writer's; StagingError.
         """
         extended = self._changes.version() + 1
@@ -200,7 +200,7 @@ class Log:
         return True
 
     def read_transactions(self, epoch: Epoch, *, since: Lsn) -> Iterator[TransactionId]:
-        """The transactions that staging holds from commit LSN `since` on, in commit order."""
+        """The transactions in the log from commit LSN `since` on, in commit order."""
         columns = ["commit_lsn", "xid", "committed_at"]
         with staging_errors("read the staged transactions"):
             held: pa.Table | None = None

@@ -1,6 +1,6 @@
-"""What is asked of a running backfill by other processes: to pause, to go on, to end.
+"""Orders of other processes to a running backfill: to pause, to resume, to cancel.
 
-An order is a row of `ledger/backfills`, so that it needs nothing else to be up and stays on record.
+An order is a row of `ledger/backfills`. So it needs no other service, and it stays on record.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _ORDERS = [BackfillState.PAUSED, BackfillState.RESUMED, BackfillState.CANCELLED]
 
 
 class Orders:
-    """The orders to one backfill from now on."""
+    """The orders to one backfill from the creation of this object on."""
 
     def __init__(self, root: Path, backfill: str) -> None:
-        """Begin behind the newest commit; the ledger need not be there yet.
+        """Begin after the newest commit; the ledger need not exist yet.
 
         Raises: StagingError.
         """
@@ -30,7 +30,7 @@ class Orders:
             self._commits = Commits(root / "ledger" / "backfills")
 
     def read(self) -> BackfillState | None:
-        """The last order since the last call: paused, resumed or cancelled; None if there is none.
+        """The newest order since the last call: paused, resumed or cancelled; None without one.
 
         Raises: StagingError.
         """

@@ -1,10 +1,10 @@
 """Parts: Parquet files of the log, durable on disk before a commit names them.
 
-A part becomes visible only by a Delta commit; one that no commit names is an orphan that readers
-never see. A transaction larger than memory is written to parts in the spool while it arrives. All
-of it is then known but one number: its end LSN, which the server tells at the commit. The column
-holds a placeholder until then, once for each row group in its dictionary page, and `seal` puts the
-end LSN in its place, so that the rows never pass through memory again.
+Only a Delta commit makes a part visible. A part that no commit names is an orphan, which readers
+never see. Capture writes a transaction larger than memory to parts in the spool while it arrives.
+Only its end LSN is not known then: the server sends it with the commit. Until then, the column
+`end_lsn` holds a placeholder, once in the dictionary page of each row group. `seal_part` replaces
+it with the end LSN, so the rows never pass through memory again.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from cdc_core.errors import Retry, StagingError
 from cdc_core.layout import CHANGES_SCHEMA, END_LSN_NOT_KNOWN
 from cdc_core.vocabulary import Lsn
 
-# Readers skip files by these columns only; statistics of values would be cost and leak.
+# Readers skip files by these columns only. Statistics of values would cost time and leak values.
 STATISTICS_COLUMNS = ("epoch", "commit_lsn", "seq", "end_lsn", "table")
 _BOUNDED_IN_FOOTER = ["epoch", "commit_lsn", "seq", "table", "op"]
-# Few values in long runs; a dictionary of row values would only be built and thrown away.
+# These have few values in long runs. A dictionary of row values would be built in vain.
 _DICTIONARY_COLUMNS = [
     "epoch",
     "commit_lsn",
@@ -41,12 +41,12 @@ _DICTIONARY_COLUMNS = [
     "relation_version",
     "op",
 ]
-# What is encoded stays in memory until its row group is whole.
+# The writer keeps encoded rows in memory until their row group is complete.
 _GROUP_ROWS = 20_000
 
 
 class PartLost(StagingError):
-    """Somebody removed a part before it was in the log: it can only be written again."""
+    """Somebody removed a part before it was in the log. Capture must write it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +67,14 @@ class Part:
                 "numRecords": self.rows,
                 "minValues": {name: low for name, (low, _) in known.items()},
                 "maxValues": {name: high for name, (_, high) in known.items()},
-                # From it a merge knows how much of the log is left.
+                # A merge computes from this how much of the log is left.
                 "nullCount": {"table": self.marks},
             }
         )
 
 
 class PartWriter:
-    """Writes one part, some row groups at a time; private, and removed unless finished."""
+    """Writes one part, some row groups at a time. The file is private."""
 
     def __init__(self, folder: Path) -> None:
         """Open a new file with a name that no other run uses."""
@@ -94,11 +94,11 @@ class PartWriter:
 
     @property
     def bytes_written(self) -> int:
-        """Size of the file so far."""
+        """The size of the file so far."""
         return self._file.tell()
 
     def write(self, changes: pa.Table) -> None:
-        """Add row groups. Raises: OSError where the storage refuses."""
+        """Add row groups. Raises: OSError if the storage refuses them."""
         self._writer.write_table(changes, row_group_size=_GROUP_ROWS)
         self._rows += changes.num_rows
         self._marks += changes.column("table").null_count
@@ -116,15 +116,15 @@ class PartWriter:
         return Part(self._path, self._rows, self._bounds, sealed=sealed, marks=self._marks)
 
     def discard(self) -> None:
-        """Remove the unfinished file, on storage that takes no more bytes too."""
-        self._writer.is_open = False  # Else it writes the footer when it is collected.
+        """Remove the unfinished file, even on storage that takes no more bytes."""
+        self._writer.is_open = False  # Otherwise it writes the footer on garbage collection.
         self._path.unlink(missing_ok=True)
         with suppress(OSError):
-            self._file.close()  # This writes what is buffered, and closes though it may fail.
+            self._file.close()  # This writes the buffer. It closes the file even if that fails.
 
 
 def write_part(folder: Path, changes: pa.Table) -> Part:
-    """Write changes to one durable file. Raises: OSError, with nothing left behind."""
+    """Write changes to one durable file. Raises: OSError; then no file is left."""
     writer = PartWriter(folder)
     try:
         writer.write(changes)
@@ -161,7 +161,9 @@ def seal_part(part: Part, end_lsn: Lsn) -> Part:
 
 
 def move_part(part: Part, folder: Path) -> Part:
-    """Bring a sealed part into the log's folder, across file systems too; again does nothing.
+    """Move a sealed part into the log's folder, even to another file system.
+
+    A second call does nothing.
 
     Raises: PartLost, OSError.
     """
@@ -186,7 +188,10 @@ def move_part(part: Part, folder: Path) -> Part:
 
 
 def _copy_privately(source: Path, target: Path) -> None:
-    """Copy a file durably under another name first. Raises: OSError, with nothing left behind."""
+    """Copy a file durably to a temporary name, then rename the copy to the target.
+
+    Raises: OSError; then no copy is left.
+    """
     arriving = target.with_suffix(".arriving")
     arriving.unlink(missing_ok=True)
     try:

@@ -1,4 +1,4 @@
-"""`staging/relations`: each table shape that a change in the log was announced with."""
+"""`staging/relations`: each relation that the stream announced for a change in the log."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ from cdc_core.vocabulary import Lsn, Relation
 class RelationStore:
     """The relations on disk, in the order in which an epoch announced them.
 
-    An announcement that repeats the one before it adds no row. One that comes again after a restart
-    adds no row, too. An announcement that returns to an earlier relation adds a row with the
-    earlier version, and is then the newest. The key is the table's oid. An oid is another table on
-    another server, so the newest relation of a table is that of one epoch.
+    An announcement adds no row if it repeats the one before it, or if it comes again after a
+    restart. An announcement that returns to an earlier relation adds a row with the earlier
+    version, and is then the newest. The table's oid identifies the table. On another server the
+    oid may be another table, so the newest relation of a table is the newest of one epoch.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Read what is there. Raises: StagingError."""
+        """Open the table, or create it, and read it. Raises: StagingError."""
         self._folder = folder
         self._stored: dict[tuple[int, int], list[tuple[Lsn, Relation]]] = {}
         self._latest: dict[int, Relation] = {}
         self._next = 0
-        # Whether the last commit may be on no disk, because the disk refused it.
+        # Whether the disk may lack the last commit, because the disk refused it.
         self._is_doubtful = False
         open_table(folder, RELATIONS_SCHEMA)
         self.reload()
 
     def reload(self, staged: tuple[int, Lsn] | None = None) -> None:
-        """Open the table at its newest version and read it; `staged` is an epoch and its LSN.
+        """Open the table's newest version and read it; `staged` is an epoch and its staged LSN.
 
-        Without it the newest epoch counts that has any. What was stored for a transaction that has
-        not landed is known, and not the newest: that transaction comes again, after others that are
-        older. Raises: StagingError.
+        Without `staged`, the newest epoch that has relations counts. A relation of a transaction
+        that the log does not have is known, but is not the newest: the transaction comes again,
+        after older ones. Raises: StagingError.
         """
         self._table = reopen_table(self._folder)
         rows = read_rows(self._table)
@@ -66,11 +66,11 @@ class RelationStore:
         }
 
     def remove_unlanded(self, epoch: int, staged: Lsn) -> None:
-        """Remove the relations of transactions that have not landed. For the slot's holder only.
+        """Remove the relations of transactions that the log does not have.
 
         Such a transaction comes again, perhaps without the chunk that has this relation.
         Later announcements must not be compared with a relation that no entry of the log has.
-        Raises: StagingError.
+        Only the holder of the slot may call this. Raises: StagingError.
         """
         is_left = any(
             lsn >= staged
@@ -83,7 +83,7 @@ class RelationStore:
             self.reload((epoch, staged))
 
     def latest(self, oid: int) -> Relation | None:
-        """The newest stored relation of a table."""
+        """The newest stored relation of a table; None without one."""
         return self._latest.get(oid)
 
     def store(self, relations: Iterable[tuple[Relation, Lsn]], *, epoch: int) -> None:
@@ -127,8 +127,8 @@ class RelationStore:
 def find_new(stored: Sequence[Relation], announced: Sequence[Relation]) -> list[Relation]:
     """The announcements of a transaction that are not stored yet.
 
-    `stored` are the stored ones up to this transaction. If they end with all of `announced`, the
-    transaction comes again, and nothing is new.
+    `stored` are the relations that are stored up to this transaction. If they end with all of
+    `announced`, the transaction comes again, and nothing is new.
     """
     steps = [next(same) for _, same in groupby(announced, key=Relation.describe)]
     ends = [relation.describe() for relation in stored[-len(steps) :]]

@@ -25,16 +25,16 @@ class Subscription:
 
     @classmethod
     def of(cls, source: SourceSettings) -> Subscription:
-        """What the settings ask for."""
+        """The subscription of the settings."""
         return cls(source.publication, source.origin)
 
     def describe(self) -> dict[str, str]:
-        """Metadata of a commit."""
+        """The subscription as metadata of a commit."""
         return {_KEY: json.dumps([self.publication, self.origin])}
 
 
 def read_subscription(table: Path, version: int) -> Subscription | None:
-    """The subscription of the newest commit up to a version that has one; None if none has.
+    """The subscription of the newest commit, up to a version, that has one; None if none has.
 
     Commits of other programs, such as OPTIMIZE, have none. Raises: OSError.
     """
@@ -50,7 +50,7 @@ def read_subscription(table: Path, version: int) -> Subscription | None:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionChange:
-    """The subscription of the log's newest changes, and the one of the settings now."""
+    """The subscription of the log's newest changes, and the one of the settings."""
 
     before: Subscription
     now: Subscription
@@ -70,7 +70,7 @@ class SubscriptionChange:
 def find_subscription_change(
     before: Subscription | None, now: Subscription
 ) -> SubscriptionChange | None:
-    """What changed, if anything did; the order of publications does not count."""
+    """The change; None if nothing changed. The order of publications does not count."""
     if before is None:
         return None
     is_same = set(before.publication) == set(now.publication) and before.origin == now.origin

@@ -1,4 +1,4 @@
-"""The log's Delta tables: opening, reading the small ones, appending to them."""
+"""Opens the Delta tables of the log; reads and changes the small ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cdc_core.errors import Retry, StagingError
 from cdc_core.staging.parts import STATISTICS_COLUMNS
 from cdc_core.vocabulary import Lsn
 
-# A checkpoint stalls the commit that writes it; one in a hundred keeps opening the table cheap.
+# A checkpoint stalls the commit that writes it. One in a hundred keeps opening the table cheap.
 _CONFIGURATION: dict[str, str | None] = {
     "delta.checkpointInterval": "100",
     "delta.dataSkippingStatsColumns": ",".join(STATISTICS_COLUMNS),
@@ -27,7 +27,7 @@ _CONFIGURATION: dict[str, str | None] = {
 
 
 def open_table(folder: Path, schema: pa.Schema) -> DeltaTable:
-    """Open a table of the log at its newest version, made if it is missing."""
+    """Open a table of the log at its newest version; create it if it is missing."""
     with staging_errors(f"open {folder.name}"):
         try:
             return DeltaTable(folder)
@@ -41,9 +41,9 @@ def open_table(folder: Path, schema: pa.Schema) -> DeltaTable:
 
 
 def reopen_table(folder: Path) -> DeltaTable:
-    """Open a table that was there at its newest version.
+    """Open an existing table at its newest version.
 
-    Raises: StagingError if it is gone: another in its place would hide that.
+    Raises: StagingError if it is missing. A new table in its place would hide the loss.
     """
     with staging_errors(f"open {folder.name}"):
         return DeltaTable(folder)
@@ -52,7 +52,7 @@ def reopen_table(folder: Path) -> DeltaTable:
 def rewrite_newest(folder: Path) -> None:
     """Write the files of a table's newest commit to new files, durably. Raises: StagingError.
 
-    The process that made the commit may have ended before the disk took it, or because the disk
+    The process that made the commit may have ended before the disk had it, or because the disk
     refused it.
     """
     with staging_errors(f"write {folder.name}"):
@@ -69,17 +69,20 @@ def read_rows(table: DeltaTable) -> list[dict[str, Any]]:
 
 
 def append_rows(table: DeltaTable, folder: Path, rows: pa.Table) -> None:
-    """Append to a small table of the log durably. Raises: StagingError if another came between."""
+    """Append to a small table of the log durably.
+
+    Raises: StagingError, also if another commit came between.
+    """
     with staging_errors(f"write {folder.name}"):
         if not (folder / "_delta_log").is_dir():
-            # It would be made: where a volume is mounted no more, in the place of the real one.
+            # If the volume is not mounted, Delta would create an empty table in this place.
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
         extended = table.version() + 1
         write_deltalake(
             table,
             rows,
             mode="append",
-            # A lake of an earlier version lacks the columns that came since.
+            # The table of an earlier version of Walgate lacks newer columns.
             schema_mode="merge",
             commit_properties=CommitProperties(max_commit_retries=0),
         )
@@ -99,7 +102,7 @@ def delete_rows(table: DeltaTable, folder: Path, *, epoch: int, since: Lsn) -> N
 
 @contextmanager
 def staging_errors(doing: str) -> Iterator[None]:
-    """Turn storage errors into StagingError, naming what was being done."""
+    """Turn storage errors into a StagingError that names the operation."""
     try:
         yield
     except (DeltaError, OSError, pa.ArrowException) as exc:

@@ -1,4 +1,4 @@
-"""The tail of the log: the marks and sweeps of its newest commits, for who waits for them."""
+"""The tail of the log: the marks and sweeps of its newest commits, for waiting processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OPERATIONS = [Operation.MARK.value, Operation.SWEEP.value]
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A mark or a sweep that is in the log, and what it says."""
+    """A mark or a sweep that is in the log, and its `detail`."""
 
     position: Position
     end_lsn: Lsn
@@ -29,7 +29,7 @@ class Staged:
 
 
 def read_marks(root: Path, since: Position) -> Iterator[Staged]:
-    """The marks that the log has from a position on, in order. Raises: StagingError."""
+    """The marks in the log from the commit LSN of a position on, in order. Raises: StagingError."""
     with staging_errors("read the log's marks"):
         log = DeltaTable(root / "staging" / "changes").to_pyarrow_dataset()
         is_since = pc.field("commit_lsn") >= int(since.commit_lsn)
@@ -39,22 +39,22 @@ def read_marks(root: Path, since: Position) -> Iterator[Staged]:
 
 
 class Tail:
-    """What is committed to the log from now on, in order."""
+    """The marks and sweeps that reach the log from the creation of this object on, in order."""
 
     def __init__(self, root: Path) -> None:
-        """Begin behind the newest commit; the log need not be there yet. Raises: StagingError."""
+        """Begin after the newest commit; the log need not exist yet. Raises: StagingError."""
         with staging_errors("open the log"):
             self._commits = Commits(root / "staging" / "changes")
 
     def read(self) -> Iterator[Staged]:
-        """What was committed since the last call. Raises: StagingError."""
+        """The marks and sweeps committed since the last call. Raises: StagingError."""
         with staging_errors("read the log's newest commits"):
             for path in self._commits.read_added():
                 yield from _take(_read_told(path))
 
 
 def _read_told(path: Path) -> pa.Table:
-    """The marks and sweeps of a file; where a row group has none, its operations alone are read."""
+    """The marks and sweeps of a file. If a row group has none, only its operations are read."""
     with pq.ParquetFile(path, read_dictionary=["op"]) as file:
         groups = [
             index

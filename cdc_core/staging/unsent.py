@@ -1,4 +1,4 @@
-"""The log's updates of a table that did not send every value of their row."""
+"""The updates of a table in the log that lack a value of their row, because it was not sent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COLUMNS = ["epoch", "commit_lsn", "seq", "relation_version", "values", "old_val
 
 @dataclass(frozen=True, slots=True)
 class Unsent:
-    """An update that did not send every value; `old` is the key before, None if it is the same."""
+    """An update that lacks a value. `old` is the key before it; None if the key is the same."""
 
     position: Position
     key: Key
@@ -29,10 +29,11 @@ class Unsent:
 def read_unsent(
     root: Path, table: TableName, since: Position, wanted: Collection[Key]
 ) -> list[Unsent]:
-    """List updates without all values from a position on: of `wanted` keys, and all key changes.
+    """List the updates that lack a value, if their key is `wanted` or they change the key.
 
-    They are in order. A file without such an update costs only the columns of the filter.
-    Raises: StagingError.
+    The list begins at the commit LSN of `since`. A file without such an update costs only the
+    columns of the filter.
+    Order: position. Raises: StagingError.
     """
     with staging_errors("look for values that the log does not have"):
         log = DeltaTable(root / "staging" / "changes").to_pyarrow_dataset()
@@ -40,7 +41,7 @@ def read_unsent(
             (pc.field("epoch") == since.epoch)
             & (pc.field("commit_lsn") >= int(since.commit_lsn))
             & (pc.field("table") == str(table))
-            # The footer bounds the operations of a row group: most row groups are skipped.
+            # The footer bounds the operations of a row group, so most row groups are skipped.
             & (pc.field("op") == Operation.UPDATE.value)
             & pc.field("unchanged").is_valid()
         )
@@ -56,7 +57,7 @@ def read_unsent(
 
 
 def _read_keys(root: Path) -> dict[int, tuple[int, ...]]:
-    """The indexes of the key's columns, by relation version."""
+    """The indexes of the key columns, by relation version."""
     rows = read_rows(reopen_table(root / "staging" / "relations"))
     return {row["relation_version"]: Relation.from_description(row).key for row in rows}
 

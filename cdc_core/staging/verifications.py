@@ -21,7 +21,7 @@ from cdc_core.staging.tables import staging_errors
 from cdc_core.vocabulary import Lsn, TableName
 
 EQUAL, DIFFERENT, SKIPPED = "equal", "different", "skipped"
-# The result of a table needs no row that is older than its last whole rotation.
+# The columns that the state of a table is computed from.
 _COLUMNS = [
     *("table", "epoch", "lsn", "number", "at", "result", "reason", "coverage", "ordering"),
     *("from_ordinal", "to_ordinal", "source_rows", "lake_rows"),
@@ -30,7 +30,10 @@ _COLUMNS = [
 
 @dataclass(frozen=True, slots=True)
 class FoundRange:
-    """A range that differs, by the ordinals from `low` to below `high`; how many keys of it do."""
+    """A range that differs. `keys` is how many of its keys differ; None if that is not known.
+
+    `holes` is the number of the lake's rows with a missing value.
+    """
 
     part: Part
     source_rows: int
@@ -41,7 +44,7 @@ class FoundRange:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What one verification of a table found; a table that was skipped has a reason."""
+    """What one verification of a table found. If it skipped the table, it has a `reason`."""
 
     table: TableName
     epoch: int
@@ -62,8 +65,8 @@ class Verified:
 class Standing:
     """The state of a table by all its verifications that count.
 
-    `lsn` and `since` are of the oldest verification that counts; None where a part of the table was
-    never verified, or differed when it last was. `next_ordinal` is where a rotation goes on.
+    `lsn` and `since` are the LSN and time of the oldest of these; None if a part of the table was
+    never verified, or differed when it was last verified. A rotation goes on at `next_ordinal`.
     """
 
     result: str
@@ -81,11 +84,11 @@ class VerificationLedger:
     """The ledger of all verifications of a lake."""
 
     def __init__(self, root: Path) -> None:
-        """Nothing is read yet."""
+        """This reads nothing yet."""
         self._folder = root / "ledger" / "verifications"
 
     def record(self, found: Sequence[Verified]) -> None:
-        """Add what was found. Raises: StagingError."""
+        """Add the results. Raises: StagingError."""
         now = datetime.now(UTC)
         if not found:
             return
@@ -106,12 +109,12 @@ class VerificationLedger:
 
 
 def _order(row: Mapping[str, Any]) -> tuple[int, int, int]:
-    """The order of results: by LSN; at the same LSN, by the commit."""
+    """The order of results: by epoch and LSN; at the same LSN, by the commit."""
     return row["epoch"], row["lsn"], row["number"]
 
 
 def find_standing(rows: Sequence[dict[str, Any]]) -> Standing:
-    """The state of a table by its rows of the ledger, newest first."""
+    """The state of a table from its rows of the ledger, newest first."""
     newest = rows[0]
     compared = [row for row in rows if row["result"] != SKIPPED]
     lsn, since = _find_oldest(compared)
@@ -130,9 +133,10 @@ def find_standing(rows: Sequence[dict[str, Any]]) -> Standing:
 
 
 def _find_oldest(rows: Iterable[dict[str, Any]]) -> tuple[Lsn | None, datetime | None]:
-    """The oldest of the newest rows that cover the whole table; None where they do not.
+    """The LSN and time of the oldest of the newest rows that together cover the whole table.
 
-    Rows of another epoch, or of parts of another key, do not count.
+    None if they do not cover it, or if one of them differs. Rows of another epoch or
+    with another kind of ordinal do not count, and neither do the rows before them.
     """
     missing: list[tuple[float, float]] = [(float("-inf"), float("inf"))]
     kind = None

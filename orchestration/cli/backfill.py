@@ -1,4 +1,4 @@
-"""`walgate backfill`: tables into the log, while the stream goes on; pause, resume and cancel."""
+"""`walgate backfill`: reads tables into the log while the stream goes on; pause, resume, cancel."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def backfill(
         bool, typer.Option("--anew", help="Read again what an unfinished backfill has brought.")
     ] = False,
 ) -> None:
-    """Bring all rows of tables into the log, exactly; Ctrl-C and SIGTERM end it cleanly."""
+    """Bring rows of tables into the log, exactly; Ctrl-C and SIGTERM end it cleanly."""
     from cdc_core.spooled import Scope as PartOfTable
     from orchestration.backfill import run_backfills
 
@@ -119,7 +119,7 @@ def backfill(
 def _tell_estimates(
     settings: Settings, tables: list[TableName], scope: Scope, *, chunk_rows: int, parallel: int
 ) -> None:
-    """Say of each table its rows, bytes, chunks and minutes."""
+    """Print the estimated rows, bytes, chunks and minutes of each table."""
     from cdc_core.backfill.estimates import estimate
     from orchestration.backfill import make_wanted
 

@@ -1,4 +1,4 @@
-"""How far backfills have come: bars on a terminal, plain lines elsewhere."""
+"""Shows how far backfills have come: bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SAY_AGAIN_S = 5.0
 
 @contextmanager
 def showing_progress() -> Iterator[Tell]:
-    """Show progress on standard error while a block runs."""
+    """Show progress on standard error while the block runs; yield the function that takes it."""
     if not sys.stderr.isatty():
         yield _Lines().tell
         return
@@ -43,7 +43,7 @@ def showing_progress() -> Iterator[Tell]:
 
 
 class _Bars:
-    """A bar for each table: rows of about how many, rows a second, chunks, stale rows dropped."""
+    """A bar for each table: rows of the estimate, rows per second, chunks, stale rows dropped."""
 
     def __init__(self, bars: object) -> None:
         from rich.progress import Progress
@@ -53,13 +53,13 @@ class _Bars:
         self._tasks: dict[TableName, TaskID] = {}
 
     def tell(self, table: TableName, progress: Progress) -> None:
-        """Move a table's bar."""
+        """Update the bar of a table."""
         from cdc_core.staging.backfills import BackfillState
 
         if table not in self._tasks:
             self._tasks[table] = self._bars.add_task(str(table), total=None, told="")
         is_done = progress.state is BackfillState.DONE
-        # Of an estimate only.
+        # The total is an estimate until the backfill is done.
         total = progress.rows if is_done else max(progress.rows_estimated or 0, progress.rows)
         task = self._tasks[table]
         self._bars.update(task, completed=progress.rows, total=total or 1)
@@ -78,14 +78,14 @@ class _Bars:
 
 
 class _Lines:
-    """Lines, each table's now and then, and one for each change of its state."""
+    """Prints a line for each change of a table's state, and one every few seconds."""
 
     def __init__(self) -> None:
         self._said_at: dict[TableName, float] = {}
         self._states: dict[TableName, str] = {}
 
     def tell(self, table: TableName, progress: Progress) -> None:
-        """Say how far a table has come."""
+        """Print how far a table has come, if a line is due."""
         now = time.monotonic()
         is_new = self._states.get(table, progress.state) != progress.state
         self._states[table] = progress.state
@@ -99,7 +99,7 @@ class _Lines:
 
 @contextmanager
 def _logging_above(terminal: object) -> Iterator[None]:
-    """Let log lines go through the terminal as the bars have it, not across them."""
+    """Send log lines to the stream that rich puts in place of standard error, above the bars."""
     handlers = [
         handler
         for handler in (*logging.getLogger().handlers, *logging.getLogger("walgate").handlers)

@@ -1,4 +1,4 @@
-"""What every command starts from: which configuration was named, and how to read it."""
+"""The options that all commands share, and how a command reads the configuration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The options that stand before the command."""
+    """The options that all commands share."""
 
     config: Path | None
     log: LogForm = "logfmt"
@@ -26,7 +26,7 @@ class Context:
         return load_settings(self.config, os.environ)
 
     def find_config(self) -> Path:
-        """Say where the configuration is, for other processes. Raises: ConfigurationError."""
+        """The path of the configuration, for other processes. Raises: ConfigurationError."""
         from cdc_core.settings import find_file
 
         return find_file(self.config, os.environ)

@@ -1,4 +1,4 @@
-"""`walgate demo`: the proof that a stranger can run, and the same stack to look around in."""
+"""`walgate demo`: a proof that anybody can run; with `--keep` the same stack, to look around in."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def demo(
     ] = 1,
     seed: Annotated[int, typer.Option(help="Of what the writers do.")] = 1,
 ) -> int:
-    """Sell in a shop, replicate it through Dagster, compare every table; exit 1 on a difference."""
+    """Run a shop, replicate it through Dagster, compare every table; exit 1 on a difference."""
     from orchestration.demo.demo import (
         STEPS,
         STEPS_KEPT,

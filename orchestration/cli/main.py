@@ -1,6 +1,6 @@
-"""The command `walgate`: options of every command, errors as one line, exit codes.
+"""The command `walgate`: the options that all commands share, errors as lines, exit codes.
 
-Each command imports what it needs when it runs, so that `--help` costs no driver and no JVM.
+Each command imports what it needs when it runs, so that `--help` loads no driver and starts no JVM.
 """
 
 from __future__ import annotations
@@ -73,26 +73,27 @@ def _remember_options(
 
 
 def main() -> None:
-    """Run one command and end the process with its code.
+    """Run one command and end the process with its exit code.
 
-    Arrow's threads outlive a scan by a moment and abort an interpreter that is torn down then
-    (apache/arrow#39862): a good answer then ended with SIGABRT. So it is not torn down.
+    Arrow's threads outlive a scan by a moment. If Python tears down the interpreter then, they
+    abort it (apache/arrow#39862), and a correct answer ends with SIGABRT. So this does not tear it
+    down.
     """
     code = run_command(sys.argv[1:])
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # Closed by its reader, or by us for that.
+        with suppress(OSError, ValueError):  # The reader closed it, or `run_command`.
             stream.flush()
     os._exit(code)
 
 
 def run_command(arguments: list[str]) -> int:
-    """Run one command; a failure is one line on standard error."""
+    """Run one command; return its exit code. A failure is a line for each problem, on stderr."""
     hoisted = hoist_options(arguments)
     try:
         code = app(hoisted or ["--help"], standalone_mode=False)
         sys.stdout.flush()
-    except (BrokenPipeError, SystemExit):  # The parser's own exit, which it takes for this alone.
+    except (BrokenPipeError, SystemExit):  # The parser exits only for a closed pipe.
         sys.stderr.close()
         return 0
     except BaseException as error:  # noqa: BLE001 - nothing may end as a traceback.
@@ -106,7 +107,7 @@ def run_command(arguments: list[str]) -> int:
 
 
 def hoist_options(arguments: Iterable[str]) -> list[str]:
-    """Put the options that every command has in front, wherever they were written."""
+    """Move the options that all commands share to the front."""
     front: list[str] = []
     rest: list[str] = []
     remaining = iter(arguments)

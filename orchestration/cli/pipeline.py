@@ -1,4 +1,4 @@
-"""`walgate replicate` and `walgate merge`: the two loops, run from a shell until they are done."""
+"""`walgate replicate` and `walgate merge`: run capture or a merge from a shell."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def merge(
         bool, typer.Option("--follow", help="Go on merging what arrives, until Ctrl-C.")
     ] = False,
 ) -> None:
-    """Merge the log into the tables, up to the staged LSN of the start, in whole rounds."""
+    """Merge the log into the tables, in whole rounds, up to the LSN that is staged at the start."""
     from orchestration.spark import open_spark
     from spark_jobs.lake import Lake, require_epochs
     from spark_jobs.rounds import follow

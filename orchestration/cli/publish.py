@@ -1,4 +1,4 @@
-"""`walgate publish`: tables added to the publication, without losing a writer."""
+"""`walgate publish`: adds tables to the publication so that no transaction is lost."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def publish(
     *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the SQL and end.")] = False,
 ) -> None:
-    """Add tables to the publication, which waits for writers under way; shows the SQL."""
+    """Add tables to the publication and show the SQL; waits for transactions that write to them."""
     from cdc_core.source import publishing
     from cdc_core.source.connection import LOCK_S, open_connection
 
     patterns = _parse_patterns(tables)
     source = context.obj.load_settings().source
-    # What it changes may take long; only a lock is not waited for.
+    # The statements may take long, so only the wait for a lock has a limit.
     with closing(
         open_connection(source, application_name="walgate publish", lock_s=LOCK_S)
     ) as connection:

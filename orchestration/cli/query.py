@@ -1,4 +1,4 @@
-"""`walgate sql`: a question over the lake, every table in it read at one LSN."""
+"""`walgate sql`: a query over the lake, with every table read at one LSN."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from cdc_core.errors import ConfigurationError, LakeError, Retry
 from cdc_core.vocabulary import Lsn
 
 _logger = logging.getLogger("walgate.sql")
-# Classes of SQLSTATE that the statement or the data is to blame for: 21 cardinality, 22 values.
+# Classes of SQLSTATE that the statement or the data causes: 21 cardinality, 22 values.
 _WRONG_QUERY = ("21", "22")
 
 
 class RowForm(StrEnum):
-    """How rows are written."""
+    """The form in which rows are printed."""
 
     TABLE = "table"
     TSV = "tsv"
@@ -44,7 +44,7 @@ def sql(
         typer.Option("--format", help="Default: table on a terminal, tsv otherwise."),
     ] = None,
 ) -> None:
-    """Run Spark SQL over the lake: `schema.table`, or `table` alone in public."""
+    """Run Spark SQL over the lake: name `schema.table`, or `table` alone if it is in public."""
     _require_place(at)
     chosen = form or (RowForm.TABLE if sys.stdout.isatty() else RowForm.TSV)
     settings = context.obj.load_settings()
@@ -83,7 +83,10 @@ def _require_place(at: str) -> None:
 
 @contextmanager
 def _query_errors() -> Iterator[None]:
-    """Say Spark's errors in one line, without values of rows."""
+    """Turn Spark's errors into errors of one line, without values of rows.
+
+    Raises: ConfigurationError if the query is wrong, else LakeError.
+    """
     from pyspark.errors import AnalysisException, PySparkException
 
     from spark_jobs.read_only import explain_refusal

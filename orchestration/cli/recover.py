@@ -1,4 +1,4 @@
-"""`walgate recover`: the way back after a disaster of the slot, the server or the lake."""
+"""`walgate recover`: begins a new epoch after the slot, server or lake was lost or replaced."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def recover(
         bool, typer.Option("--yes", help="Do it; without, nothing is changed.")
     ] = False,
 ) -> int:
-    """Say what keeps capture from going on, and what to do; exit 1 where something must be done."""
+    """Show what stops capture and what to do; --yes does it. Exit 1 if something is left to do."""
     from orchestration import recover as recovery
 
     settings = context.obj.load_settings()

@@ -1,7 +1,7 @@
-r"""Rows of an answer as text: a table for a terminal, TSV or CSV for programs.
+r"""Writes the rows of an answer as text: a table for a terminal, TSV or CSV for programs.
 
-TSV is PostgreSQL's COPY text form, `\N` for NULL; in CSV NULL is empty and an empty text is `""`.
-Spark makes the text, so that no value passes through a Python type.
+TSV is PostgreSQL's COPY text form, with `\N` for NULL. In CSV, NULL is empty and an empty text is
+`""`. Spark converts the values to text, so that no value passes through a Python type.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyspark.errors.exceptions.captured import convert_exception
 from pyspark.sql import Column, DataFrame, functions
 from pyspark.sql.types import ArrayType, BinaryType, MapType, StructField, StructType, VariantType
 
-# What a terminal shows at most; the other forms have no bound and hold one partition at a time.
+# Most rows of a table. The other forms have no limit and hold one partition at a time.
 TABLE_ROWS = 1000
 
 _Row = Iterable[str | None]
@@ -29,7 +29,7 @@ def write_rows(rows: DataFrame, form: str, out: TextIO) -> None:
         _write_table(rows.columns, _read(texts.limit(TABLE_ROWS + 1)), out)
         return
     format_row = format_csv if form == "csv" else format_tsv
-    # A query that fails at once has written nothing, not even a header.
+    # Read a row before the header: a query that fails at once then writes nothing.
     read = _read(texts)
     first = next(read, None)
     out.write(format_row(rows.columns) + "\n")
@@ -55,7 +55,7 @@ def _quote_csv(text: str) -> str:
 
 
 def _write_as_text(rows: DataFrame) -> DataFrame:
-    # Names may repeat; positions do not.
+    # Column names may repeat; numbers do not.
     numbered = rows.toDF(*(f"c{index}" for index in range(len(rows.columns))))
     return numbered.select(*(_as_text(field) for field in numbered.schema.fields))
 
@@ -76,7 +76,7 @@ def _read(texts: DataFrame) -> Iterator[tuple[str | None, ...]]:
     try:
         yield from texts.toLocalIterator()
     except Py4JJavaError as error:
-        # PySpark converts every error but those of this iterator; the deepest cause names it best.
+        # PySpark does not convert the errors of this iterator. The deepest cause names it best.
         cause = error.java_exception
         while cause.getCause() is not None:
             cause = cause.getCause()

@@ -1,4 +1,4 @@
-"""`walgate init` and `walgate check`: a configuration to start from; is the source ready."""
+"""`walgate init` writes a configuration to start from; `walgate check` checks the source."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ANSWER_VERSION = 1
 _ANSWER_IS_NO = 1
-# What `init --create` is about to mend, or prints the SQL for.
+# Problems that `init --create` is about to fix, or prints the SQL for.
 _MADE_BY_INIT = {"publication_missing", "slot_missing", "role_replication"}
 
 
@@ -69,7 +69,7 @@ def check(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Answer as JSON.")] = False,
 ) -> int:
-    """Find every problem of the source, each with its fix, and whether it continues the log.
+    """Find every problem of the source, each with its fix; also whether it continues the log.
 
     Exits 1 on an error.
     """
@@ -94,7 +94,7 @@ def check(
 
 
 def _create(source: SourceSettings, tables: list[TableName]) -> None:
-    """Make publication and slot, or print what the role may not do."""
+    """Make publication and slot; print the SQL that the role may not run."""
     from cdc_core.source.connection import open_connection, open_look
     from cdc_core.source.creation import create_replication, list_keyed_tables
     from cdc_core.source.preflight import find_problems
@@ -113,7 +113,7 @@ def _create(source: SourceSettings, tables: list[TableName]) -> None:
                 fix="mend these, then run `walgate check`",
                 retry=Retry.AFTER_FIX,
             )
-    # A slot is made once the transactions that are open now have ended.
+    # The server makes a slot only after the transactions that are open now have ended.
     with closing(open_connection(source, application_name="walgate init")) as connection:
         creation = create_replication(connection, source, tables or list_keyed_tables(connection))
     for name in creation.made:
@@ -127,7 +127,7 @@ def _create(source: SourceSettings, tables: list[TableName]) -> None:
 
 
 def _summary(problems: list[Problem]) -> str:
-    """Count what was found, worst first."""
+    """Whether the source is ready, and the number of problems by severity, worst first."""
     if not problems:
         return "ready: no problems found"
     counts: dict[str, int] = {}

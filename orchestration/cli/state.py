@@ -1,4 +1,4 @@
-"""`walgate status`: how far everything has come, and what is wrong."""
+"""`walgate status`: shows how far each part of the pipeline has come, and what is wrong."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def has_error(answer: dict[str, Any]) -> bool:
 
 
 def format_status(answer: dict[str, Any]) -> Iterator[str]:
-    """Write the answer for a person, a line for each part."""
+    """The lines of the answer for a person."""
     source, slot, capture, lake = (answer[k] for k in ("source", "slot", "capture", "lake"))
     if source is None:
         yield "source   down"

@@ -1,6 +1,6 @@
-"""SIGTERM and Ctrl-C: the first asks the command to drain, the second ends it at once or in haste.
+"""SIGTERM and Ctrl-C: the first lets the command drain, the second ends it at once or hurries it.
 
-Ending at once loses nothing: what is not staged is sent again by the server.
+Ending at once loses nothing: the server sends again what is not staged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _ENDED_AT_ONCE = 3
 
 
 def end_at_once() -> None:
-    """End this process without another word."""
+    """End this process at once, without output."""
     os._exit(_ENDED_AT_ONCE)
 
 
@@ -24,10 +24,10 @@ def end_at_once() -> None:
 def listen_for_stop(
     *, again: Callable[[], None] = end_at_once, is_hang_up_stop: bool = False
 ) -> Iterator[threading.Event]:
-    """Give the event that the first signal sets; the former handlers return afterwards.
+    """Yield the event that the first signal sets; restore the former handlers after the block.
 
-    `again` is what a second signal does. A hang-up may be such a signal too, unless it was ignored
-    from the start, as nohup has it.
+    Each further signal calls `again`. With `is_hang_up_stop`, SIGHUP is such a signal too, unless
+    the process ignores it from the start, as under nohup.
     """
     stop = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Tables as people name them in an option: `schema.name`, repeated or with commas between."""
+"""Table names on the command line: `schema.name`, repeated or separated by commas."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cdc_core.vocabulary import TableName
 
 
 def parse_tables(listed: Iterable[str] | None) -> list[TableName]:
-    """Read the names. Raises: ConfigurationError naming every one that is none."""
+    """Parse table names. Raises: ConfigurationError with every text that is not a table name."""
     names, problems = [], []
     for text in listed or ():
         try:

@@ -81,17 +81,17 @@ root = {root}
 
 
 def format_configuration(*, dsn: str, slot: str, publication: str, root: str) -> str:
-    """Fill in what must be set."""
+    """The text of a configuration with the values that must be set."""
     values = {"dsn": dsn, "slot": slot, "publication": publication, "root": root}
-    # A JSON string is a TOML string, but for the escape of a slash, which is not written.
+    # A JSON string is a TOML string unless it escapes a slash, and `json.dumps` does not.
     quoted = {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}
     return _TEMPLATE.format(**quoted)
 
 
 def write_configuration(file: Path, text: str) -> None:
-    """Write the file, private to its owner; the same text again changes nothing.
+    """Write the file, private to its owner; if it has the same text already, change nothing.
 
-    Raises: ConfigurationError where the file exists with another text.
+    Raises: ConfigurationError if the file exists with another text.
     """
     try:
         with file.open("x", encoding="utf-8") as opened:

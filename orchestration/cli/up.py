@@ -1,4 +1,4 @@
-"""`walgate up`: Dagster over the pipeline, its page on loopback, until it is stopped."""
+"""`walgate up`: runs Dagster for the pipeline, with its page on loopback, until it is stopped."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def up(context: typer.Context) -> None:
 
 
 def _describe(settings: Settings, dagster: DagsterStack) -> list[str]:
-    """Say where the page is, what runs by itself, where things are, how to stop."""
+    """Lines on where the page is, what runs by itself, where things are and how to stop."""
     running = (
         "sensors keep_replicating, backfill_queued_tables and merge_staged_changes launch the runs"
         if settings.dagster.autostart

@@ -1,4 +1,4 @@
-"""`walgate verify`: the lake against the source, at one LSN."""
+"""`walgate verify`: compares the lake with the source, both at one LSN."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def verify(
 
 
 class ProgressLine:
-    """What is being done: one line on a terminal that changes, lines otherwise."""
+    """Shows what the command does now: one changing line on a terminal, else lines."""
 
     def __init__(self) -> None:
-        """Nothing is being done yet."""
+        """Nothing is shown yet."""
         self._is_terminal = sys.stderr.isatty()
 
     def tell(self, doing: str) -> None:
-        """Say what is being done now."""
+        """Show what the command does now."""
         if self._is_terminal:
             sys.stderr.write(f"{_ERASE_LINE}{doing}")
             sys.stderr.flush()
@@ -72,7 +72,7 @@ class ProgressLine:
             typer.echo(f"verify: {doing}", err=True)
 
     def erase(self) -> None:
-        """Leave nothing of it on a terminal."""
+        """Erase the line from a terminal."""
         if self._is_terminal:
             sys.stderr.write(_ERASE_LINE)
             sys.stderr.flush()

@@ -1,9 +1,9 @@
-"""Every table of the source against its rows in the lake, by EXCEPT ALL both ways, as text.
+"""Compares each table of the source with its rows in the lake, by EXCEPT ALL both ways, as text.
 
-The lake's rows go into a temporary table of the source's server (those are not replicated), a text
-column for each of theirs, as a verification writes them on both sides; but here PostgreSQL compares
-the texts themselves. A hole is a value that is not known: its name stands in a column of its own,
-which is empty for every row of the source.
+It loads the lake's rows into a temporary table of the source's server, which is not replicated.
+That table has a text column for each compared column, written as a verification writes it on both
+sides; but here PostgreSQL compares the texts themselves. One more column has the names of a row's
+missing values. It is NULL for every row of the source.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ select schemaname, tablename from pg_publication_tables where pubname = %s order
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A table on both sides: how many rows, and how many have no equal on the other."""
+    """The rows of a table on each side, and those that have no equal on the other side."""
 
     table: TableName
     source_rows: int
@@ -51,7 +51,7 @@ class Comparison:
 
 
 def list_published(connection: psycopg.Connection, publication: str) -> list[TableName]:
-    """The tables of a publication, by name."""
+    """The tables of a publication, in order of name."""
     return [TableName(*row) for row in connection.execute(_TABLES, [publication])]
 
 
@@ -64,7 +64,7 @@ def compare_table(
 ) -> Comparison:
     """Compare a table as it is in the source with its rows in the lake at a bound.
 
-    Nobody may write to the source during the comparison. Raises: LakeError.
+    No other session may write to the source during the comparison. Raises: LakeError.
     """
     reading = table_at(session, lake, table, at)
     with connection.transaction():
@@ -100,7 +100,7 @@ def compare_table(
 
 
 def _load(connection: psycopg.Connection, texts: DataFrame, columns: int) -> int:
-    """Fill the temporary table `lake_rows` of this transaction; give the number of rows."""
+    """Fill the temporary table `lake_rows` of this transaction; return the number of rows."""
     listed = sql.SQL(", ").join(sql.SQL("c{} text").format(sql.Literal(i)) for i in range(columns))
     connection.execute(
         sql.SQL("create temporary table lake_rows ({}) on commit drop").format(listed)
@@ -116,7 +116,7 @@ def _load(connection: psycopg.Connection, texts: DataFrame, columns: int) -> int
 
 
 def _write_csv(batch: pa.RecordBatch) -> bytes:
-    """Write rows as COPY reads them: every text in quotes, nothing at all for NULL."""
+    """Write rows as COPY reads them: every text in quotes, NULL as nothing."""
     lines = io.BytesIO()
     options = csv.WriteOptions(include_header=False, quoting_style="all_valid")
     csv.write_csv(batch, lines, options)

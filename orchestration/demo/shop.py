@@ -1,9 +1,9 @@
 """The shop: its tables, its first rows, and large transactions.
 
-Whatever a sale touches lies in several tables, so that half a transaction would show: an order's
-total is the sum of its lines, what is in stock and what was sold is what was delivered, a paid
-order has payments of its total. Product manuals are kept out of line (TOAST), so that a change of
-price does not send them.
+A sale changes several tables, so that half a transaction would show. An order's total is the sum of
+its lines. The stock and the sold quantity together are the delivered quantity. A paid order has
+payments of its total. PostgreSQL stores the manuals of products out of line (TOAST), so that an
+update of a price does not send them.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import psycopg
 
 PRODUCTS = 300
 CUSTOMERS = 400
-# Have signed up and never order: their ids are above those of the others.
+# Customers who have signed up and never order: their ids are above those of the others.
 NEWCOMERS = 20
-# Rows of one order of the archive: itself, four lines and one payment.
+# Rows of one order of the archive: the order, four lines and one payment.
 _ROWS_PER_ARCHIVED = 6
 
 _TABLES = """
@@ -93,7 +93,7 @@ from generate_series(1, %s) i,
                     (array['Bern', 'Kraków', 'Lyon', 'Oslo'])[1 + i %% 4]) as p(first, last, city)
 """
 
-# A manual is some 9 kB that do not compress.
+# A manual has about 9 kB, which do not compress.
 _GOODS = """
 insert into products (sku, name, price, attributes, manual, changed_at)
 select 'P-' || lpad(i::text, 5, '0'), colour || ' ' || thing,
@@ -117,7 +117,7 @@ with delivered as (
 insert into stock (sku, on_hand) select sku, quantity from delivered
 """
 
-# A writer that renames a product waits for the large transaction, which read prices and names.
+# A writer that renames a product waits for the large transaction, which has read the names.
 NAMES_LOCK = "select pg_advisory_xact_lock(hashtext('product names'))"
 
 _ARCHIVE = """
@@ -153,7 +153,7 @@ _ARCHIVED_ROWS = (
     insert into deliveries (sku, quantity, delivered_at)
     select sku, sum(quantity), now() from archive group by sku
     """,
-    # Last, because payments of the others wait for these rows.
+    # Last, because the writers' payments wait for these rows.
     """
     update customers set spent = spent + sums.total
     from (select customer_id, sum(total) as total from archived group by 1) sums
@@ -163,21 +163,21 @@ _ARCHIVED_ROWS = (
 
 
 def make_tables(connection: psycopg.Connection) -> None:
-    """Make the shop's tables, which are empty."""
+    """Make the shop's tables, all empty."""
     connection.execute(_TABLES)
 
 
 def fill_shelves(connection: psycopg.Connection) -> None:
-    """Bring in customers, products and the first deliveries."""
+    """Insert customers, products and the first deliveries."""
     connection.execute(_PEOPLE, [CUSTOMERS + NEWCOMERS])
     connection.execute(_GOODS, [PRODUCTS])
     connection.execute(_FIRST_DELIVERIES)
 
 
 def import_archive(connection: psycopg.Connection, *, rows: int) -> int:
-    """Bring in old orders in one transaction of at least so many rows; give their number.
+    """Insert old orders in one transaction of at least `rows` rows; return the number of rows.
 
-    Their goods were delivered and sold, so that stock does not change.
+    The transaction also delivers the goods that it sells, so that stock does not change.
     """
     orders = -(-rows // _ROWS_PER_ARCHIVED)
     with connection.transaction():

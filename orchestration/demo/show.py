@@ -1,6 +1,6 @@
-"""What the demo prints: numbered steps, what happened in each, progress, and a table at the end.
+"""Prints for the demo: numbered steps, what happened in each, progress, and a table at the end.
 
-On a terminal progress is one line that changes; elsewhere it is a line every few seconds.
+On a terminal, progress is one line that changes. Elsewhere it is a line every 10 s at most.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PLAIN_WIDTH = 110
 
 
 class Show:
-    """The demo's voice on standard output."""
+    """The output of the demo."""
 
     def __init__(self, out: TextIO, *, steps: int) -> None:
         """Choose by `out` whether lines may change; nothing is printed yet."""
@@ -35,16 +35,16 @@ class Show:
 
     @property
     def seconds(self) -> float:
-        """Since the start."""
+        """Seconds since the start."""
         return time.monotonic() - self._began
 
     def headline(self, text: str) -> None:
-        """Print a line of its own."""
+        """Print a line in bold."""
         self._rest()
         self._print(Text(text, "bold"))
 
     def step(self, title: str) -> None:
-        """Begin the next step."""
+        """Print the title of the next step."""
         self._rest()
         self._step += 1
         minutes, seconds = divmod(round(self.seconds), 60)
@@ -52,11 +52,11 @@ class Show:
         self._print(Text.assemble((number, "cyan"), f" {minutes}:{seconds:02d}  ", (title, "bold")))
 
     def say(self, text: str) -> None:
-        """Say what happened in this step."""
+        """Print what happened in this step."""
         self._print(Text(f"            {text}"))
 
     def progress(self, text: str) -> None:
-        """Say how far this step is."""
+        """Print how far this step has come."""
         if self._console.is_terminal:
             if self._status is None:
                 self._status = self._console.status(Text(text))
@@ -68,12 +68,12 @@ class Show:
 
     @contextmanager
     def silence(self) -> Iterator[None]:
-        """Print nothing, not even a turning wheel, while the block runs."""
+        """Stop the changing progress line before a block in which nothing may be printed."""
         self._rest()
         yield
 
     def table(self, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Print a table: the first column to the left, numbers to the right."""
+        """Print a table with the first column aligned left and the others right."""
         self._rest()
         table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
         for index, heading in enumerate(headings):

@@ -1,4 +1,4 @@
-"""The demo's stack: servers, shop, writers, Dagster; from a fresh folder to nothing running."""
+"""Starts and ends the demo's stack: servers, shop, writers and Dagster, in a fresh folder."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from orchestration.processes import STACK_VARIABLE, end_processes, hold_stack
 from spark_jobs.lake import Lake
 
 DEFAULT_PORT = 3000
-# Says that everything in the folder is the demo's, to be deleted by the next one.
+# Marks the folder as the demo's: the next demo deletes everything in it.
 _MARKER = ".walgate-demo"
 _LOCK = "up.lock"
 _GRACE_S = 15.0
@@ -41,7 +41,7 @@ _GRACE_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Where a demo runs, how many rows its shop has before Walgate comes, and how busy it is."""
+    """Where a demo runs, how many rows its shop has before replication, and how busy it is."""
 
     folder: Path
     rows: int
@@ -52,7 +52,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Everything that runs, and where the tables go."""
+    """Everything that runs, and its settings."""
 
     settings: Settings
     config: Path
@@ -70,10 +70,10 @@ class Stack:
 def running_stack(
     plan: Plan, show: Show, *, stop: threading.Event, hurry: threading.Event
 ) -> Iterator[Stack]:
-    """Run the stack until the block ends; whatever an earlier one left is ended and deleted first.
+    """Run the stack until the block ends; first end and delete what an earlier demo left.
 
-    `stop`, set while Dagster starts, lets the block begin at once; `hurry` cuts its end short.
-    Raises: StackInUse while another demo runs here; ConfigurationError; WalgateError.
+    If `stop` is set while Dagster starts, the block begins at once. `hurry` cuts the end short.
+    Raises: StackInUse if another demo runs here; ConfigurationError; WalgateError.
     """
     folder = plan.folder.resolve()
     _require_own(folder)
@@ -98,10 +98,10 @@ def running_stack(
 
 
 def choose_port(wanted: int = DEFAULT_PORT) -> int:
-    """The wanted port of loopback, or a free one where it is in use."""
+    """The wanted port of loopback, or a free one if that is in use."""
     for port in (wanted, 0):
         with socket.socket() as probe:
-            # As a server listens: connections of an earlier one may linger.
+            # A server listens with this option too: connections of an earlier one may linger.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((HOST, port))
@@ -112,10 +112,10 @@ def choose_port(wanted: int = DEFAULT_PORT) -> int:
 
 
 def enter_environment(folder: Path) -> None:
-    """Forget what the environment has for other pipelines and servers; mark what we start."""
+    """Remove what the environment has for other pipelines and servers; mark what we start."""
     for name in [name for name in os.environ if name.startswith(("PG", "WALGATE_"))]:
         del os.environ[name]
-    # The Java process that checks is started by PySpark, with our environment.
+    # PySpark starts the JVM of this process with our environment, so the JVM has the mark too.
     os.environ[STACK_VARIABLE] = str(folder.resolve())
 
 
@@ -148,7 +148,7 @@ def format_configuration(servers: Servers, port: int) -> str:
 def _selling(
     plan: Plan, show: Show, servers: Servers, folder: Path
 ) -> Iterator[tuple[Path, Settings, Writers]]:
-    """Open a shop that has rows already, and let its writers work until the block ends."""
+    """Make a shop that has rows already, and let its writers work until the block ends."""
     show.step("The shop opens")
     port = choose_port()
     if port != DEFAULT_PORT:
@@ -177,7 +177,7 @@ def _selling(
 
 
 def _fill(connection: psycopg.Connection, plan: Plan) -> None:
-    """Bring in the rows that are there before Walgate comes."""
+    """Insert the rows that the shop has before replication."""
     chance = random.Random(plan.seed)
     with connection.transaction():
         fill_shelves(connection)
@@ -187,7 +187,7 @@ def _fill(connection: psycopg.Connection, plan: Plan) -> None:
 
 
 def count_rows(connection: psycopg.Connection, tables: Iterable[TableName]) -> int:
-    """The rows of some tables together."""
+    """The number of rows of some tables together."""
     counts = sql.SQL(" + ").join(
         sql.SQL("(select count(*) from {})").format(sql.Identifier(table.schema, table.name))
         for table in tables
@@ -197,7 +197,7 @@ def count_rows(connection: psycopg.Connection, tables: Iterable[TableName]) -> i
 
 
 def _require_own(folder: Path) -> None:
-    """Refuse a folder that holds anything that is not a demo's."""
+    """Refuse a folder that is not empty and not a demo's. Raises: ConfigurationError."""
     if folder.exists() and not (folder / _MARKER).exists() and any(folder.iterdir()):
         raise ConfigurationError(
             [f"{folder} is not empty and not a demo's: nothing in it is deleted"],
@@ -206,7 +206,7 @@ def _require_own(folder: Path) -> None:
 
 
 def _clear(folder: Path) -> None:
-    """Delete what an earlier demo left; nothing of it runs any more."""
+    """Mark the folder, and delete what an earlier demo left; its processes must have ended."""
     (folder / _MARKER).write_text("Everything here is deleted by the next `walgate demo`.\n")
     remove_left_servers(folder)
     for path in folder.iterdir():
@@ -217,7 +217,7 @@ def _clear(folder: Path) -> None:
 
 
 def _divert_log(file: Path) -> None:
-    """Keep our log lines out of what the demo prints."""
+    """Send log lines to a file, to keep them out of what the demo prints."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, logging.StreamHandler) and isinstance(handler.formatter, LogLines):
             handler.setStream(file.open("a", encoding="utf-8"))

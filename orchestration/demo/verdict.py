@@ -1,4 +1,4 @@
-"""What the demo has found, and how it says so."""
+"""The findings of the demo, and how they are printed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _QUERY = "select status, count(*) as orders, sum(total) as total from orders gro
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The proof: every table on both sides, every check of the invariants."""
+    """The findings: comparisons of all tables, checks of the invariants, healing, delays, runs."""
 
     through: Lsn
     comparisons: list[Comparison]
@@ -43,13 +43,13 @@ class Verdict:
 
     @property
     def is_equal(self) -> bool:
-        """Whether the lake is the source, every invariant held, and what was damaged was healed."""
+        """Whether every table equals the source, every invariant held, and the damage is healed."""
         is_healed = self.healing.is_whole
         return is_healed and not self.breaches and all(table.is_equal for table in self.comparisons)
 
 
 def show_verdict(show: Show, verdict: Verdict) -> None:
-    """Print the tables, then the sentences."""
+    """Print the table of comparisons, then the other findings in sentences."""
     show.table(
         _HEADINGS,
         [
@@ -86,7 +86,7 @@ def show_verdict(show: Show, verdict: Verdict) -> None:
 
 
 def show_places(show: Show, *, lake: Path, config: Path, at: str, page: str | None) -> None:
-    """Say where the tables are and how to query them."""
+    """Print where the tables are and how to query them."""
     show.headline("Where things are:")
     show.say(f"Delta tables   {_shorten(lake / 'tables' / 'public')}")
     show.say(f"query          {format_query(config, at)}")
@@ -97,7 +97,7 @@ def show_places(show: Show, *, lake: Path, config: Path, at: str, page: str | No
 
 
 def format_query(config: Path, at: str) -> str:
-    """A command that answers from the demo's lake."""
+    """A command that queries the demo's lake."""
     place = "" if at == "latest" else f" --at {at}"
     walgate = Path(".venv/bin/walgate")
     program = str(walgate) if walgate.exists() else "walgate"
@@ -141,6 +141,6 @@ def _write_delay(delay: Delay | None) -> str:
 
 
 def _shorten(path: Path) -> str:
-    """A path as it is typed here."""
+    """The path, relative to the working folder if it is below that."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)

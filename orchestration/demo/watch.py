@@ -1,7 +1,7 @@
 """Checks the shop's invariants while it sells, at whole cuts and, in between, at `live`.
 
-A cut is whole that has every table of the shop whole.
-One check at a time, on its own thread, so that a caller that waits for it can be stopped.
+A cut is whole if every table of the shop is whole at it. One check runs at a time, on its own
+thread, so that a caller that waits for it can be stopped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def begin(work: Callable[[], T]) -> Future[T]:
-    """Do something on a thread that does not keep the process alive."""
+    """Do `work` on a thread that does not keep the process alive."""
     done: Future[T] = Future()
 
     def run() -> None:
@@ -36,10 +36,10 @@ def begin(work: Callable[[], T]) -> Future[T]:
 
 
 class Watch:
-    """Which cuts were checked, how often `live` was, and what did not hold."""
+    """Which cuts were checked, how often `live` was checked, and which invariants did not hold."""
 
     def __init__(self, session: SparkSession, lake: Lake, tables: Collection[TableName]) -> None:
-        """Nothing is checked yet; `tables` are all of the shop."""
+        """Nothing is checked yet; `tables` are all tables of the shop."""
         self._session = session
         self._lake = lake
         self._tables = tables
@@ -52,7 +52,7 @@ class Watch:
 
     @property
     def cuts(self) -> int:
-        """At how many cuts all invariants were checked."""
+        """The number of cuts at which all invariants were checked."""
         return len(self._checked)
 
     @property
@@ -66,9 +66,9 @@ class Watch:
         return [cut for cut in cuts if cut not in self._checked]
 
     def look(self, *, is_selling: bool) -> None:
-        """Take what a check found and begin the next; `live` has its turn while the shop sells.
+        """Take what a check found and begin the next; if `is_selling`, in turn also at `live`.
 
-        Raises: what a check failed with.
+        Raises: the error that a check met.
         """
         if self._checking is not None:
             if not self._checking.done():
@@ -86,7 +86,7 @@ class Watch:
             self._begin(unchecked[0])
 
     def _begin(self, cut: Bound | None) -> None:
-        """Check a cut, or `live`."""
+        """Begin to check a cut; None means `live`."""
         self._place = cut
         self._is_live_next = cut is not None
         self._checking = begin(

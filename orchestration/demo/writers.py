@@ -1,7 +1,7 @@
 """The shop's writers: what customers and staff do, several at a time, at a steady rate.
 
-Every transaction leaves the shop's invariants true. Rows are locked in one order: orders, products
-(through references), stock, lines; a writer that still meets a deadlock is rolled back.
+Every transaction keeps the shop's invariants true. A writer locks rows in one order: orders,
+products (through references), stock, lines. A writer that still meets a deadlock rolls back.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cdc_core.errors import Retry, WalgateError
 from cdc_core.source.connection import first_line
 from orchestration.demo.shop import CUSTOMERS, NAMES_LOCK
 
-# Values that break careless text forms: of COPY, CSV, JSON and logs.
+# Values that break a careless conversion to the text of COPY, CSV, JSON or logs.
 _NOTES = (
     None,
     "",
@@ -41,10 +41,10 @@ _Work = Callable[[psycopg.Connection, random.Random], bool]
 
 
 class _Undone(Exception):
-    """A customer who changed her mind: what was written is rolled back."""
+    """The transaction, or the savepoint, rolls back what it has written."""
 
 
-# A product that was renamed between two statements of another is no longer there to refer to.
+# If another writer renames a product between two statements, a reference to its old key fails.
 _UNDOING_LINE = (_Undone, psycopg.errors.CheckViolation)
 _UNDOING = (_Undone, psycopg.errors.DeadlockDetected, psycopg.errors.ForeignKeyViolation)
 
@@ -53,7 +53,7 @@ class Writers:
     """Several writers and what they did; each has a connection and a thread."""
 
     def __init__(self, dsn: str, *, writers: int, per_second: float, seed: int) -> None:
-        """Choose how many transactions a second all of them together try; none works yet."""
+        """All writers together try `per_second` transactions a second; none works yet."""
         self._dsn = dsn
         self._pause_s = writers / per_second
         self._stop = threading.Event()
@@ -66,19 +66,19 @@ class Writers:
         ]
 
     def start(self) -> None:
-        """Open the doors."""
+        """Start every writer."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """Let every writer end its transaction."""
+        """Stop every writer after its transaction."""
         self._stop.set()
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
 
     def require_health(self) -> None:
-        """Raise what a writer failed with, if one did. Raises: WalgateError."""
+        """Raise the error of a writer, if one failed. Raises: WalgateError for a psycopg error."""
         failure = self._failure
         if isinstance(failure, psycopg.Error):
             raise WalgateError(
@@ -90,7 +90,7 @@ class Writers:
             raise failure
 
     def count(self) -> Counter[str]:
-        """Transactions so far by kind, those that were rolled back as `rolled back`."""
+        """The number of transactions so far, by kind; undone ones count as `rolled back`."""
         with self._counting:
             return Counter(self._done)
 
@@ -99,7 +99,7 @@ class Writers:
             with psycopg.connect(self._dsn, autocommit=True) as connection:
                 due = time.monotonic() + chance.uniform(0, self._pause_s)
                 while not self._stop.wait(max(0.0, due - time.monotonic())):
-                    # After a pause of the server it goes on at its rate, not faster.
+                    # After a pause of the server, the writer goes on at its rate, not faster.
                     due = max(due + self._pause_s, time.monotonic() - self._pause_s)
                     self._do_one(connection, chance)
         except BaseException as error:  # noqa: BLE001 - the demo raises it.
@@ -118,7 +118,7 @@ class Writers:
 
 
 def place_order(connection: psycopg.Connection, chance: random.Random) -> bool:
-    """Sell one to four products; a line that is dropped, or that stock lacks, is undone alone."""
+    """Sell one to four products; a line that is dropped, or lacks stock, rolls back alone."""
     (row,) = connection.execute(
         "insert into orders (customer_id, status, total, note, placed_at)"
         " values (%s, 'placed', 0, %s, clock_timestamp()) returning id",
@@ -137,7 +137,7 @@ def place_order(connection: psycopg.Connection, chance: random.Random) -> bool:
 
 
 def pay_order(connection: psycopg.Connection, chance: random.Random) -> bool:
-    """Pay the oldest order, in one payment or two."""
+    """Pay the oldest order that is not paid, in one payment or two."""
     order = _lock_order(connection, "placed")
     if order is None:
         return False
@@ -176,7 +176,7 @@ def cancel_order(connection: psycopg.Connection, _: random.Random) -> bool:
 
 
 def delete_order(connection: psycopg.Connection, _: random.Random) -> bool:
-    """Delete a cancelled order with its lines, and put the goods back."""
+    """Delete a cancelled order with its lines, and put the goods back into stock."""
     order = _lock_order(connection, "cancelled")
     if order is None:
         return False
@@ -193,7 +193,7 @@ def delete_order(connection: psycopg.Connection, _: random.Random) -> bool:
 
 
 def join_orders(connection: psycopg.Connection, _: random.Random) -> bool:
-    """Move the lines of one order to another: their key changes; the emptied order goes."""
+    """Move the lines of one order to another, which changes their keys; delete the empty order."""
     orders = connection.execute(
         "select id from orders where status = 'placed' order by id limit 2 for update skip locked"
     ).fetchall()
@@ -211,7 +211,7 @@ def join_orders(connection: psycopg.Connection, _: random.Random) -> bool:
 
 
 def change_prices(connection: psycopg.Connection, chance: random.Random) -> bool:
-    """Change some prices; the manuals, kept out of line, stay and are not sent."""
+    """Change some prices. The manuals, stored out of line, stay the same and are not sent."""
     for sku in sorted(_choose_products(connection, 3)):
         connection.execute(
             "update products set price = round(price * %s, 2) + 0.01,"
@@ -226,7 +226,7 @@ def change_prices(connection: psycopg.Connection, chance: random.Random) -> bool
 
 
 def rewrite_manual(connection: psycopg.Connection, chance: random.Random) -> bool:
-    """Write a new manual of some 10 kB."""
+    """Write a new manual of about 10 kB."""
     (sku,) = _choose_products(connection, 1)
     connection.execute(
         "update products set manual = %s, changed_at = clock_timestamp() where sku = %s",
@@ -253,7 +253,7 @@ def take_delivery(connection: psycopg.Connection, chance: random.Random) -> bool
 
 
 def rename_product(connection: psycopg.Connection, chance: random.Random) -> bool:
-    """Give a product another key; stock, deliveries and lines follow."""
+    """Give a product another key; PostgreSQL updates stock, deliveries and lines with it."""
     connection.execute(NAMES_LOCK)
     (sku,) = _choose_products(connection, 1)
     connection.execute(
@@ -263,7 +263,7 @@ def rename_product(connection: psycopg.Connection, chance: random.Random) -> boo
 
 
 def change_mind(connection: psycopg.Connection, chance: random.Random) -> bool:
-    """Order, then roll all of it back."""
+    """Place an order, then roll all of it back."""
     place_order(connection, chance)
     raise _Undone
 
@@ -291,7 +291,7 @@ def _choose_products(connection: psycopg.Connection, count: int) -> Sequence[str
 def _add_line(
     connection: psycopg.Connection, chance: random.Random, order: int, line: int, sku: str
 ) -> None:
-    """Sell some of a product. Raises: CheckViolation where stock has too few; _Undone by chance."""
+    """Sell some of a product. Raises: CheckViolation if stock has too few; _Undone."""
     quantity = chance.randint(1, 3)
     connection.execute(
         "insert into order_lines (order_id, line, sku, quantity, unit_price)"
@@ -314,7 +314,7 @@ def _sum_up(connection: psycopg.Connection, order: int) -> None:
 
 
 def _lock_order(connection: psycopg.Connection, status: str) -> tuple[int, int, Decimal] | None:
-    """Take the oldest order of a status that nobody else works on."""
+    """Lock the oldest order of a status that no other writer has locked; None if there is none."""
     found = connection.execute(
         "select id, customer_id, total from orders where status = %s"
         " order by id limit 1 for update skip locked",
