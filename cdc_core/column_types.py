@@ -2,7 +2,7 @@
 
 A type holds a PostgreSQL type if the lake can give back each of its texts: from the value, or from
 `_raw` if the text does not fit. A type that fits none of the texts does not hold it.
-Pure values. `spark_jobs/types.py` reads the texts.
+Pure values. `spark_jobs/pg_types/types.py` reads the texts.
 """
 
 from __future__ import annotations

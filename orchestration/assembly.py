@@ -5,18 +5,21 @@ from __future__ import annotations
 import dagster as dg
 
 from cdc_core.settings import Settings
-from orchestration import backfill_sensor, tables, verified_through
-from orchestration.asset_keys import AssetKeys
-from orchestration.backfill_asset import build_backfill_asset
-from orchestration.backfill_sensor import build_backfill_queued_tables
-from orchestration.checks import build_staging_checks
-from orchestration.hole_filling import build_fill_holes_job, build_fill_holes_sensor
-from orchestration.known_tables import find_tables
-from orchestration.own_runs import tag_runs
-from orchestration.replicate import build_replicate_job
-from orchestration.resources import make_spark_resource
-from orchestration.sensors import build_keep_replicating, build_merge_staged_changes
-from orchestration.tables import build_staging_asset, build_table_assets
+from orchestration.backfill import sensor
+from orchestration.backfill.asset import build_backfill_asset
+from orchestration.backfill.missing_value_job import build_fill_holes_job, build_fill_holes_sensor
+from orchestration.backfill.sensor import build_backfill_queued_tables
+from orchestration.capture.checks import build_staging_checks
+from orchestration.capture.replicate import build_replicate_job
+from orchestration.capture.sensor import build_keep_replicating
+from orchestration.merge import tables
+from orchestration.merge.sensor import build_merge_staged_changes
+from orchestration.merge.tables import build_staging_asset, build_table_assets
+from orchestration.runs.keys import AssetKeys
+from orchestration.runs.known_tables import find_tables
+from orchestration.runs.own_runs import tag_runs
+from orchestration.runs.resources import make_spark_resource
+from orchestration.verification import verified_through
 
 
 def build_definitions(settings: Settings) -> dg.Definitions:
@@ -31,7 +34,7 @@ def build_definitions(settings: Settings) -> dg.Definitions:
         tags=tag_runs(settings),
     )
     backfill = dg.define_asset_job(
-        backfill_sensor.JOB_NAME,
+        sensor.JOB_NAME,
         selection=dg.AssetSelection.assets(AssetKeys.of(settings).backfill),
         description="Reads tables whole into the log, while the stream goes on.",
         executor_def=dg.in_process_executor,

@@ -15,7 +15,7 @@ import dagster as dg
 import psutil
 import pytest
 
-from orchestration.hosting import WORKER_TAG
+from orchestration.runs.hosting import WORKER_TAG
 from tests.child_process import ChildProcess
 from tests.deadline import wait_for
 from tests.fix_pipeline import Pipeline

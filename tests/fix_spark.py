@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc_core.settings import SparkSettings
-from spark_jobs.session import open_session
+from spark_jobs.session.session import open_session
 from tests.requirement import report_missing
 
 STATE_FOLDER = Path(__file__).parent.parent / ".walgate"

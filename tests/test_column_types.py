@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cdc_core.column_types import ColumnType
-from spark_jobs.types_built_in import ELEMENTS, OIDS
+from spark_jobs.pg_types.built_in import ELEMENTS, OIDS
 
 
 @pytest.mark.parametrize(

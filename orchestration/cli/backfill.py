@@ -67,7 +67,7 @@ def backfill(
 ) -> None:
     """Bring rows of tables into the log, exactly; Ctrl-C and SIGTERM end it cleanly."""
     from cdc_core.spooled import Scope as PartOfTable
-    from orchestration.backfill import run_backfills
+    from orchestration.backfill.backfill import run_backfills
 
     settings = context.obj.load_settings()
     if tables and tables[0] in _ORDERS:
@@ -121,7 +121,7 @@ def _tell_estimates(
 ) -> None:
     """Print the estimated rows, bytes, chunks and minutes of each table."""
     from cdc_core.backfill.estimates import estimate
-    from orchestration.backfill import make_wanted
+    from orchestration.backfill.backfill import make_wanted
 
     for table in tables:
         wanted = make_wanted(settings, table, chunk_rows=chunk_rows, scope=scope)
@@ -138,7 +138,7 @@ def _tell_estimates(
 def _give_order(
     settings: Settings, name: str, named: list[str], *, is_all: bool, options: tuple[Any, ...]
 ) -> None:
-    from orchestration.backfill_orders import Order, give_order
+    from orchestration.backfill.orders import Order, give_order
 
     order = Order(name)
     if any(option is not None for option in options):
@@ -171,7 +171,7 @@ def _require_either(named: list[str] | None, *, is_all: bool, before: str = "") 
 def _choose_tables(settings: Settings, named: list[str] | None, *, is_all: bool) -> list[TableName]:
     from cdc_core.source.backfillable import find_hindrances
     from cdc_core.source.connection import open_look
-    from orchestration.backfill_queue import QueueReader
+    from orchestration.backfill.queue import QueueReader
 
     if named:
         _require_either(named, is_all=is_all)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cdc_core.settings import Settings
-    from orchestration.log_lines import LogForm
+    from orchestration.runs.log_lines import LogForm
 
 
 @dataclass(frozen=True, slots=True)

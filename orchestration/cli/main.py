@@ -30,8 +30,8 @@ from orchestration.cli import (
     verify,
 )
 from orchestration.cli.context import Context
-from orchestration.failures import explain_failure, trace_failure
-from orchestration.log_lines import start_logging
+from orchestration.runs.failures import explain_failure, trace_failure
+from orchestration.runs.log_lines import start_logging
 
 app = typer.Typer(
     name="walgate",

@@ -12,7 +12,7 @@ from orchestration.cli.stop_signal import listen_for_stop
 from orchestration.cli.table_names import parse_tables
 
 if TYPE_CHECKING:
-    from spark_jobs.rounds import Round
+    from spark_jobs.merge.rounds import Round
 
 _logger = logging.getLogger("walgate.merge")
 
@@ -34,7 +34,7 @@ def replicate(
 ) -> None:
     """Stage the source's changes; Ctrl-C and SIGTERM drain."""
     from cdc_core.capture.loop import Bound
-    from orchestration.capture import capture
+    from orchestration.capture.capture import capture
 
     settings = context.obj.load_settings()
     deadline = None if seconds is None else time.monotonic() + seconds
@@ -53,9 +53,9 @@ def merge(
     ] = False,
 ) -> None:
     """Merge the log into the tables, in whole rounds, up to the LSN that is staged at the start."""
-    from orchestration.spark import open_spark
-    from spark_jobs.lake import Lake, require_epochs
-    from spark_jobs.rounds import follow
+    from orchestration.runs.spark import open_spark
+    from spark_jobs.lake.lake import Lake, require_epochs
+    from spark_jobs.merge.rounds import follow
 
     settings = context.obj.load_settings()
     chosen = {str(table) for table in parse_tables(tables)} or None

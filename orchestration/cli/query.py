@@ -49,11 +49,11 @@ def sql(
     chosen = form or (RowForm.TABLE if sys.stdout.isatty() else RowForm.TSV)
     settings = context.obj.load_settings()
     from orchestration.cli.row_lines import write_rows
-    from orchestration.spark import open_spark
-    from spark_jobs.cuts import find_bound_at
-    from spark_jobs.lake import Lake
-    from spark_jobs.read_only import require_read_only
-    from spark_jobs.sql import answer_query
+    from orchestration.runs.spark import open_spark
+    from spark_jobs.lake.lake import Lake
+    from spark_jobs.query.as_of import find_bound_at
+    from spark_jobs.query.sql import answer_query
+    from spark_jobs.session.read_only import require_read_only
 
     lake = Lake.of(settings)
     bound = find_bound_at(lake, at)
@@ -89,7 +89,7 @@ def _query_errors() -> Iterator[None]:
     """
     from pyspark.errors import AnalysisException, PySparkException
 
-    from spark_jobs.read_only import explain_refusal
+    from spark_jobs.session.read_only import explain_refusal
 
     try:
         yield

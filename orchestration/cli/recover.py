@@ -22,7 +22,7 @@ def recover(
     ] = False,
 ) -> int:
     """Show what stops capture and what to do; --yes does it. Exit 1 if something is left to do."""
-    from orchestration import recover as recovery
+    from orchestration.recovery import recover as recovery
 
     settings = context.obj.load_settings()
     plan = recovery.plan_recovery(settings)

@@ -23,7 +23,7 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Answer as JSON.")] = False,
 ) -> int:
     """Show slot, lag, LSNs, halts and problems; exit 1 on an error, 3 if the source is down."""
-    from orchestration.status import read_status
+    from orchestration.status.status import read_status
 
     answer = read_status(context.obj.load_settings())
     if as_json:

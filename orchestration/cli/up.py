@@ -11,7 +11,7 @@ from orchestration.cli.stop_signal import listen_for_stop
 
 if TYPE_CHECKING:
     from cdc_core.settings import Settings
-    from orchestration.dagster_stack import DagsterStack
+    from orchestration.stack.dagster_stack import DagsterStack
 
 
 def register(app: typer.Typer) -> None:
@@ -21,7 +21,7 @@ def register(app: typer.Typer) -> None:
 
 def up(context: typer.Context) -> None:
     """Run replication and merges under Dagster, with its page; Ctrl-C, SIGTERM and SIGHUP drain."""
-    from orchestration.dagster_stack import run_dagster
+    from orchestration.stack.dagster_stack import run_dagster
 
     settings = context.obj.load_settings()
     config = context.obj.find_config()

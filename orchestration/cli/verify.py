@@ -33,10 +33,10 @@ def verify(
 ) -> int:
     """Compare every row and value with the source, both at one LSN; exit 1 on a difference."""
     from cdc_core.staging.verifications import DIFFERENT
-    from orchestration.healing import verify_and_heal
-    from orchestration.spark import open_spark
-    from orchestration.verify_answer import describe_verdict, format_verdict
-    from spark_jobs.lake import Lake, require_epochs
+    from orchestration.runs.spark import open_spark
+    from orchestration.verification.answer import describe_verdict, format_verdict
+    from orchestration.verification.healing import verify_and_heal
+    from spark_jobs.lake.lake import Lake, require_epochs
 
     settings = context.obj.load_settings()
     named = parse_tables(tables)

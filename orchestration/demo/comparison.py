@@ -20,9 +20,9 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from cdc_core.source.checksums import write_text
 from cdc_core.source.connection import OUTPUT_SETTINGS
 from cdc_core.vocabulary import TableName
-from spark_jobs.cuts import table_at
-from spark_jobs.lake import Bound, Lake
-from spark_jobs.verify import choose_compared, find_shape, write_texts
+from spark_jobs.lake.lake import Bound, Lake
+from spark_jobs.query.as_of import table_at
+from spark_jobs.verification.checksums import choose_compared, find_shape, write_texts
 
 _COLUMNS = """
 select attname from pg_attribute

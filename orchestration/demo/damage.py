@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession, functions
 from cdc_core.staging.verifications import EQUAL
 from cdc_core.vocabulary import TableName
 from orchestration.demo.shop import CUSTOMERS
-from orchestration.healing import Verdict
-from spark_jobs.lake import Lake
-from spark_jobs.session import find_jvm
+from orchestration.verification.healing import Verdict
+from spark_jobs.lake.lake import Lake
+from spark_jobs.session.session import find_jvm
 
 DAMAGED = TableName("public", "customers")
 _DELETED, _CHANGED, _COPIED = (CUSTOMERS + i for i in (1, 2, 3))

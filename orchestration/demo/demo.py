@@ -30,12 +30,12 @@ from orchestration.demo.show import Show
 from orchestration.demo.stack import Plan, Stack, enter_environment, running_stack
 from orchestration.demo.verdict import Verdict, show_places, show_verdict
 from orchestration.demo.watch import Watch, begin
-from orchestration.freshness import measure_freshness
-from orchestration.healing import verify_and_heal
-from orchestration.spark import open_spark
-from orchestration.verify_answer import format_verdict
-from spark_jobs.backlog import Backlog, read_backlog
-from spark_jobs.lake import Bound
+from orchestration.runs.spark import open_spark
+from orchestration.status.freshness import measure_freshness
+from orchestration.verification.answer import format_verdict
+from orchestration.verification.healing import verify_and_heal
+from spark_jobs.lake.lake import Bound
+from spark_jobs.log.backlog import Backlog, read_backlog
 
 T = TypeVar("T")
 

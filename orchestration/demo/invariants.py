@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc_core.vocabulary import Lsn, TableName
-from spark_jobs.lake import Bound, Lake, open_table
-from spark_jobs.sql import answer_query
+from spark_jobs.lake.lake import Bound, Lake, open_table
+from spark_jobs.query.sql import answer_query
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,12 @@ import dagster as dg
 
 from cdc_core.settings import Settings
 from cdc_core.vocabulary import Lsn, TableName
-from orchestration import backfill_sensor, replicate, tables
-from orchestration.asset_keys import AssetKeys
-from orchestration.own_runs import Own
-from orchestration.relaunch import Seen, read_runs
+from orchestration.backfill import sensor as backfill_sensor
+from orchestration.capture import replicate
+from orchestration.merge import tables
+from orchestration.runs.keys import AssetKeys
+from orchestration.runs.own_runs import Own
+from orchestration.runs.relaunch import Seen, read_runs
 
 JOBS = {
     replicate.JOB_NAME: "keep_replicating",

@@ -26,7 +26,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from cdc_core.errors import ConfigurationError, Retry, WalgateError
-from orchestration.processes import start_process
+from orchestration.stack.processes import start_process
 
 SUPERUSER = "postgres"
 DATABASE = "shop"

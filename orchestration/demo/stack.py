@@ -22,15 +22,15 @@ from cdc_core.settings import CONFIG_NAME, Settings, load_settings
 from cdc_core.source.connection import open_connection
 from cdc_core.source.creation import create_replication, list_keyed_tables
 from cdc_core.vocabulary import TableName
-from orchestration.dagster_stack import DagsterStack, run_dagster
 from orchestration.demo.servers import Servers, remove_left_servers, running_servers
 from orchestration.demo.shop import fill_shelves, import_archive, make_tables
 from orchestration.demo.show import Show
 from orchestration.demo.writers import Writers, pay_order, place_order
-from orchestration.log_lines import LogLines
-from orchestration.page import HOST
-from orchestration.processes import STACK_VARIABLE, end_processes, hold_stack
-from spark_jobs.lake import Lake
+from orchestration.runs.log_lines import LogLines
+from orchestration.stack.dagster_stack import DagsterStack, run_dagster
+from orchestration.stack.page import HOST
+from orchestration.stack.processes import STACK_VARIABLE, end_processes, hold_stack
+from spark_jobs.lake.lake import Lake
 
 DEFAULT_PORT = 3000
 # Marks the folder as the demo's: the next demo deletes everything in it.

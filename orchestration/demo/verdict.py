@@ -12,7 +12,7 @@ from orchestration.demo.damage import WHAT_IS_DAMAGED, Healing
 from orchestration.demo.invariants import INVARIANTS, Breach
 from orchestration.demo.records import Applied
 from orchestration.demo.show import Show
-from orchestration.freshness import Delay, Freshness
+from orchestration.status.freshness import Delay, Freshness
 
 _HEADINGS = (
     "table",

@@ -11,7 +11,7 @@ from cdc_core.backfill.results import Progress
 from cdc_core.settings import load_settings
 from cdc_core.staging.backfills import BackfillLedger, BackfillState
 from cdc_core.vocabulary import TableName
-from orchestration.backfill import run_backfills
+from orchestration.backfill.backfill import run_backfills
 from tests.backfill.folded_log import read_changes
 from tests.fix_pipeline import Pipeline
 from tests.fix_postgres import lend_database

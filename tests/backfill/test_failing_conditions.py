@@ -9,8 +9,8 @@ import dagster as dg
 import pytest
 
 from cdc_core.vocabulary import TableName
-from orchestration.backfill_asset import build_backfill_asset
-from orchestration.known_tables import add_partitions, partition_key
+from orchestration.backfill.asset import build_backfill_asset
+from orchestration.runs.known_tables import add_partitions, partition_key
 from tests.backfill.folded_log import read_changes
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import Database

@@ -19,9 +19,9 @@ from cdc_core.source.first_reading import FirstReading
 from cdc_core.source.primary import History, read_history
 from cdc_core.staging.backfills import BackfillLedger, BackfillState
 from cdc_core.vocabulary import TableName
-from orchestration.backfill import run_backfills
-from orchestration.recover import plan_recovery
-from orchestration.verify import read_first
+from orchestration.backfill.backfill import run_backfills
+from orchestration.recovery.recover import plan_recovery
+from orchestration.verification.verify import read_first
 from tests.backfill.test_protection import T
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import PostgresServer

@@ -13,7 +13,7 @@ from cdc_core.backfill.steps import Alive, Begin
 from cdc_core.settings import load_settings
 from cdc_core.source.chunks import ChunkReader
 from cdc_core.vocabulary import TableName
-from orchestration.backfill import run_backfills
+from orchestration.backfill.backfill import run_backfills
 from tests.backfill.folded_log import fold, read_source
 from tests.backfill.test_unseen_commit import Capturing
 from tests.deadline import wait_for

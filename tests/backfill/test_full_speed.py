@@ -9,7 +9,7 @@ import pytest
 from cdc_core.backfill.visibility import Memory
 from cdc_core.settings import load_settings
 from cdc_core.vocabulary import TableName
-from orchestration.backfill import run_backfills
+from orchestration.backfill.backfill import run_backfills
 from tests.backfill.folded_log import fold, read_source
 from tests.backfill.hot_table import TABLE, Difference, compare, lay, stage_stream, writing
 from tests.backfill.unguarded import let_all_pass

@@ -16,10 +16,10 @@ from cdc_core.backfill.visibility import Memory
 from cdc_core.settings import Settings, load_settings
 from cdc_core.source.snapshots import open_snapshot
 from cdc_core.vocabulary import Lsn, TableName
-from orchestration.backfill import run_backfills
-from spark_jobs.cuts import table_at
-from spark_jobs.lake import Bound, Lake
-from spark_jobs.rounds import merge_until
+from orchestration.backfill.backfill import run_backfills
+from spark_jobs.lake.lake import Bound, Lake
+from spark_jobs.merge.rounds import merge_until
+from spark_jobs.query.as_of import table_at
 from tests.backfill.folded_log import read_changes
 from tests.backfill.hot_table import TABLE, FoldedLog, lay, pausing, stage_stream, writing
 from tests.backfill.test_unseen_commit import Capturing

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from cdc_core.settings import load_settings
-from orchestration.backfill_reports import describe_backfills
+from orchestration.status.backfills import describe_backfills
 from tests.backfill.test_crashes import start_worker
 from tests.deadline import wait_for
 from tests.fix_pipeline import Pipeline

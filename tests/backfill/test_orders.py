@@ -14,10 +14,10 @@ from cdc_core.backfill.results import Progress
 from cdc_core.settings import load_settings
 from cdc_core.staging.backfills import BackfillLedger, BackfillState
 from cdc_core.vocabulary import TableName
-from orchestration.backfill import run_backfills
-from orchestration.backfill_orders import Order, give_order
-from orchestration.backfill_reports import describe_backfills
+from orchestration.backfill.backfill import run_backfills
+from orchestration.backfill.orders import Order, give_order
 from orchestration.cli.main import run_command
+from orchestration.status.backfills import describe_backfills
 from tests.backfill.folded_log import fold, read_changes, read_source
 from tests.deadline import wait_for
 from tests.fix_pipeline import Pipeline

@@ -22,7 +22,7 @@ from cdc_core.source.server import MarkConnection, Source
 from cdc_core.source.snapshots import open_snapshot
 from cdc_core.source.steps import StepConnection
 from cdc_core.vocabulary import TableName
-from orchestration.backfill import run_backfills
+from orchestration.backfill.backfill import run_backfills
 from tests.backfill.folded_log import fold, read_source
 from tests.backfill.test_unseen_commit import Capturing
 from tests.deadline import wait_for

@@ -13,8 +13,8 @@ import pytest
 from cdc_core.errors import SlotLost
 from cdc_core.settings import Settings, load_settings
 from cdc_core.vocabulary import TableName
-from orchestration import own_capture
-from orchestration.backfill import run_backfills
+from orchestration.backfill.backfill import run_backfills
+from orchestration.capture import own_capture
 from tests.backfill.folded_log import fold, read_source
 from tests.deadline import wait_for
 from tests.fix_pipeline import DEADLINE_S, Pipeline

@@ -18,8 +18,8 @@ from cdc_core.source import reading_connection
 from cdc_core.source.load import LoadWatch
 from cdc_core.staging.backfills import BackfillLedger, BackfillState
 from cdc_core.vocabulary import TableName
-from orchestration.backfill import make_wanted, run_backfills
-from orchestration.own_capture import capturing
+from orchestration.backfill.backfill import make_wanted, run_backfills
+from orchestration.capture.own_capture import capturing
 from tests.backfill.folded_log import fold, read_changes, read_source
 from tests.deadline import wait_for
 from tests.fix_pipeline import Pipeline

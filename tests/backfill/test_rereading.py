@@ -9,7 +9,7 @@ import pytest
 from cdc_core.errors import ConfigurationError
 from cdc_core.settings import Settings, load_settings
 from cdc_core.vocabulary import TableName
-from orchestration.backfill import reread_keys
+from orchestration.backfill.backfill import reread_keys
 from tests.backfill.folded_log import fold, read_changes, read_source
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import Database

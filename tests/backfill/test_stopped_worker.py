@@ -16,7 +16,7 @@ from cdc_core.source.chunks import ChunkReader
 from cdc_core.spooled import Scope
 from cdc_core.staging.tail import read_marks
 from cdc_core.vocabulary import Lsn, Position, TableName
-from orchestration.backfill import run_backfills
+from orchestration.backfill.backfill import run_backfills
 from tests.backfill.folded_log import fold, read_source
 from tests.deadline import wait_for
 from tests.fix_pipeline import DEADLINE_S, Pipeline

@@ -29,7 +29,7 @@ from cdc_core.spooled import Chunk
 from cdc_core.staging.chunks import ChunkFolder
 from cdc_core.staging.tail import read_marks
 from cdc_core.vocabulary import Lsn, Position, TableName
-from orchestration.backfill import run_backfills
+from orchestration.backfill.backfill import run_backfills
 from tests.backfill.folded_log import fold, read_source
 from tests.backfill.unguarded import let_all_pass
 from tests.deadline import wait_for

@@ -15,7 +15,7 @@ from cdc_core.settings import load_settings
 from cdc_core.spooled import WHOLE, Scope
 from cdc_core.staging.backfills import BackfillLedger, BackfillState
 from cdc_core.vocabulary import Lsn, Position, TableName
-from orchestration.backfill import run_backfills
+from orchestration.backfill.backfill import run_backfills
 from tests.backfill.folded_log import HOLE, fold, read_changes, read_source
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import Database

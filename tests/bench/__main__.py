@@ -24,9 +24,9 @@ import psutil
 from pyspark.sql import SparkSession
 
 from cdc_core.settings import Settings
-from orchestration.spark import open_spark
-from spark_jobs.lake import Lake
-from spark_jobs.rounds import merge_until
+from orchestration.runs.spark import open_spark
+from spark_jobs.lake.lake import Lake
+from spark_jobs.merge.rounds import merge_until
 from tests.bench.backfills import Backfills
 from tests.bench.backlog import Shape, fill, lay_base
 from tests.bench.drains import Drains, capture_base, write_configuration

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cdc_core.settings import load_settings
 from cdc_core.vocabulary import TableName
-from orchestration.backfill import run_backfills
+from orchestration.backfill.backfill import run_backfills
 
 
 def main(config: Path, answer: Path) -> None:

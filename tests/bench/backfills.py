@@ -26,10 +26,10 @@ from pyspark.sql import SparkSession
 
 from cdc_core.settings import Settings
 from cdc_core.vocabulary import Lsn
-from orchestration.freshness import measure_freshness
-from spark_jobs.lake import Bound, Lake
-from spark_jobs.rounds import Round as RoundOfMerge
-from spark_jobs.rounds import follow, merge_until
+from orchestration.status.freshness import measure_freshness
+from spark_jobs.lake.lake import Bound, Lake
+from spark_jobs.merge.rounds import Round as RoundOfMerge
+from spark_jobs.merge.rounds import follow, merge_until
 from tests.bench.backlog import lay_rows, sum_up_rows
 from tests.bench.checks import require_table
 from tests.bench.drains import DEADLINE_S, write_configuration

@@ -8,7 +8,7 @@ import pyarrow.dataset as ds
 from pyspark.sql import SparkSession
 
 from cdc_core.vocabulary import TableName
-from spark_jobs.lake import Lake, open_table
+from spark_jobs.lake.lake import Lake, open_table
 from tests.bench.backlog import Backlog
 
 # Every text is the one that the source's checksum has.

@@ -21,9 +21,9 @@ import psycopg
 from pyspark.sql import SparkSession
 
 from cdc_core.settings import Settings, load_settings
-from spark_jobs.lake import Lake
-from spark_jobs.rounds import Round, follow, merge_until
-from spark_jobs.session import find_jvm
+from spark_jobs.lake.lake import Lake
+from spark_jobs.merge.rounds import Round, follow, merge_until
+from spark_jobs.session.session import find_jvm
 from tests.bench.backlog import SLOT, Backlog
 from tests.bench.checks import require_log, require_table
 from tests.bench.measuring import Meter

@@ -12,9 +12,9 @@ from cdc_core.settings import load_settings
 from cdc_core.source.connection import open_connection
 from cdc_core.vocabulary import TableName
 from orchestration.demo.comparison import Comparison, compare_table, list_published
-from spark_jobs.cuts import find_bound_at
-from spark_jobs.lake import Lake
-from spark_jobs.rounds import merge_until
+from spark_jobs.lake.lake import Lake
+from spark_jobs.merge.rounds import merge_until
+from spark_jobs.query.as_of import find_bound_at
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import Database
 

@@ -12,10 +12,10 @@ from cdc_core.staging.verifications import DIFFERENT, EQUAL, Verified
 from cdc_core.vocabulary import Lsn, TableName
 from orchestration.demo.damage import DAMAGED, DAMAGED_IDS, Healing
 from orchestration.demo.invariants import list_whole_cuts
-from orchestration.healing import Verdict
-from orchestration.sides import Keys
-from spark_jobs.lake import Bound, Lake
-from spark_jobs.ledger import Cut, write_cut
+from orchestration.verification.healing import Verdict
+from orchestration.verification.table_comparison import Keys
+from spark_jobs.lake.lake import Bound, Lake
+from spark_jobs.lake.ledger import Cut, write_cut
 
 FOUND: Keys = frozenset((str(number),) for number in DAMAGED_IDS)
 OTHER = TableName("public", "orders")

@@ -24,7 +24,7 @@ from orchestration.demo.stack import (
     format_configuration,
     running_stack,
 )
-from orchestration.processes import find_processes, hold_stack
+from orchestration.stack.processes import find_processes, hold_stack
 
 
 def start_stack(folder: Path) -> None:

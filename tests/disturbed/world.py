@@ -21,14 +21,14 @@ from pyspark.sql import SparkSession
 
 from cdc_core.errors import MergeError
 from cdc_core.vocabulary import TableName
-from orchestration.backfill import run_backfills
-from orchestration.backfill_queue import QueueReader
-from orchestration.own_capture import capturing
-from orchestration.verify import verify_tables
-from spark_jobs.backfilled import read_backfilled
-from spark_jobs.lake import Lake, open_table
-from spark_jobs.ledger import HALTED, read_states
-from spark_jobs.rounds import merge_until
+from orchestration.backfill.backfill import run_backfills
+from orchestration.backfill.queue import QueueReader
+from orchestration.capture.own_capture import capturing
+from orchestration.verification.verify import verify_tables
+from spark_jobs.lake.completeness import read_backfilled
+from spark_jobs.lake.lake import Lake, open_table
+from spark_jobs.lake.ledger import HALTED, read_states
+from spark_jobs.merge.rounds import merge_until
 from tests.child_process import ChildProcess
 from tests.deadline import wait_for
 from tests.disturbed.rules import KEYS, Rule, conceal

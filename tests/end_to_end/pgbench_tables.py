@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.csv
 from pyspark.sql import SparkSession
 
-from spark_jobs.cuts import find_bound_at
-from spark_jobs.lake import Lake
-from spark_jobs.sql import answer_query
+from spark_jobs.lake.lake import Lake
+from spark_jobs.query.as_of import find_bound_at
+from spark_jobs.query.sql import answer_query
 from tests.postgres_server import Database
 
 KEYS = {"pgbench_accounts": "aid", "pgbench_branches": "bid", "pgbench_tellers": "tid"}

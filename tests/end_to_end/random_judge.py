@@ -15,7 +15,7 @@ import psycopg
 import pyarrow as pa
 
 from cdc_core.vocabulary import encode_name
-from spark_jobs.ledger import TableState
+from spark_jobs.lake.ledger import TableState
 from tests.end_to_end.random_schema_changes import REWRITTEN, Effect
 from tests.end_to_end.random_source import OUTPUT, Mark, RandomSource, Row, Snapshot
 from tests.postgres_server import Database

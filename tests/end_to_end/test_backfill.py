@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pyspark.sql import SparkSession
 
 from cdc_core.vocabulary import TableName
-from spark_jobs.lake import Lake
-from spark_jobs.rounds import merge_until
+from spark_jobs.lake.lake import Lake
+from spark_jobs.merge.rounds import merge_until
 from tests.end_to_end.pgbench_tables import KEYS, read_lake, read_source, run_pgbench, start_load
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import Database

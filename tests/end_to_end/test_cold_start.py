@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.backfilled import NEVER
-from spark_jobs.cuts import find_bound_at
-from spark_jobs.lake import Lake
-from spark_jobs.ledger import find_cut
-from spark_jobs.rounds import merge_until
-from spark_jobs.sql import answer_query
+from spark_jobs.lake.completeness import NEVER
+from spark_jobs.lake.lake import Lake
+from spark_jobs.lake.ledger import find_cut
+from spark_jobs.merge.rounds import merge_until
+from spark_jobs.query.as_of import find_bound_at
+from spark_jobs.query.sql import answer_query
 from tests.deadline import wait_for
 from tests.fix_dagster import RunningDagster
 from tests.fix_pipeline import Pipeline

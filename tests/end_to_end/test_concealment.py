@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.lake import Lake
-from spark_jobs.rounds import merge_until
+from spark_jobs.lake.lake import Lake
+from spark_jobs.merge.rounds import merge_until
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import Database
 from tests.walgate_command import run_walgate

@@ -12,11 +12,11 @@ from pyspark.sql import SparkSession
 from cdc_core.settings import Settings, load_settings
 from cdc_core.staging.epochs import read_newest_epoch
 from cdc_core.vocabulary import TableName, encode_name
-from orchestration.backfill import reread_keys
-from orchestration.healing import verify_and_heal
-from orchestration.status import read_status
-from spark_jobs.lake import Lake
-from spark_jobs.rounds import merge_until
+from orchestration.backfill.backfill import reread_keys
+from orchestration.status.status import read_status
+from orchestration.verification.healing import verify_and_heal
+from spark_jobs.lake.lake import Lake
+from spark_jobs.merge.rounds import merge_until
 from tests.end_to_end.test_hostile_names import ALL, FEW, KEY, PUBLICATION, make_hostile
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import Database

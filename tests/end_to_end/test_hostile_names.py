@@ -10,10 +10,10 @@ from psycopg import sql
 from pyspark.sql import SparkSession
 
 from cdc_core.errors import LakeError
-from spark_jobs.cuts import find_bound_at
-from spark_jobs.lake import Lake
-from spark_jobs.rounds import merge_until
-from spark_jobs.sql import answer_query
+from spark_jobs.lake.lake import Lake
+from spark_jobs.merge.rounds import merge_until
+from spark_jobs.query.as_of import find_bound_at
+from spark_jobs.query.sql import answer_query
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import Database
 from tests.walgate_command import run_walgate

@@ -11,10 +11,10 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from cdc_core.errors import LakeError
-from spark_jobs.cuts import find_bound_at
-from spark_jobs.lake import Lake
-from spark_jobs.rounds import merge_until
-from spark_jobs.sql import answer_query
+from spark_jobs.lake.lake import Lake
+from spark_jobs.merge.rounds import merge_until
+from spark_jobs.query.as_of import find_bound_at
+from spark_jobs.query.sql import answer_query
 from tests.child_process import ChildProcess
 from tests.deadline import wait_for
 from tests.end_to_end.pgbench_tables import KEYS, read_lake, read_source, run_pgbench, start_load

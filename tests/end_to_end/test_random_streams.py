@@ -24,10 +24,10 @@ from pyspark.sql import SparkSession
 from cdc_core.capture.loop import Bound
 from cdc_core.capture.run import run_capture
 from cdc_core.vocabulary import TableName
-from spark_jobs import merge, rounds
-from spark_jobs.lake import Lake, open_table
-from spark_jobs.ledger import read_states
-from spark_jobs.rounds import merge_until
+from spark_jobs.lake.lake import Lake, open_table
+from spark_jobs.lake.ledger import read_states
+from spark_jobs.merge import merge, rounds
+from spark_jobs.merge.rounds import merge_until
 from tests.child_process import ChildProcess
 from tests.deadline import wait_for
 from tests.end_to_end.random_judge import explain, read_transactions

@@ -18,10 +18,10 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from cdc_core.vocabulary import TableName
-from spark_jobs.lake import Lake
-from spark_jobs.ledger import read_states
-from spark_jobs.rounds import merge_until
-from spark_jobs.shapes import Halt, Shape, admit, follow
+from spark_jobs.lake.lake import Lake
+from spark_jobs.lake.ledger import read_states
+from spark_jobs.merge.rounds import merge_until
+from spark_jobs.schema.evolution import Halt, Shape, admit, follow
 from tests.faults.table_changes import CHANGES, Change
 from tests.fix_pipeline import Pipeline
 from tests.fix_postgres import lend_database

@@ -8,8 +8,8 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.lake import Lake
-from spark_jobs.rounds import merge_until
+from spark_jobs.lake.lake import Lake
+from spark_jobs.merge.rounds import merge_until
 from tests.child_process import ChildProcess
 from tests.deadline import wait_for
 from tests.fix_pipeline import DEADLINE_S, Pipeline

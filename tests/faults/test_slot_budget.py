@@ -18,8 +18,8 @@ import pytest
 
 from cdc_core.settings import load_settings
 from cdc_core.source.retention import Growth
-from orchestration.checks import evaluate_staging
-from orchestration.look import look_at_source
+from orchestration.capture.checks import evaluate_staging
+from orchestration.runs.source_view import look_at_source
 from tests.fix_pipeline import Pipeline
 from tests.fix_postgres import lend_database
 from tests.postgres_server import Database, PostgresServer

@@ -12,7 +12,7 @@ import pytest
 from cdc_core.backfill.results import Progress
 from cdc_core.settings import load_settings
 from cdc_core.vocabulary import TableName
-from orchestration.backfill import run_backfills
+from orchestration.backfill.backfill import run_backfills
 from tests.backfill.folded_log import fold, read_changes, read_source
 from tests.deadline import wait_for
 from tests.fix_pipeline import Pipeline

@@ -13,10 +13,10 @@ import pytest
 from cdc_core.errors import Retry, StagingError
 from cdc_core.staging.subscriptions import Subscription, SubscriptionChange
 from cdc_core.vocabulary import Lsn
-from orchestration.capture import queue_unsent
-from spark_jobs.backfilled import read_backfilled
-from spark_jobs.lake import Lake
-from spark_jobs.ledger import read_requests
+from orchestration.capture.capture import queue_unsent
+from spark_jobs.lake.completeness import read_backfilled
+from spark_jobs.lake.lake import Lake
+from spark_jobs.lake.ledger import read_requests
 from tests.fix_pipeline import DEADLINE_S, Pipeline
 from tests.postgres_server import Database
 from tests.refusing_disk import RefusingDisk

@@ -17,11 +17,12 @@ from pyspark.sql import SparkSession
 from cdc_core.errors import LakeError, MergeError
 from cdc_core.settings import Settings, load_settings
 from orchestration.assembly import build_definitions
-from orchestration.holes import HoleReader
-from orchestration.status import read_status
-from spark_jobs import little_merge, lone_reads, merge, rounds
-from spark_jobs.cuts import table_at
-from spark_jobs.ledger import find_cut, read_requests
+from orchestration.backfill.missing_values import HoleReader
+from orchestration.status.status import read_status
+from spark_jobs.fast_path import arrow_merge, unshared_reads
+from spark_jobs.lake.ledger import find_cut, read_requests
+from spark_jobs.merge import merge, rounds
+from spark_jobs.query.as_of import table_at
 from tests.spark.relations import Entry, insert, make_relation, read, update
 from tests.spark.small_lake import SmallLake
 
@@ -181,8 +182,8 @@ def test_a_table_that_was_committed_before_the_power_failed_is_whole(
     disk: Disk, lake: SmallLake, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     entries, small_bytes, changes = WAYS[way]
-    monkeypatch.setattr(lone_reads, "FEW_READS", 1)
-    monkeypatch.setattr(little_merge, "_MOST_ENTRIES", entries)
+    monkeypatch.setattr(unshared_reads, "FEW_READS", 1)
+    monkeypatch.setattr(arrow_merge, "_MOST_ENTRIES", entries)
     monkeypatch.setattr(merge, "SMALL_TABLE_BYTES", small_bytes)
     folder = lake.lake.locate(T.table)
     before = {*folder.glob("*.parquet")}
@@ -202,7 +203,7 @@ def test_a_table_that_was_committed_before_the_power_failed_is_whole(
 def test_a_commit_names_no_file_that_is_not_on_the_disk(
     lake: SmallLake, disk: Disk, monkeypatch: pytest.MonkeyPatch, entries: int
 ) -> None:
-    monkeypatch.setattr(little_merge, "_MOST_ENTRIES", entries)
+    monkeypatch.setattr(arrow_merge, "_MOST_ENTRIES", entries)
     folder, is_forced = lake.lake.locate(T.table), list[bool]()
     commit = DeltaTable.create_write_transaction
 

@@ -10,9 +10,9 @@ from pyspark.sql import SparkSession
 
 from cdc_core.errors import LakeError
 from cdc_core.vocabulary import Lsn, Relation
-from spark_jobs.cuts import find_bound_at
-from spark_jobs.lake import Bound
-from spark_jobs.ledger import find_cut, read_states
+from spark_jobs.lake.lake import Bound
+from spark_jobs.lake.ledger import find_cut, read_states
+from spark_jobs.query.as_of import find_bound_at
 from tests.spark.relations import Entry, delete, insert, make_relation, truncate, update
 from tests.spark.small_lake import SmallLake
 

@@ -16,11 +16,11 @@ from pyspark.sql import SparkSession
 from cdc_core import durability
 from cdc_core.errors import LakeError, MergeError, Retry
 from cdc_core.vocabulary import Lsn
-from spark_jobs import rounds
-from spark_jobs.backfilled import read_backfilled
-from spark_jobs.lake import Bound, Lake
-from spark_jobs.ledger import find_cut, queue_tables, read_requests, read_states, write_cut
-from spark_jobs.sql import answer_query
+from spark_jobs.lake.completeness import read_backfilled
+from spark_jobs.lake.lake import Bound, Lake
+from spark_jobs.lake.ledger import find_cut, queue_tables, read_requests, read_states, write_cut
+from spark_jobs.merge import rounds
+from spark_jobs.query.sql import answer_query
 from tests.refusing_disk import RefusingDisk
 from tests.spark.relations import Entry, insert, make_relation, update
 from tests.spark.small_lake import SmallLake

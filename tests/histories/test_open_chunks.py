@@ -18,8 +18,8 @@ from cdc_core.backfill.results import Progress
 from cdc_core.settings import load_settings
 from cdc_core.staging.tail import read_marks
 from cdc_core.vocabulary import Lsn, Position, TableName
-from orchestration.backfill import run_backfills
-from orchestration.own_capture import capturing
+from orchestration.backfill.backfill import run_backfills
+from orchestration.capture.own_capture import capturing
 from tests.backfill.folded_log import fold, read_changes, read_source
 from tests.backfill.test_crashes import start_worker
 from tests.deadline import wait_for

@@ -14,11 +14,11 @@ from pyspark.sql import SparkSession
 from cdc_core.errors import LakeError
 from cdc_core.settings import load_settings
 from cdc_core.vocabulary import Lsn
-from orchestration.holes import HoleReader
-from spark_jobs.backfilled import read_backfilled
-from spark_jobs.cuts import table_at
-from spark_jobs.lake import Bound
-from spark_jobs.ledger import find_cut, read_requests, read_states
+from orchestration.backfill.missing_values import HoleReader
+from spark_jobs.lake.completeness import read_backfilled
+from spark_jobs.lake.lake import Bound
+from spark_jobs.lake.ledger import find_cut, read_requests, read_states
+from spark_jobs.query.as_of import table_at
 from tests.spark.relations import Entry, insert, make_relation, update
 from tests.spark.small_lake import SmallLake
 

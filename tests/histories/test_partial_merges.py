@@ -11,11 +11,11 @@ from pyspark.sql import SparkSession
 
 from cdc_core.errors import MergeError
 from cdc_core.vocabulary import Lsn, Relation
-from spark_jobs import rounds
-from spark_jobs.lake import Bound, find_bound, open_table
-from spark_jobs.ledger import find_cut
-from spark_jobs.merge import merge_stretch
-from spark_jobs.sql import answer_query
+from spark_jobs.lake.lake import Bound, find_bound, open_table
+from spark_jobs.lake.ledger import find_cut
+from spark_jobs.merge import rounds
+from spark_jobs.merge.merge import merge_stretch
+from spark_jobs.query.sql import answer_query
 from tests.spark.relations import insert, make_relation
 from tests.spark.small_lake import SmallLake
 

@@ -8,7 +8,7 @@ import pytest
 
 from cdc_core.staging.tables import read_rows, reopen_table
 from cdc_core.vocabulary import Relation
-from spark_jobs.shapes import Halt, Shape, follow
+from spark_jobs.schema.evolution import Halt, Shape, follow
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import Database
 

@@ -16,10 +16,10 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.backfilled import Lack, read_backfilled
-from spark_jobs.lake import Lake
-from spark_jobs.ledger import read_states
-from spark_jobs.rounds import merge_until
+from spark_jobs.lake.completeness import Lack, read_backfilled
+from spark_jobs.lake.lake import Lake
+from spark_jobs.lake.ledger import read_states
+from spark_jobs.merge.rounds import merge_until
 from tests.fix_pipeline import Pipeline
 from tests.fix_postgres import lend_database
 from tests.postgres_server import Database, PostgresServer

@@ -14,7 +14,7 @@ import dagster as dg
 from dagster._core.scheduler.instigation import SensorInstigatorData
 
 import orchestration
-from orchestration.processes import STACK_VARIABLE, end_processes, find_processes
+from orchestration.stack.processes import STACK_VARIABLE, end_processes, find_processes
 from tests.child_process import ChildProcess
 from tests.walgate_command import REPOSITORY, walgate_environment
 

@@ -10,9 +10,9 @@ import pytest
 
 from cdc_core.settings import load_settings
 from cdc_core.vocabulary import TableName
-from orchestration.asset_keys import AssetKeys
-from orchestration.backfill_asset import build_backfill_asset
-from orchestration.known_tables import add_partitions, find_tables, partition_key
+from orchestration.backfill.asset import build_backfill_asset
+from orchestration.runs.keys import AssetKeys
+from orchestration.runs.known_tables import add_partitions, find_tables, partition_key
 from tests.backfill.folded_log import fold, read_source
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import Database

@@ -10,9 +10,9 @@ import pytest
 from cdc_core.backfill.results import Progress
 from cdc_core.staging.backfills import BackfillState
 from cdc_core.vocabulary import TableName
-from orchestration import backfill_events
-from orchestration.asset_keys import AssetKeys
-from orchestration.backfill_events import BackfillReports, Event
+from orchestration.backfill import events
+from orchestration.backfill.events import BackfillReports, Event
+from orchestration.runs.keys import AssetKeys
 
 TABLE = TableName("public", "notes")
 
@@ -23,7 +23,7 @@ class Telling:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, is_whole: bool = True) -> None:
         self.now = 100.0
         self.events: list[Event] = []
-        monkeypatch.setattr(backfill_events, "read_clock", lambda: self.now)
+        monkeypatch.setattr(events, "read_clock", lambda: self.now)
         partitions = {TABLE: "public/notes"}
         self.reports = BackfillReports(
             self.events.append, partitions, key=AssetKeys().backfill, is_whole=is_whole

@@ -14,8 +14,8 @@ from cdc_core.spooled import WHOLE
 from cdc_core.staging.backfills import BackfillLedger, BackfillState, Begun
 from cdc_core.staging.chunks import ChunkFolder
 from cdc_core.vocabulary import Lsn, Position, TableName
-from orchestration import backfill_queue
-from orchestration.backfill_queue import QueueReader
+from orchestration.backfill import queue
+from orchestration.backfill.queue import QueueReader
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import Database
 
@@ -41,7 +41,7 @@ def test_a_table_whose_backfill_is_done_in_mid_look_does_not_wait(
         worker.enter_context(ChunkFolder(settings.lake.spool).claim(begun.id))
         ledger.record_begun(begun, 1)
         assert QueueReader(settings).read() == []
-        read: Callable[..., Any] = getattr(backfill_queue, step)
+        read: Callable[..., Any] = getattr(queue, step)
 
         def end_after(*arguments: Any) -> Any:
             found = read(*arguments)
@@ -50,7 +50,7 @@ def test_a_table_whose_backfill_is_done_in_mid_look_does_not_wait(
                 worker.close()
             return found
 
-        monkeypatch.setattr(backfill_queue, step, end_after)
+        monkeypatch.setattr(queue, step, end_after)
         assert QueueReader(settings).read() == []
     assert ledger.read_all()[0].is_over
 

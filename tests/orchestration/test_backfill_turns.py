@@ -7,9 +7,9 @@ from typing import Any
 import dagster as dg
 
 from cdc_core.vocabulary import TableName
-from orchestration.backfill_queue import Waiting
-from orchestration.backfill_turns import OP_NAME, Turn, choose_turn
-from orchestration.relaunch import Seen
+from orchestration.backfill.queue import Waiting
+from orchestration.backfill.schedule import OP_NAME, Turn, choose_turn
+from orchestration.runs.relaunch import Seen
 
 NOW = 1_000_000.0
 Status = dg.DagsterRunStatus

@@ -10,9 +10,9 @@ import pytest
 from deltalake import DeltaTable
 
 from cdc_core.vocabulary import Lsn
-from orchestration.freshness import Delay, Freshness, measure_freshness
-from spark_jobs.lake import Bound, Lake
-from spark_jobs.ledger import Cut, write_cut
+from orchestration.status.freshness import Delay, Freshness, measure_freshness
+from spark_jobs.lake.lake import Bound, Lake
+from spark_jobs.lake.ledger import Cut, write_cut
 from tests.spark.log_writer import EPOCH_START, LogWriter
 from tests.spark.relations import Entry, insert, make_relation, mark
 

@@ -12,21 +12,21 @@ from cdc_core.backfill import worker
 from cdc_core.backfill.results import Progress
 from cdc_core.settings import Settings, TableSettings, load_settings
 from cdc_core.vocabulary import Lsn, Position, TableName
-from orchestration import holes
-from orchestration.asset_keys import AssetKeys
-from orchestration.backfill import run_backfills
-from orchestration.hole_filling import (
+from orchestration.backfill import missing_values
+from orchestration.backfill.backfill import run_backfills
+from orchestration.backfill.missing_value_job import (
     Try,
     build_fill_holes_job,
     build_fill_holes_sensor,
     decide,
 )
-from orchestration.holes import HoleReader, choose_oldest
-from orchestration.relaunch import Launch, Seen, Skip
-from orchestration.status import read_status
-from spark_jobs.holes import Hole
-from spark_jobs.lake import Lake
-from spark_jobs.rounds import merge_until
+from orchestration.backfill.missing_values import HoleReader, choose_oldest
+from orchestration.runs.keys import AssetKeys
+from orchestration.runs.relaunch import Launch, Seen, Skip
+from orchestration.status.status import read_status
+from spark_jobs.lake.lake import Lake
+from spark_jobs.merge.rounds import merge_until
+from spark_jobs.target.missing_values import Hole
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import Database
 
@@ -131,7 +131,7 @@ def check_reasons(settings: Settings, instance: dg.DagsterInstance, database: Da
     hashed = {"public.*": TableSettings(hash=("id",))}
     with pytest.MonkeyPatch.context() as patch:
         # No key is read of a table that is left to a backfill.
-        patch.delattr(holes, "find_holes")
+        patch.delattr(missing_values, "find_holes")
         answer = tick(settings.model_copy(update={"tables": hashed}), instance)
     assert answer == "public.t: the lake has hashes of its key: a whole backfill brings them"
     # A hash that is not of the key keeps no row from being read again by its key.

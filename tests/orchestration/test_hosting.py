@@ -8,8 +8,8 @@ import dagster as dg
 import pytest
 
 from cdc_core.errors import Retry, StagingError
-from orchestration import hosting
-from orchestration.hosting import (
+from orchestration.runs import hosting
+from orchestration.runs.hosting import (
     ALIVE_TAG,
     MAX_RUNTIME_TAG,
     RETRY_TAG,

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from orchestration.cli.main import hoist_options
-from orchestration.log_lines import LogForm, LogLines, logging_to_standard_error
+from orchestration.runs.log_lines import LogForm, LogLines, logging_to_standard_error
 
 
 def write(

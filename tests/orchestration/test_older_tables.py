@@ -13,11 +13,11 @@ import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
 from cdc_core.vocabulary import Lsn, TableName
-from orchestration.status import _list_table_problems, _Progress, _tell_state
-from spark_jobs.lake import Bound, Epoch, Lake
-from spark_jobs.ledger import Cut
-from spark_jobs.older_tables import find_older
-from spark_jobs.shapes import TABLE_KEY
+from orchestration.status.status import _list_table_problems, _Progress, _tell_state
+from spark_jobs.lake.lake import Bound, Epoch, Lake
+from spark_jobs.lake.ledger import Cut
+from spark_jobs.schema.evolution import TABLE_KEY
+from spark_jobs.target.older_tables import find_older
 
 T = TableName("public", "t")
 EPOCH = Epoch(1, "7301", Lsn(1))

@@ -12,9 +12,9 @@ import dagster as dg
 import pytest
 
 from cdc_core import process_start
-from orchestration.hosting import RETRY_TAG, WORKER_TAG, format_worker, is_worker_gone
-from orchestration.own_runs import Own
-from orchestration.relaunch import (
+from orchestration.runs.hosting import RETRY_TAG, WORKER_TAG, format_worker, is_worker_gone
+from orchestration.runs.own_runs import Own
+from orchestration.runs.relaunch import (
     Launch,
     Reap,
     Seen,

@@ -17,12 +17,12 @@ from cdc_core.settings import Settings, load_settings
 from cdc_core.source.connection import open_briefly
 from cdc_core.staging.backfills import BackfillLedger, BackfillState, Begun
 from cdc_core.vocabulary import Lsn, Position, TableName
-from orchestration import backfill_queue
 from orchestration.assembly import build_definitions
-from orchestration.hosting import WORKER_TAG, format_worker
-from orchestration.relaunch import PARTITION_TAG
-from spark_jobs.lake import Bound, Lake
-from spark_jobs.ledger import queue_tables
+from orchestration.backfill import queue
+from orchestration.runs.hosting import WORKER_TAG, format_worker
+from orchestration.runs.relaunch import PARTITION_TAG
+from spark_jobs.lake.lake import Bound, Lake
+from spark_jobs.lake.ledger import queue_tables
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import Database
 from tests.walgate_command import run_walgate
@@ -237,7 +237,7 @@ def test_tables_that_may_lack_rows_are_read_by_runs(
         questions.append(named["application_name"])
         return open_briefly(*arguments, **named)
 
-    monkeypatch.setattr(backfill_queue, "open_briefly", connect)
+    monkeypatch.setattr(queue, "open_briefly", connect)
     assert deployment.reason(sensor) == "no table waits for a backfill"
     database18.execute("create table keyless (id bigint)")
     database18.execute(TABLE)
@@ -246,7 +246,7 @@ def test_tables_that_may_lack_rows_are_read_by_runs(
     assert deployment.reason(sensor) == "no table waits for a backfill"
     assert len(questions) == 1
     later = time.monotonic() + 61
-    monkeypatch.setattr(backfill_queue, "read_clock", lambda: later)
+    monkeypatch.setattr(queue, "read_clock", lambda: later)
     assert deployment.reason(sensor) == "1 table waits; capture does not hold the slot now"
     capture = pipeline.start_streaming()
     request = deployment.request(sensor)

@@ -15,11 +15,11 @@ import pytest
 
 from cdc_core.settings import Settings
 from cdc_core.vocabulary import TableName
-from orchestration.asset_keys import AssetKeys
-from orchestration.draining import drain_runs
-from orchestration.own_runs import CLICKED_JOB, PIPELINE_TAG, Own, name_pipeline
-from orchestration.relaunch import _UNSIGNED_S
-from spark_jobs.lake import Lake, open_table
+from orchestration.runs.keys import AssetKeys
+from orchestration.runs.own_runs import CLICKED_JOB, PIPELINE_TAG, Own, name_pipeline
+from orchestration.runs.relaunch import _UNSIGNED_S
+from orchestration.stack.draining import drain_runs
+from spark_jobs.lake.lake import Lake, open_table
 from tests.deadline import wait_for
 from tests.fix_dagster import ENVIRONMENT
 from tests.fix_pipeline import Pipeline

@@ -19,13 +19,16 @@ from dagster._core.remote_origin import (
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
 from cdc_core.settings import Settings, load_settings
-from orchestration import backfill_sensor, hole_filling, sensors
 from orchestration.assembly import build_definitions
-from orchestration.asset_keys import AssetKeys
-from orchestration.draining import drain_runs, record_ended
-from orchestration.hosting import WORKER_TAG, format_worker
-from orchestration.known_tables import partition_tables
-from orchestration.own_runs import CLICKED_JOB, Own, name_pipeline
+from orchestration.backfill import missing_value_job
+from orchestration.backfill import sensor as backfill_sensor
+from orchestration.capture import sensor as capture_sensor
+from orchestration.merge import sensor as merge_sensor
+from orchestration.runs.hosting import WORKER_TAG, format_worker
+from orchestration.runs.keys import AssetKeys
+from orchestration.runs.known_tables import partition_tables
+from orchestration.runs.own_runs import CLICKED_JOB, Own, name_pipeline
+from orchestration.stack.draining import drain_runs, record_ended
 from tests.fix_pipeline import Pipeline
 from tests.fix_postgres import lend_database
 from tests.postgres_server import Database, PostgresServer
@@ -164,7 +167,7 @@ def foreign(instance: dg.DagsterInstance) -> list[dg.DagsterRun]:
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let ten minutes have gone by for the sensors."""
-    for module in (sensors, backfill_sensor, hole_filling):
+    for module in (capture_sensor, merge_sensor, backfill_sensor, missing_value_job):
         monkeypatch.setattr(module, "read_clock", lambda: time.time() + TEN_MINUTES_S)
 
 

@@ -17,11 +17,11 @@ from dagster._core.remote_origin import (
 )
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
-from orchestration.draining import record_left
-from orchestration.hosting import ALIVE_TAG, WORKER_TAG, format_worker
-from orchestration.own_runs import PIPELINE_TAG, Own
-from orchestration.relaunch import Reap, Seen, Skip, decide_on_active, read_runs
-from orchestration.signs_of_life import Listener
+from orchestration.runs.hosting import ALIVE_TAG, WORKER_TAG, format_worker
+from orchestration.runs.own_runs import PIPELINE_TAG, Own
+from orchestration.runs.relaunch import Reap, Seen, Skip, decide_on_active, read_runs
+from orchestration.runs.signs_of_life import Listener
+from orchestration.stack.draining import record_left
 
 ELSEWHERE = "a1b2c3d4e5f6 17 boot 100"
 Status = dg.DagsterRunStatus

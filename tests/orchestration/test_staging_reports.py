@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cdc_core.coordination.live import Figures
-from orchestration.staging_reports import describe_staging
+from orchestration.capture.staging_reports import describe_staging
 
 FIGURES = Figures(
     term=3,

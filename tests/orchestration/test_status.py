@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from cdc_core.settings import load_settings
-from spark_jobs.lake import Lake
-from spark_jobs.ledger import HALTED, TableState, write_states
+from spark_jobs.lake.lake import Lake
+from spark_jobs.lake.ledger import HALTED, TableState, write_states
 from tests.fix_redis import RedisServer
 from tests.postgres_server import Database
 from tests.walgate_command import run_walgate

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cdc_core.settings import load_settings
-from orchestration.status import read_status
+from orchestration.status.status import read_status
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import Database
 

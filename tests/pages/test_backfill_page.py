@@ -15,7 +15,7 @@ import pytest
 from playwright.sync_api import Page
 
 from cdc_core.vocabulary import TableName
-from orchestration.known_tables import partition_key
+from orchestration.runs.known_tables import partition_key
 from tests.deadline import wait_for
 from tests.fix_browser import SCREENSHOTS_VARIABLE
 from tests.fix_dagster import REPOSITORY, RunningDagster

@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 from playwright.sync_api import Page, expect
 
-from orchestration.hosting import WORKER_TAG
+from orchestration.runs.hosting import WORKER_TAG
 from tests.deadline import wait_for
 from tests.fix_dagster import READY_DEADLINE_S, RunningDagster
 from tests.fix_pipeline import Pipeline

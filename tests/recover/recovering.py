@@ -8,8 +8,8 @@ from pathlib import Path
 
 from cdc_core.settings import Settings, load_settings
 from cdc_core.vocabulary import TableName
-from orchestration.backfill import run_backfills
-from orchestration.recover import Recovery, plan_recovery, recover
+from orchestration.backfill.backfill import run_backfills
+from orchestration.recovery.recover import Recovery, plan_recovery, recover
 from tests.backfill.folded_log import fold, read_source
 from tests.fix_pipeline import Pipeline
 from tests.walgate_command import Answer, run_walgate

@@ -14,10 +14,10 @@ from cdc_core.errors import SlotInUse, SourceError
 from cdc_core.source.replication import ReplicationStream
 from cdc_core.source.slot_renewal import drop_dead_slot
 from cdc_core.staging.epochs import read_newest_epoch
-from orchestration.recover import plan_recovery, recover
-from orchestration.status import read_status
-from spark_jobs.backfilled import read_backfilled
-from spark_jobs.lake import Lake
+from orchestration.recovery.recover import plan_recovery, recover
+from orchestration.status.status import read_status
+from spark_jobs.lake.completeness import read_backfilled
+from spark_jobs.lake.lake import Lake
 from tests.backfill.test_crashes import start_worker
 from tests.deadline import wait_for
 from tests.fix_pipeline import DEADLINE_S, Pipeline

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from orchestration.recover import plan_recovery, recover
-from spark_jobs.backfilled import read_backfilled
-from spark_jobs.lake import Lake
+from orchestration.recovery.recover import plan_recovery, recover
+from spark_jobs.lake.completeness import read_backfilled
+from spark_jobs.lake.lake import Lake
 from tests.fix_pipeline import Pipeline
 from tests.walgate_command import run_walgate
 

@@ -10,11 +10,11 @@ from pyspark.sql import SparkSession
 
 from cdc_core.backfill import worker
 from cdc_core.vocabulary import TableName
-from orchestration.backfill import run_backfills
-from orchestration.recover import plan_recovery, recover
-from spark_jobs.cuts import find_bound_at, table_at
-from spark_jobs.lake import Lake
-from spark_jobs.rounds import merge_until
+from orchestration.backfill.backfill import run_backfills
+from orchestration.recovery.recover import plan_recovery, recover
+from spark_jobs.lake.lake import Lake
+from spark_jobs.merge.rounds import merge_until
+from spark_jobs.query.as_of import find_bound_at, table_at
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import Database
 from tests.recover.recovering import read_settings

@@ -14,14 +14,14 @@ from pyspark.sql import SparkSession
 
 from cdc_core.errors import LakeError
 from cdc_core.vocabulary import Lsn
-from orchestration.backfill import run_backfills
-from orchestration.recover import plan_recovery, recover
-from orchestration.status import read_status
-from spark_jobs.backfilled import read_backfilled
-from spark_jobs.cuts import find_bound_at, table_at
-from spark_jobs.lake import Bound, Lake
-from spark_jobs.ledger import find_cut
-from spark_jobs.rounds import merge_until
+from orchestration.backfill.backfill import run_backfills
+from orchestration.recovery.recover import plan_recovery, recover
+from orchestration.status.status import read_status
+from spark_jobs.lake.completeness import read_backfilled
+from spark_jobs.lake.lake import Bound, Lake
+from spark_jobs.lake.ledger import find_cut
+from spark_jobs.merge.rounds import merge_until
+from spark_jobs.query.as_of import find_bound_at, table_at
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import PostgresServer
 from tests.recover.recovering import ORDERS, change, fill, lose_slot, read_settings

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 from cdc_core.vocabulary import Position
-from spark_jobs.lake import Bound
-from spark_jobs.spans import Span
+from spark_jobs.lake.lake import Bound
+from spark_jobs.log.ranges import Span
 from tests.simulation.staging import Entry
 
 Condition: TypeAlias = Callable[[Entry], bool]

@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 
 from cdc_core.vocabulary import Lsn, Operation, Position, Relation
-from spark_jobs.changes import ROW_OPERATIONS
-from spark_jobs.lake import Bound, Epoch, Lake
-from spark_jobs.little_fold import LittleOutcome, fold_little
-from spark_jobs.rows import find_converts
-from spark_jobs.stretch import Stretch
+from spark_jobs.fast_path.arrow_fold import LittleOutcome, fold_little
+from spark_jobs.fold.plan import Stretch
+from spark_jobs.fold.rows import find_converts
+from spark_jobs.lake.lake import Bound, Epoch, Lake
+from spark_jobs.log.reading import ROW_OPERATIONS
 from tests.simulation.model import Folded
 from tests.simulation.staging import Entry
 from tests.simulation.tables import Rows

@@ -18,14 +18,18 @@ import pytest
 
 from cdc_core.errors import LakeError, MergeError
 from cdc_core.vocabulary import Lsn, TableName
-from spark_jobs import cuts, older_tables, renewal, rounds, stretch
-from spark_jobs.lake import Bound, Epoch
-from spark_jobs.ledger import Cut, TableState
-from spark_jobs.log_files import LogFile
-from spark_jobs.merged import Merged
-from spark_jobs.spans import Span
-from spark_jobs.stretch import Stretch
-from spark_jobs.sweeps import Sweep
+from spark_jobs.fold import plan as stretch
+from spark_jobs.fold import rebuild
+from spark_jobs.fold.plan import Stretch
+from spark_jobs.fold.sweeps import Sweep
+from spark_jobs.lake.lake import Bound, Epoch
+from spark_jobs.lake.ledger import Cut, TableState
+from spark_jobs.log.files import LogFile
+from spark_jobs.log.ranges import Span
+from spark_jobs.merge import rounds
+from spark_jobs.query import as_of
+from spark_jobs.target import older_tables
+from spark_jobs.target.merged import Merged
 from tests.simulation import frames
 from tests.simulation.frames import Frame, is_between, list_spans
 from tests.simulation.lake import SimulatedLake, fold_stretch
@@ -85,7 +89,7 @@ def read_table(table: str, at: Bound) -> tuple[Rows, bool] | None:
     """A table's rows at a bound, and whether it is named as halted; None if it has none."""
     lake = SimulatedLake.make("reader")
     try:
-        reading = cuts.table_at(cast("Any", None), lake, TableName("public", table), at)
+        reading = as_of.table_at(cast("Any", None), lake, TableName("public", table), at)
     except LakeError:
         return None
     return cast("Any", reading.rows).rows, reading.halt is not None
@@ -183,20 +187,20 @@ def _write_cut(_: Any, cut: Cut) -> None:
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have rounds, cuts and plans use the tables of the world that was made last."""
     lacking = SimpleNamespace(list_lacking=lambda *_: {}, find_lack=lambda *_: None)
-    for module in (rounds, cuts, stretch, renewal):
+    for module in (rounds, as_of, stretch, rebuild):
         monkeypatch.setattr(module, "F", frames.Functions)
         monkeypatch.setattr(module, "survey", frames.survey)
-    for module in (rounds, cuts, older_tables):
+    for module in (rounds, as_of, older_tables):
         monkeypatch.setattr(module, "LogFiles", _LogFiles)
         monkeypatch.setattr(module, "open_current", _open_table)
-    for module in (rounds, cuts):
+    for module in (rounds, as_of):
         monkeypatch.setattr(module, "find_cut", _find_cut)
         monkeypatch.setattr(module, "read_states", lambda _: dict(World.now.tables.states))
         monkeypatch.setattr(module, "read_backfilled", lambda _: lacking)
         monkeypatch.setattr(module, "read_shape", lambda opened: opened.newest.shape)
         monkeypatch.setattr(module, "read_log", _read_log)
     monkeypatch.setattr(older_tables, "has_shape", lambda _: True)
-    for module in (rounds, renewal):
+    for module in (rounds, rebuild):
         monkeypatch.setattr(module, "is_after", frames.is_after)
     monkeypatch.setattr(stretch, "find_first", frames.find_first)
     monkeypatch.setattr(stretch, "find_sweeps", _find_sweeps)
@@ -208,12 +212,12 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "noticing_death", lambda _: nullcontext())
     monkeypatch.setattr(rounds, "require_durable", lambda *_, **__: None)
     monkeypatch.setattr(rounds, "reach", _reach)
-    monkeypatch.setattr(cuts, "_read_version", _read_version)
-    monkeypatch.setattr(cuts, "_open_version", _open_version)
-    monkeypatch.setattr(cuts, "widen", lambda base, _: base)
-    monkeypatch.setattr(cuts, "work_out", _work_out)
-    monkeypatch.setattr(cuts, "apply_rows", lambda _, rows, *__, **___: rows)
-    monkeypatch.setattr(cuts, "table_fields", lambda _: ())
+    monkeypatch.setattr(as_of, "_read_version", _read_version)
+    monkeypatch.setattr(as_of, "_open_version", _open_version)
+    monkeypatch.setattr(as_of, "widen", lambda base, _: base)
+    monkeypatch.setattr(as_of, "work_out", _work_out)
+    monkeypatch.setattr(as_of, "apply_rows", lambda _, rows, *__, **___: rows)
+    monkeypatch.setattr(as_of, "table_fields", lambda _: ())
 
 
 def _open_table(path: Path) -> Opened | None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from cdc_core.vocabulary import Lsn, Position, Relation
-from spark_jobs.lake import Bound
-from spark_jobs.shapes import Halt, Shape, admit, follow
+from spark_jobs.lake.lake import Bound
+from spark_jobs.schema.evolution import Halt, Shape, admit, follow
 from tests.simulation.server import Row
 from tests.simulation.staging import Entry
 from tests.simulation.tables import Rows

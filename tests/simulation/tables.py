@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from cdc_core.vocabulary import Position
-from spark_jobs.lake import Bound
-from spark_jobs.ledger import Cut, TableState
-from spark_jobs.shapes import Shape
+from spark_jobs.lake.lake import Bound
+from spark_jobs.lake.ledger import Cut, TableState
+from spark_jobs.schema.evolution import Shape
 from tests.simulation.server import Row
 
 # Rows by key, each with the position of the change that it is by.

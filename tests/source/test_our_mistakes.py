@@ -13,7 +13,7 @@ from cdc_core.errors import Retry, SourceError
 from cdc_core.settings import load_settings
 from cdc_core.source.connection import open_connection, source_errors
 from cdc_core.vocabulary import TableName
-from orchestration.backfill import run_backfills
+from orchestration.backfill.backfill import run_backfills
 from tests.fix_pipeline import DEADLINE_S, Pipeline
 from tests.postgres_server import Database
 

@@ -13,7 +13,7 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 
 from cdc_core.layout import CHANGES_SCHEMA, EPOCHS_SCHEMA, RELATIONS_SCHEMA
 from cdc_core.vocabulary import Relation
-from spark_jobs.lake import Lake
+from spark_jobs.lake.lake import Lake
 
 SYSTEM_ID = "7301"
 EPOCH_START = datetime(2026, 1, 1, tzinfo=UTC)

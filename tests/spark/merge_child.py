@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 from cdc_core.settings import SparkSettings
-from spark_jobs import merge
-from spark_jobs.lake import Lake
-from spark_jobs.rounds import merge_until
-from spark_jobs.session import open_session
+from spark_jobs.lake.lake import Lake
+from spark_jobs.merge import merge
+from spark_jobs.merge.rounds import merge_until
+from spark_jobs.session.session import open_session
 from tests.fix_spark import STATE_FOLDER, TEST_CONF
 from tests.spark.small_lake import ALL
 

@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from cdc_core.vocabulary import Column, Lsn, Relation, ReplicaIdentity, TableName
-from spark_jobs.lake import Bound
+from spark_jobs.lake.lake import Bound
 from tests.spark.log_writer import LogWriter
 from tests.spark.oracle import HOLE
 from tests.spark.source_model import SourceTable, run_transaction

@@ -8,9 +8,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc_core.vocabulary import Lsn, Relation
-from spark_jobs.cuts import Reading, table_at
-from spark_jobs.lake import Bound, Lake, open_table
-from spark_jobs.rounds import Round, merge_until
+from spark_jobs.lake.lake import Bound, Lake, open_table
+from spark_jobs.merge.rounds import Round, merge_until
+from spark_jobs.query.as_of import Reading, table_at
 from tests.spark.log_writer import LogWriter
 from tests.spark.relations import Entry
 

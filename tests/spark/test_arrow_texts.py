@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs.arrow_texts import convert_plainly
-from spark_jobs.types import TypeMapping, map_type
-from spark_jobs.types_built_in import OIDS
+from spark_jobs.pg_types.arrow_texts import convert_plainly
+from spark_jobs.pg_types.built_in import OIDS
+from spark_jobs.pg_types.types import TypeMapping, map_type
 from tests.spark.test_types import EXACT, LOSING, UNFIT, make_column
 
 SEED = 20261122

@@ -8,9 +8,15 @@ import pytest
 
 from cdc_core.staging.backfills import BackfillLedger, BackfillState, Begun
 from cdc_core.vocabulary import Lsn, Position, TableName
-from spark_jobs.backfilled import NEVER, Lack, Lacking, Whole, read_backfilled
-from spark_jobs.lake import Bound, Lake
-from spark_jobs.ledger import TableState, queue_tables, read_requests, read_states, write_states
+from spark_jobs.lake.completeness import NEVER, Lack, Lacking, Whole, read_backfilled
+from spark_jobs.lake.lake import Bound, Lake
+from spark_jobs.lake.ledger import (
+    TableState,
+    queue_tables,
+    read_requests,
+    read_states,
+    write_states,
+)
 
 T = TableName("public", "t")
 NAME = str(T)

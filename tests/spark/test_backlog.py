@@ -7,10 +7,10 @@ import pytest
 from deltalake import DeltaTable
 
 from cdc_core.vocabulary import Lsn
-from spark_jobs.backlog import Backlog, choose_cut, is_scattered, read_backlog
-from spark_jobs.lake import Bound, Lake
-from spark_jobs.ledger import Cut, write_cut
-from spark_jobs.log_files import LogFiles
+from spark_jobs.lake.lake import Bound, Lake
+from spark_jobs.lake.ledger import Cut, write_cut
+from spark_jobs.log.backlog import Backlog, choose_cut, is_scattered, read_backlog
+from spark_jobs.log.files import LogFiles
 from tests.spark.log_writer import LogWriter
 from tests.spark.relations import insert, make_relation, mark
 

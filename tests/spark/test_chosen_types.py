@@ -12,9 +12,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc_core.settings import TableSettings, load_settings
-from spark_jobs import merge
-from spark_jobs.lake import Lake
-from spark_jobs.rounds import merge_until
+from spark_jobs.lake.lake import Lake
+from spark_jobs.merge import merge
+from spark_jobs.merge.rounds import merge_until
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import Database
 from tests.spark.given_back import compare

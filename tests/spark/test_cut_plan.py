@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdc_core.vocabulary import Lsn
-from spark_jobs.cut_plan import (
+from spark_jobs.lake.cut_plan import (
     ORIGIN,
     Found,
     Origin,
@@ -16,7 +16,7 @@ from spark_jobs.cut_plan import (
     name_places,
     needs_fold,
 )
-from spark_jobs.lake import Bound
+from spark_jobs.lake.lake import Bound
 
 
 def bound(lsn: int, epoch: int = 1) -> Bound:

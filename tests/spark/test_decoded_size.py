@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from spark_jobs.arrow_texts import as_bytes
-from spark_jobs.decoded_size import bound_size, count_decoded, list_coded
-from spark_jobs.little_merge import _MOST_BYTES, _read_rows
+from spark_jobs.delta.decoded_size import bound_size, count_decoded, list_coded
+from spark_jobs.fast_path.arrow_merge import _MOST_BYTES, _read_rows
+from spark_jobs.pg_types.arrow_texts import as_bytes
 
 SEED = 20261123
 

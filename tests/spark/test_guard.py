@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs import merge
-from spark_jobs.guard import find_damage
-from spark_jobs.ledger import find_cut, read_requests
+from spark_jobs.lake.ledger import find_cut, read_requests
+from spark_jobs.merge import merge
+from spark_jobs.merge.guard import find_damage
 from tests.spark.relations import Entry, insert, make_relation, read, sweep, update
 from tests.spark.small_lake import SmallLake
 

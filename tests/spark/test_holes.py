@@ -18,11 +18,11 @@ from pyspark.sql.types import StructType
 
 from cdc_core.settings import TableSettings
 from cdc_core.vocabulary import Relation
-from spark_jobs import merge
-from spark_jobs.holes import Hole, count_holes, find_holes, has_holes, sign
-from spark_jobs.lake import open_table
-from spark_jobs.rows import table_fields
-from spark_jobs.shapes import Shape
+from spark_jobs.fold.rows import table_fields
+from spark_jobs.lake.lake import open_table
+from spark_jobs.merge import merge
+from spark_jobs.schema.evolution import Shape
+from spark_jobs.target.missing_values import Hole, count_holes, find_holes, has_holes, sign
 from tests.spark.relations import delete, insert, make_relation, read, update
 from tests.spark.small_lake import SmallLake
 

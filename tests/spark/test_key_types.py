@@ -8,8 +8,8 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.lake import Lake
-from spark_jobs.rounds import merge_until
+from spark_jobs.lake.lake import Lake
+from spark_jobs.merge.rounds import merge_until
 from tests.fix_pipeline import Pipeline
 from tests.spark.given_back import compare
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.lake import Lake, find_bound, open_table
-from spark_jobs.ledger import find_cut
-from spark_jobs.merge import SMALL_TABLE_BYTES
-from spark_jobs.rounds import merge_until
+from spark_jobs.lake.lake import Lake, find_bound, open_table
+from spark_jobs.lake.ledger import find_cut
+from spark_jobs.merge.merge import SMALL_TABLE_BYTES
+from spark_jobs.merge.rounds import merge_until
 from tests.spark.log_writer import LogWriter
 from tests.spark.recorded_log import RecordedLog, read_texts
 from tests.spark.source_model import SourceTable
@@ -105,7 +105,7 @@ def test_a_lock_left_by_a_killed_process_waits_for_its_jvm(tmp_path: Path) -> No
 WAIT = """
 import sys
 from pathlib import Path
-from spark_jobs.lake import Lake
+from spark_jobs.lake.lake import Lake
 folder = Path(sys.argv[1])
 print("trying", flush=True)
 with Lake(folder / "lake", folder / "state").lock_table("public.t", jvm=None):

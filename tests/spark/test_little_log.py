@@ -8,10 +8,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc_core.vocabulary import Lsn
-from spark_jobs import little_log
-from spark_jobs.lake import Bound
-from spark_jobs.little_log import LittleLog
-from spark_jobs.log_files import LogFiles, LogRange
+from spark_jobs.lake.lake import Bound
+from spark_jobs.log import in_memory
+from spark_jobs.log.files import LogFiles, LogRange
+from spark_jobs.log.in_memory import LittleLog
 from tests.spark.relations import (
     insert,
     make_relation,
@@ -30,7 +30,7 @@ def test_entries_of_a_table_are_those_of_the_range(
 ) -> None:
     small = SmallLake(spark, tmp_path)
     if not shared:
-        monkeypatch.setattr(little_log, "_SHARED_BYTES", 0)
+        monkeypatch.setattr(in_memory, "_SHARED_BYTES", 0)
     other = make_relation("other", "k int4")
     # In one file.
     ends = small.commit(*([insert(T, str(k), "a", "1"), insert(other, str(k))] for k in range(5)))
@@ -49,7 +49,7 @@ def test_few_entries_among_very_many_of_another_table_are_held(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = SmallLake(spark, tmp_path)
-    monkeypatch.setattr(little_log, "_SHARED_BYTES", 0)
+    monkeypatch.setattr(in_memory, "_SHARED_BYTES", 0)
     other = make_relation("other", "k int4")
     for k in range(4):
         many = [insert(other, str(1_000 * k + i)) for i in range(1_000)]
@@ -57,7 +57,7 @@ def test_few_entries_among_very_many_of_another_table_are_held(
     files = LogFiles.open(small.lake)
     assert files is not None
     # By its footer, each of the four row groups may be 9 MB large.
-    monkeypatch.setattr(little_log, "_MOST_BYTES", 10_000_000)
+    monkeypatch.setattr(in_memory, "_MOST_BYTES", 10_000_000)
     log = LittleLog(LogRange(files, Bound(1, Lsn(0)), Bound(1, Lsn(end))))
     found = log.take("public.t", Bound(1, Lsn(end)))
     assert found is not None

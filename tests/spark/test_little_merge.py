@@ -16,10 +16,13 @@ from pyspark.sql import SparkSession
 
 from cdc_core.errors import LakeError, MergeError
 from cdc_core.vocabulary import Relation
-from spark_jobs import little_log, little_merge, merge, plain_files, round_log
-from spark_jobs.lake import Lake, find_bound, open_table
-from spark_jobs.log_files import LogFiles
-from spark_jobs.rounds import Round
+from spark_jobs.delta import direct_parquet
+from spark_jobs.fast_path import arrow_merge
+from spark_jobs.lake.lake import Lake, find_bound, open_table
+from spark_jobs.log import in_memory, round_log
+from spark_jobs.log.files import LogFiles
+from spark_jobs.merge import merge
+from spark_jobs.merge.rounds import Round
 from tests.spark.plain_rows import PLAIN, make_row, read_json
 from tests.spark.relations import (
     Entry,
@@ -46,7 +49,7 @@ class Told:
         self.done, self.left = 0, 0
 
         def tell(*arguments: Any, **options: Any) -> Any:
-            found = little_merge.merge_little(*arguments, **options)
+            found = arrow_merge.merge_little(*arguments, **options)
             self.done += found is not None
             self.left += found is None
             return found
@@ -123,7 +126,7 @@ def test_random_changes_leave_the_table_that_spark_would_write(
 ) -> None:
     print(f"seed {SEED}")  # noqa: T201 - Told where it fails.
     if not shared:
-        monkeypatch.setattr(little_log, "_SHARED_BYTES", 0)
+        monkeypatch.setattr(in_memory, "_SHARED_BYTES", 0)
     relations = (PLAIN, WHOLE, PAIR)
     found: list[list[list[str]]] = []
     said: list[list[dict[str, Any]]] = []
@@ -131,7 +134,7 @@ def test_random_changes_leave_the_table_that_spark_would_write(
     rounds = 4
     for way in ("by Arrow", "by Spark"):
         if way == "by Spark":
-            monkeypatch.setattr(little_merge, "_MOST_ENTRIES", 0)
+            monkeypatch.setattr(arrow_merge, "_MOST_ENTRIES", 0)
         small, history = SmallLake(spark, tmp_path / way), History(SEED + shared)
         # The first rows are Spark's in any case.
         small.merge([entry for relation in relations for entry in history.change(relation)])
@@ -243,7 +246,7 @@ def test_a_table_that_is_not_plain_is_left_to_spark(
 
 @pytest.mark.parametrize(
     ("module", "limit"),
-    [(little_merge, "_MOST_BYTES"), (little_log, "_MOST_BYTES"), (little_merge, "_MOST_ENTRIES")],
+    [(arrow_merge, "_MOST_BYTES"), (in_memory, "_MOST_BYTES"), (arrow_merge, "_MOST_ENTRIES")],
 )
 def test_what_is_too_large_is_left_to_spark(
     small: SmallLake, told: Told, monkeypatch: pytest.MonkeyPatch, module: Any, limit: str
@@ -283,7 +286,7 @@ def test_a_merge_that_ends_at_a_commit_is_finished_by_the_next(
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(little_merge, "reach", end_there)
+        patch.setattr(arrow_merge, "reach", end_there)
         with pytest.raises(KeyboardInterrupt):
             small.merge()
     (done,) = small.merge()
@@ -332,7 +335,7 @@ def test_a_commit_of_another_in_between_fails_the_table_alone(
 ) -> None:
     other = make_relation("other", "k int4")
     small.merge([*FIRST, insert(other, "1")])
-    write = plain_files.write_file
+    write = direct_parquet.write_file
 
     def interfere(rows: pa.Table, path: Path) -> list[AddAction]:
         if path == small.lake.locate(T.table):
@@ -340,7 +343,7 @@ def test_a_commit_of_another_in_between_fails_the_table_alone(
         return write(rows, path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(little_merge, "write_file", interfere)
+        patch.setattr(arrow_merge, "write_file", interfere)
         with pytest.raises(MergeError, match=r"public.t: CommitFailedError"):
             small.merge([insert(T, "9", "b", "2"), insert(other, "2")])
     assert small.rows(other) == [(1,), (2,)]
@@ -359,7 +362,7 @@ def test_a_file_of_the_log_that_cannot_be_read_is_named(
     shared: bool,  # noqa: FBT001 - Whether files are read once for all tables.
 ) -> None:
     if not shared:
-        monkeypatch.setattr(little_log, "_SHARED_BYTES", 0)
+        monkeypatch.setattr(in_memory, "_SHARED_BYTES", 0)
     small.merge(FIRST)
     small.commit([insert(T, "9", "b", "2")])
     file = max(small.lake.changes.glob("*.parquet"), key=lambda path: path.stat().st_mtime_ns)

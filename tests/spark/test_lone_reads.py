@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs import addition, little_merge, lone_reads, merge
-from spark_jobs.addition import is_addition
-from spark_jobs.lake import Lake, open_table, read_losses
-from spark_jobs.rounds import Round, merge_until
-from spark_jobs.stretch import Stretch
-from spark_jobs.table_before import Base
+from spark_jobs.fast_path import append_only, arrow_merge, unshared_reads
+from spark_jobs.fast_path.append_only import is_addition
+from spark_jobs.fold.plan import Stretch
+from spark_jobs.lake.lake import Lake, open_table, read_losses
+from spark_jobs.merge import merge
+from spark_jobs.merge.rounds import Round, merge_until
+from spark_jobs.target.table_before import Base
 from tests.spark.log_writer import LogWriter
 from tests.spark.oracle import HOLE
 from tests.spark.recorded_log import RecordedLog, read_texts
@@ -137,7 +138,7 @@ def test_lone_reads_and_the_changes_among_them_leave_what_the_source_has(
 ) -> None:
     staged = Backfilling(tmp_path, SEED)
     staged.stage(chunks=4)
-    monkeypatch.setattr(lone_reads, "FEW_READS", 1)
+    monkeypatch.setattr(unshared_reads, "FEW_READS", 1)
     told = Told(monkeypatch)
     rounds = merge_until(spark, staged.lake, round_rows=ROUND_ROWS)
     staged.check(spark, staged.lake, rounds)
@@ -157,7 +158,7 @@ def test_lone_reads_leave_what_the_fold_leaves(
     lake = Lake(tmp_path / "apart", tmp_path / "apart_state")
     shutil.copytree(staged.lake.root, lake.root)
     merge_until(spark, staged.lake, round_rows=ROUND_ROWS)
-    monkeypatch.setattr(lone_reads, "FEW_READS", 1)
+    monkeypatch.setattr(unshared_reads, "FEW_READS", 1)
     rounds = merge_until(spark, lake, round_rows=ROUND_ROWS)
     staged.check(spark, lake, rounds)
     for table in staged.tables:
@@ -172,7 +173,7 @@ def test_reads_that_a_truncate_cut_off_leave_nothing(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = SmallLake(spark, tmp_path)
-    monkeypatch.setattr(lone_reads, "FEW_READS", 1)
+    monkeypatch.setattr(unshared_reads, "FEW_READS", 1)
     day = "2026-01-01"
     small.merge([read(T, "1", day, "1"), read(T, "2", day, "2")], [truncate(T)])
     assert small.rows(T) == []
@@ -183,7 +184,7 @@ def test_reads_that_a_truncate_cut_off_leave_nothing(
 def test_a_key_that_is_named_again_is_folded_and_what_is_lost_is_told(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lone_reads, "FEW_READS", 1)
+    monkeypatch.setattr(unshared_reads, "FEW_READS", 1)
     told = Told(monkeypatch)
     small = SmallLake(spark, tmp_path)
     small.log.add([read(T, "1", FAR, "NaN"), read(T, "2", "2024-01-01", "1.50")])
@@ -212,9 +213,9 @@ def test_a_key_that_is_named_again_is_folded_and_what_is_lost_is_told(
 def test_rows_are_added_only_to_a_table_that_has_nothing_of_them(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lone_reads, "FEW_READS", 1)
-    monkeypatch.setattr(addition, "_MOST_NEAR", 1)
-    monkeypatch.setattr(little_merge, "_MOST_ENTRIES", 0)
+    monkeypatch.setattr(unshared_reads, "FEW_READS", 1)
+    monkeypatch.setattr(append_only, "_MOST_NEAR", 1)
+    monkeypatch.setattr(arrow_merge, "_MOST_ENTRIES", 0)
     made = {name: make_relation(name, "k int4, v text") for name in CASES}
     wider = make_relation("wider", "k int4, v text, plus int4", plus=YOUNGER)
     small = SmallLake(spark, tmp_path)

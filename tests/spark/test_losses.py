@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs import lone_reads, losses, merge
-from spark_jobs.lake import open_table, read_losses
-from spark_jobs.shapes import Shape
-from spark_jobs.stretch import read_shape
+from spark_jobs.fast_path import unshared_reads
+from spark_jobs.fold.plan import read_shape
+from spark_jobs.lake.lake import open_table, read_losses
+from spark_jobs.merge import merge
+from spark_jobs.schema.evolution import Shape
+from spark_jobs.target import losses
 from tests.spark.relations import (
     Entry,
     delete,
@@ -112,7 +114,7 @@ def test_a_table_that_lost_nothing_is_not_looked_at(
     lake.merge([insert(CLEAN, "1", "2024-01-01", "a")])
     lake.merge([update(CLEAN, "1", "2025-01-01", "b"), insert(CLEAN, "2", None, "c")])
     assert counted == []
-    monkeypatch.setattr(lone_reads, "FEW_READS", 1)
+    monkeypatch.setattr(unshared_reads, "FEW_READS", 1)
     lake.merge([read(CLEAN, "3", "2024-01-01", "a")])
     lake.merge([truncate(CLEAN), read(CLEAN, "3", "2024-01-01", "a")])
     assert counted == [], "nor rows whose files say that they lost nothing"

@@ -10,9 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc_core.settings import TableSettings
-from spark_jobs import little_merge, merge
-from spark_jobs.lake import count_rows, open_table
-from spark_jobs.ledger import find_cut
+from spark_jobs.fast_path import arrow_merge
+from spark_jobs.lake.lake import count_rows, open_table
+from spark_jobs.lake.ledger import find_cut
+from spark_jobs.merge import merge
 from tests.spark.relations import delete, insert, make_relation, update
 from tests.spark.small_lake import SmallLake
 
@@ -99,6 +100,6 @@ def test_files_without_statistics_are_counted_by_their_footers(
     assert count_rows(small.lake.locate(T.table), table) == 4
     if is_small:
         monkeypatch.setattr(merge, "SMALL_TABLE_BYTES", 1 << 20)
-        monkeypatch.setattr(little_merge, "_MOST_ENTRIES", 0)
+        monkeypatch.setattr(arrow_merge, "_MOST_ENTRIES", 0)
     small.merge([delete(T, "7")])
     check(small, inserted=1, updated=1, deleted=1)

@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc_core.vocabulary import Lsn
-from spark_jobs import merge
-from spark_jobs.ledger import find_cut, read_states
+from spark_jobs.lake.ledger import find_cut, read_states
+from spark_jobs.merge import merge
 from tests.spark.relations import Entry, delete, insert, make_relation, truncate, update
 from tests.spark.small_lake import SmallLake
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from spark_jobs.merged import Merged
+from spark_jobs.target.merged import Merged
 from tests.spark.relations import Entry, delete, insert, make_relation, truncate, update
 from tests.spark.small_lake import SmallLake
 

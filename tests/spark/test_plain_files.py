@@ -14,9 +14,12 @@ from pyspark.sql import SparkSession
 
 from cdc_core.errors import LakeError, MergeError
 from cdc_core.vocabulary import Relation
-from spark_jobs import changes, merge, plain_files, table_commits
-from spark_jobs.failures import Failures
-from spark_jobs.lake import Lake, find_bound, open_table, read_losses
+from spark_jobs.delta import direct_parquet
+from spark_jobs.lake.lake import Lake, find_bound, open_table, read_losses
+from spark_jobs.log import reading
+from spark_jobs.merge import merge
+from spark_jobs.session.failures import Failures
+from spark_jobs.target import commits
 from tests.spark.relations import delete, insert, make_relation, update
 from tests.spark.small_lake import SmallLake
 
@@ -170,18 +173,18 @@ def test_a_commit_of_another_in_between_fails_the_table_alone(
 ) -> None:
     small = SmallLake(spark, tmp_path)
     small.merge([*FIRST, insert(OTHERS, "1", "one")])
-    write = plain_files.write_files
+    write = direct_parquet.write_files
 
     def interfere(rows: Any, path: Path) -> Any:
         if path == locate(small):
             spark.sql(meddle.format(f"delta.`{path}`"))
         return write(rows, path)
 
-    changes = [update(ROWS, "2", "dos", "2"), insert(OTHERS, "2", "two")]
+    steps = [update(ROWS, "2", "dos", "2"), insert(OTHERS, "2", "two")]
     with monkeypatch.context() as patched:
-        patched.setattr(table_commits, "write_files", interfere)
+        patched.setattr(commits, "write_files", interfere)
         with pytest.raises(MergeError, match=r"public.rows: CommitFailedError"):
-            small.merge(changes)
+            small.merge(steps)
     assert small.rows(OTHERS) == [(1, "one"), (2, "two")]
     assert small.rows(ROWS, "k", "v") == left
     small.merge()
@@ -218,7 +221,11 @@ def test_the_log_is_read_whole_whoever_wrote_its_files_together(
 
 @pytest.mark.parametrize(
     ("module", "limit", "most"),
-    [(changes, "_MOST_FILES", 0), (plain_files, "_MOST_FILES", 0), (plain_files, "_MOST_BYTES", 1)],
+    [
+        (reading, "_MOST_FILES", 0),
+        (direct_parquet, "_MOST_FILES", 0),
+        (direct_parquet, "_MOST_BYTES", 1),
+    ],
 )
 def test_more_files_than_are_worth_naming_are_read_through_delta(
     module: ModuleType,

@@ -7,11 +7,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc_core.settings import TableSettings
-from spark_jobs import merge
-from spark_jobs.cuts import table_at
-from spark_jobs.lake import Lake, open_table
-from spark_jobs.ledger import find_cut
-from spark_jobs.rounds import Round, merge_until
+from spark_jobs.lake.lake import Lake, open_table
+from spark_jobs.lake.ledger import find_cut
+from spark_jobs.merge import merge
+from spark_jobs.merge.rounds import Round, merge_until
+from spark_jobs.query.as_of import table_at
 from tests.spark import oracle
 from tests.spark.log_writer import LogWriter
 from tests.spark.recorded_log import RecordedLog, read_texts

@@ -7,7 +7,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
 from cdc_core.errors import ConfigurationError
-from spark_jobs.read_only import explain_refusal, require_read_only
+from spark_jobs.session.read_only import explain_refusal, require_read_only
 
 READING = [
     "select 1",

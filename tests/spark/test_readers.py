@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 
 from cdc_core.settings import TableSettings
 from cdc_core.vocabulary import TableName
-from spark_jobs import merge
-from spark_jobs.lake import Lake
+from spark_jobs.lake.lake import Lake
+from spark_jobs.merge import merge
 from tests.spark.relations import delete, insert, make_relation, update
 from tests.spark.small_lake import SmallLake
 

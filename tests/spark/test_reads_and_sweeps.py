@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc_core.vocabulary import Relation
-from spark_jobs import merge
-from spark_jobs.lake import open_table
+from spark_jobs.lake.lake import open_table
+from spark_jobs.merge import merge
 from tests.spark.relations import (
     Entry,
     delete,

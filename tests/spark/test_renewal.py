@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc_core.vocabulary import Lsn
-from spark_jobs import rounds
-from spark_jobs.lake import Bound
-from spark_jobs.ledger import read_states
+from spark_jobs.lake.lake import Bound
+from spark_jobs.lake.ledger import read_states
+from spark_jobs.merge import rounds
 from tests.spark.relations import Entry, insert, make_relation, mark, read, sweep, update
 from tests.spark.small_lake import SmallLake
 

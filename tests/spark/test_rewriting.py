@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs import merge
-from spark_jobs.lake import open_table
+from spark_jobs.lake.lake import open_table
+from spark_jobs.merge import merge
 from tests.spark.relations import Entry, insert, make_relation
 from tests.spark.small_lake import SmallLake
 

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc_core.errors import MergeError, Retry
-from spark_jobs.ledger import find_cut
-from spark_jobs.rounds import Round, follow
+from spark_jobs.lake.ledger import find_cut
+from spark_jobs.merge.rounds import Round, follow
 from tests.spark.relations import insert, make_relation, mark
 from tests.spark.small_lake import ALL, SmallLake
 

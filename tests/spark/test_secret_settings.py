@@ -15,7 +15,7 @@ PROGRAM = """
 import json, sys
 from pathlib import Path
 from cdc_core.settings import SparkSettings
-from spark_jobs.session import find_jvm, open_session
+from spark_jobs.session.session import find_jvm, open_session
 
 secret = {"spark.hadoop.a.secret.key": sys.stdin.read()}
 settings = SparkSettings(conf=json.loads(sys.argv[1]) | secret)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cdc_core.vocabulary import Column, Relation, ReplicaIdentity, TableName
-from spark_jobs.shapes import METADATA_KEY, Halt, Shape, admit, follow
+from spark_jobs.schema.evolution import METADATA_KEY, Halt, Shape, admit, follow
 
 
 def make(name: str, attnum: int | None, **more: Any) -> Column:

@@ -11,11 +11,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc_core.vocabulary import Lsn
-from spark_jobs import backlog, rounds, spans
-from spark_jobs.changes import read_log
-from spark_jobs.lake import Bound
-from spark_jobs.log_files import LogFiles, LogRange
-from spark_jobs.spans import Span, survey, survey_files
+from spark_jobs.lake.lake import Bound
+from spark_jobs.log import backlog, ranges
+from spark_jobs.log.files import LogFiles, LogRange
+from spark_jobs.log.ranges import Span, survey, survey_files
+from spark_jobs.log.reading import read_log
+from spark_jobs.merge import rounds
 from tests.spark.relations import (
     Entry,
     delete,
@@ -98,7 +99,7 @@ def test_arrow_finds_in_files_what_spark_finds_in_their_entries(
     log = LogFiles.open(small.lake)
     assert log is not None
     if row_group < 1_000:
-        monkeypatch.setattr(spans, "_MOST_BYTES", 1)
+        monkeypatch.setattr(ranges, "_MOST_BYTES", 1)
     for _ in range(6):
         low, high = sorted(chance.sample(ends, 2))
         bound = chance.choice([None, low])

@@ -14,9 +14,12 @@ from pyspark.sql import SparkSession
 
 from cdc_core.errors import MergeError
 from cdc_core.vocabulary import TableName
-from spark_jobs import little_merge, locks, lone_reads, merge, plain_files, typed_reads
-from spark_jobs.lake import Lake
-from spark_jobs.rounds import merge_until
+from spark_jobs.delta import direct_parquet
+from spark_jobs.fast_path import arrow_copy, arrow_merge, unshared_reads
+from spark_jobs.lake import locks
+from spark_jobs.lake.lake import Lake
+from spark_jobs.merge import merge
+from spark_jobs.merge.rounds import merge_until
 from tests.spark.relations import Entry, delete, insert, make_relation, read, update
 from tests.spark.small_lake import SmallLake
 
@@ -101,11 +104,11 @@ class Race:
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Way:
     chosen = WAYS[request.param]
-    monkeypatch.setattr(lone_reads, "FEW_READS", 1)
-    monkeypatch.setattr(little_merge, "_MOST_ENTRIES", 0)
+    monkeypatch.setattr(unshared_reads, "FEW_READS", 1)
+    monkeypatch.setattr(arrow_merge, "_MOST_ENTRIES", 0)
     monkeypatch.setattr(merge, "SMALL_TABLE_BYTES", chosen.small_bytes)
     if not chosen.is_typed:
-        monkeypatch.setattr(typed_reads, "_find_wanted", lambda *_: None)
+        monkeypatch.setattr(arrow_copy, "_find_wanted", lambda *_: None)
     return chosen
 
 
@@ -165,17 +168,17 @@ def test_an_attempt_takes_in_nothing_that_another_writes(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     rows, folders = spark.range(3).coalesce(1), list[Path]()
-    bring_in = plain_files._bring_in
+    bring_in = direct_parquet._bring_in
 
     def interfere(folder: Path, path: Path) -> Any:
         folders.append(folder)
         if len(folders) == 1:
-            assert len(plain_files.write_files(rows, tmp_path)) == 1
+            assert len(direct_parquet.write_files(rows, tmp_path)) == 1
         return bring_in(folder, path)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plain_files, "_bring_in", interfere)
-        assert len(plain_files.write_files(rows, tmp_path)) == 1
+        patch.setattr(direct_parquet, "_bring_in", interfere)
+        assert len(direct_parquet.write_files(rows, tmp_path)) == 1
     assert len({*folders}) == 2
     assert len([*tmp_path.glob("*.parquet")]) == 2
     assert not [*tmp_path.glob("_*")]

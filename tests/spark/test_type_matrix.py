@@ -14,10 +14,10 @@ import pytest
 from psycopg import sql
 from pyspark.sql import SparkSession
 
-from spark_jobs import merge
-from spark_jobs.lake import Lake
-from spark_jobs.rounds import merge_until
-from spark_jobs.types_built_in import OIDS
+from spark_jobs.lake.lake import Lake
+from spark_jobs.merge import merge
+from spark_jobs.merge.rounds import merge_until
+from spark_jobs.pg_types.built_in import OIDS
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import Database
 from tests.spark.given_back import compare

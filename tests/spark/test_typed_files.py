@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from cdc_core.vocabulary import Lsn, Position
-from spark_jobs import typed_files
-from spark_jobs.arrow_texts import keep
-from spark_jobs.file_bounds import Bounds
-from spark_jobs.lake import Bound, Lake
-from spark_jobs.typed_files import Wanted, type_files
+from spark_jobs.delta.file_bounds import Bounds
+from spark_jobs.fast_path import arrow_copy_task
+from spark_jobs.fast_path.arrow_copy_task import Wanted, type_files
+from spark_jobs.lake.lake import Bound, Lake
+from spark_jobs.pg_types.arrow_texts import keep
 from tests.spark.log_writer import LogWriter
 from tests.spark.relations import insert, make_relation, mark, read
 
@@ -109,7 +109,7 @@ def test_a_task_writes_groups_and_passes_over_those_too_large(
     sources = sorted(str(file) for file in log.lake.changes.glob("*.parquet"))
     columns = (("k", keep), ("v", keep))
     wanted = Wanted(str(T.table), None, Bound(1, Lsn(log.writer.lsn)), T.version, columns, None)
-    monkeypatch.setattr(typed_files, "_GROUP_BYTES", 5_000)
+    monkeypatch.setattr(arrow_copy_task, "_GROUP_BYTES", 5_000)
     (file,) = type_files(sources, wanted, str(tmp_path)) or []
     known = pq.read_metadata(file.path)
     assert (known.num_rows, known.num_row_groups) == (90, 3)
@@ -121,7 +121,7 @@ def test_a_task_writes_groups_and_passes_over_those_too_large(
     assert encodings["v"]
     assert encodings["_commit_lsn"]
     assert not encodings["k"]
-    monkeypatch.setattr(typed_files, "_MOST_GROUP_BYTES", 1_000)
+    monkeypatch.setattr(arrow_copy_task, "_MOST_GROUP_BYTES", 1_000)
     assert type_files(sources, wanted, str(tmp_path)) is None
 
 

@@ -17,8 +17,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs import little_merge, lone_reads, typed_reads
-from spark_jobs.lake import open_table, read_losses
+from spark_jobs.fast_path import arrow_copy, arrow_merge, unshared_reads
+from spark_jobs.lake.lake import open_table, read_losses
 from tests.spark.plain_rows import PLAIN, make_row, read_json
 from tests.spark.relations import Entry, insert, make_relation, read, sweep, truncate, update
 from tests.spark.small_lake import SmallLake
@@ -31,7 +31,7 @@ class Told:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.typed, self.moved = 0, 0
-        type_all, move = typed_reads._type_all, typed_reads.TypedReads.move
+        type_all, move = arrow_copy._type_all, arrow_copy.TypedReads.move
 
         def tell_typed(*arguments: Any) -> Any:
             files = type_all(*arguments)
@@ -42,14 +42,14 @@ class Told:
             self.moved += 1
             return move(*arguments)
 
-        patch.setattr(typed_reads, "_type_all", tell_typed)
-        patch.setattr(typed_reads.TypedReads, "move", tell_moved)
+        patch.setattr(arrow_copy, "_type_all", tell_typed)
+        patch.setattr(arrow_copy.TypedReads, "move", tell_moved)
 
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Told:
-    monkeypatch.setattr(lone_reads, "FEW_READS", 1)
-    monkeypatch.setattr(little_merge, "_MOST_ENTRIES", 0)
+    monkeypatch.setattr(unshared_reads, "FEW_READS", 1)
+    monkeypatch.setattr(arrow_merge, "_MOST_ENTRIES", 0)
     return Told(monkeypatch)
 
 
@@ -71,7 +71,7 @@ def test_a_table_typed_by_arrow_is_the_one_that_spark_would_write(
         small = SmallLake(spark, tmp_path / way)
         with monkeypatch.context() as patch:
             if way == "by Spark":
-                patch.setattr(typed_reads, "_find_wanted", lambda *_: None)
+                patch.setattr(arrow_copy, "_find_wanted", lambda *_: None)
             # Later chunks are added to a table that is there.
             for part in (rows[:150], rows[150:300], rows[300:]):
                 for at in range(0, len(part), 30):
@@ -92,7 +92,7 @@ def test_tasks_find_what_they_need_loaded(spark: SparkSession) -> None:
         lambda _: psutil.Process().parent().cmdline()
     )
     ((*_, daemon, _worker),) = parents.collect()
-    assert daemon == "spark_jobs.task_daemon"
+    assert daemon == "spark_jobs.fast_path.task_daemon"
 
 
 def test_the_files_have_true_bounds(small: SmallLake, spark: SparkSession, told: Told) -> None:
@@ -182,7 +182,7 @@ def test_keys_that_are_named_again_keep_files_from_being_the_table_s(
 def test_reads_are_typed_by_spark_where_a_task_fails(
     small: SmallLake, told: Told, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(typed_reads, "type_files", fail)
+    monkeypatch.setattr(arrow_copy, "type_files", fail)
     with caplog.at_level("WARNING", "walgate.merge"):
         small.merge([read(T, "1", "secret")])
     assert small.rows(T) == [(1, "secret")]
@@ -198,7 +198,7 @@ def fail(*_: Any, **__: Any) -> None:
 def test_reads_of_which_one_is_missing_are_typed_by_spark(
     small: SmallLake, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(typed_reads, "_divide", lose_a_file)
+    monkeypatch.setattr(arrow_copy, "_divide", lose_a_file)
     for key in "123":
         small.commit([read(T, key, "a")])
     small.merge()
@@ -257,7 +257,7 @@ def test_reads_below_a_sweep_are_not_brought_back(small: SmallLake, told: Told) 
 def test_keys_that_are_too_many_are_counted_by_spark(
     small: SmallLake, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(typed_reads, "_MOST_KEY_BYTES", 10)
+    monkeypatch.setattr(arrow_copy, "_MOST_KEY_BYTES", 10)
     small.merge([read(T, str(key), "a") for key in range(10)])
     assert (told.typed, told.moved) == (1, 0)
     assert small.rows(T) == sorted(((key, "a") for key in range(10)), key=repr)
@@ -266,7 +266,7 @@ def test_keys_that_are_too_many_are_counted_by_spark(
 def test_rows_near_are_looked_at_by_spark_where_they_are_many(
     small: SmallLake, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(typed_reads, "_MOST_NEAR", 1)
+    monkeypatch.setattr(arrow_copy, "_MOST_NEAR", 1)
     small.merge([read(T, "1", "a"), read(T, "3", "a")])
     small.merge([read(T, "2", "b"), read(T, "4", "b")])
     small.merge([read(T, "3", "c"), read(T, "5", "c")])

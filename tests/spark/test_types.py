@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from cdc_core.vocabulary import Column
-from spark_jobs.types import decode_numeric_modifier, map_type
-from spark_jobs.types_built_in import ELEMENTS, OIDS
+from spark_jobs.pg_types.built_in import ELEMENTS, OIDS
+from spark_jobs.pg_types.types import decode_numeric_modifier, map_type
 from tests.postgres_server import Database
 from tests.spark.given_back import trim
 from tests.spark.types_table import README, replace_table

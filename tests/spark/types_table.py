@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_jobs.types import describe_types
+from spark_jobs.pg_types.types import describe_types
 from tests.walgate_command import REPOSITORY
 
 README = REPOSITORY / "README.md"

@@ -16,10 +16,10 @@ from cdc_core.staging.backfills import BackfillLedger, BackfillState, Begun
 from cdc_core.staging.orders import Orders
 from cdc_core.staging.verifications import DIFFERENT, EQUAL, VerificationLedger, Verified
 from cdc_core.vocabulary import Lsn, Position, TableName
-from spark_jobs import ledger
-from spark_jobs.backfilled import read_backfilled
-from spark_jobs.lake import Bound, Lake
-from spark_jobs.ledger import (
+from spark_jobs.lake import ledger
+from spark_jobs.lake.completeness import read_backfilled
+from spark_jobs.lake.lake import Bound, Lake
+from spark_jobs.lake.ledger import (
     Cut,
     TableState,
     find_cut,

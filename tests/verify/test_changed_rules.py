@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 
 from cdc_core.errors import ConfigurationError
 from cdc_core.vocabulary import TableName
-from orchestration.backfill import run_backfills
-from spark_jobs.backfilled import Lacking, read_backfilled
-from spark_jobs.ledger import HALTED, find_cut, read_states
+from orchestration.backfill.backfill import run_backfills
+from spark_jobs.lake.completeness import Lacking, read_backfilled
+from spark_jobs.lake.ledger import HALTED, find_cut, read_states
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import Database
 from tests.verify.verifying import Verifying, make_verifying, read_results

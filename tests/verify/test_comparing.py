@@ -14,7 +14,7 @@ from cdc_core.comparing import (
 )
 from cdc_core.staging.verifications import FoundRange, Standing, find_standing
 from cdc_core.vocabulary import Lsn
-from orchestration.verify_answer import describe_range
+from orchestration.verification.answer import describe_range
 
 ALL = Part()
 

@@ -13,14 +13,14 @@ from pyspark.sql import SparkSession
 from cdc_core.errors import Retry, SourceError
 from cdc_core.settings import Settings
 from cdc_core.vocabulary import TableName
-from orchestration import healing
-from orchestration.backfill import reread_keys
+from orchestration.backfill.backfill import reread_keys
 from orchestration.cli.main import run_command
 from orchestration.cli.verify import ProgressLine
-from orchestration.sides import MOST_ROWS
-from orchestration.status import read_status
-from orchestration.verify_answer import describe_verdict, format_verdict
-from spark_jobs import merge
+from orchestration.status.status import read_status
+from orchestration.verification import healing
+from orchestration.verification.answer import describe_verdict, format_verdict
+from orchestration.verification.table_comparison import MOST_ROWS
+from spark_jobs.merge import merge
 from tests.fix_pipeline import Pipeline
 from tests.fix_postgres import lend_database
 from tests.postgres_server import Database, PostgresServer
@@ -181,7 +181,7 @@ def test_every_kind_of_damage_is_found_to_the_key_and_healed(
     verifying.damage("kinds", "delete from {} where id = 4")
     # The command, in this process and its session.
     monkeypatch.setattr("orchestration.cli.main.start_logging", lambda *_, **__: None)
-    monkeypatch.setattr("orchestration.spark.open_spark", lambda _: verifying.session)
+    monkeypatch.setattr("orchestration.runs.spark.open_spark", lambda _: verifying.session)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     config = str(verifying.pipeline.folder / "walgate.toml")
     capsys.readouterr()

@@ -17,8 +17,8 @@ from cdc_core.errors import Retry, SourceError
 from cdc_core.settings import load_settings
 from cdc_core.source.snapshots import SourceSnapshot, open_snapshot
 from cdc_core.vocabulary import Lsn, TableName
-from spark_jobs.cuts import table_at
-from spark_jobs.lake import Bound
+from spark_jobs.lake.lake import Bound
+from spark_jobs.query.as_of import table_at
 from tests.deadline import wait_for
 from tests.fix_pipeline import DEADLINE_S, Pipeline
 from tests.postgres_server import Database

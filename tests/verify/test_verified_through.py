@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 from cdc_core.settings import load_settings
 from cdc_core.staging.verifications import VerificationLedger, Verified
 from cdc_core.vocabulary import Lsn, TableName
-from orchestration.asset_keys import AssetKeys
-from orchestration.tables import build_table_assets
-from orchestration.verified_through import (
+from orchestration.merge.tables import build_table_assets
+from orchestration.runs.keys import AssetKeys
+from orchestration.verification.verified_through import (
     JOB_NAME,
     build_verification,
     build_verify_schedule,
@@ -118,7 +118,7 @@ def test_a_verification_is_due_as_long_after_the_last_as_the_settings_say(
 
     def tick(instance: dg.DagsterInstance, after: timedelta) -> dg.ScheduleExecutionData:
         now = time.time() + after.total_seconds()
-        monkeypatch.setattr("orchestration.verified_through.read_clock", lambda: now)
+        monkeypatch.setattr("orchestration.verification.verified_through.read_clock", lambda: now)
         moment = datetime.now(UTC)
         context = dg.build_schedule_context(instance=instance, scheduled_execution_time=moment)
         return schedule.evaluate_tick(context)

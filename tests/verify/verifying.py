@@ -11,11 +11,11 @@ from pyspark.sql import SparkSession
 from cdc_core.settings import Settings
 from cdc_core.staging.verifications import Verified
 from cdc_core.vocabulary import TableName
-from orchestration.healing import Verdict, verify_and_heal
-from orchestration.own_capture import capturing
-from orchestration.verify import Verification, verify_tables
-from spark_jobs.lake import Lake
-from spark_jobs.rounds import merge_until
+from orchestration.capture.own_capture import capturing
+from orchestration.verification.healing import Verdict, verify_and_heal
+from orchestration.verification.verify import Verification, verify_tables
+from spark_jobs.lake.lake import Lake
+from spark_jobs.merge.rounds import merge_until
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import Database
 

@@ -1,0 +1,1 @@
+"""Capture as a job, with its sensors, its reports and its checks."""

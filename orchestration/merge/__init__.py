@@ -1,0 +1,1 @@
+"""The assets of the merge, and what a merge run reports."""

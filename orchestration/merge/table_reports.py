@@ -1,0 +1,225 @@
+"""What a merge run reports of its rounds: materializations of the tables and of the cut.
+
+A round takes seconds and an event costs tens of milliseconds. So each asset has at most one event
+in an interval, with the sum of what its rounds did.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import dagster as dg
+from deltalake import DeltaTable
+
+from cdc_core.vocabulary import TableName
+from orchestration.runs.keys import AssetKeys
+from spark_jobs.lake.completeness import read_backfilled
+from spark_jobs.lake.damaged_tables import open_if_readable
+from spark_jobs.lake.lake import Lake, read_losses
+from spark_jobs.lake.ledger import find_cut, read_states
+from spark_jobs.merge.rounds import Round
+from spark_jobs.target.merged import Merged
+
+_INTERVAL_S = 15.0
+# Delta's names of types that SQL names differently.
+_SQL_NAMES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
+_OWN_COLUMNS = {
+    "_epoch": "Incarnation of the slot from which the row's last change came.",
+    "_commit_lsn": "Commit LSN of the transaction that last changed the row.",
+    "_seq": "Ordinal of that change in its transaction.",
+    "_committed_at": "When that transaction was committed at the source.",
+    "_raw": "Exact texts that their typed column alone would not give back, by column.",
+    "_holes": "Columns whose TOAST value was never sent, so that it is not known.",
+}
+
+Metadata = dict[str, dg.TableSchema | dg.MetadataValue[Any] | float | str]
+
+
+@dataclass(slots=True)
+class _Sum:
+    """What rounds did to one table since its last event."""
+
+    rounds: int = 0
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    seconds: float = 0.0
+
+    def add(self, merged: Merged) -> None:
+        self.rounds += 1
+        self.inserted += merged.inserted
+        self.updated += merged.updated
+        self.deleted += merged.deleted
+        self.seconds += merged.seconds
+
+
+class TableReports:
+    """The rounds of a run that are not reported yet, by asset."""
+
+    def __init__(
+        self, tell: Callable[[dg.AssetMaterialization], None], lake: Lake, keys: AssetKeys
+    ) -> None:
+        """Nothing happened yet."""
+        self._keys = keys
+        self._tell = tell
+        self._lake = lake
+        self._tables: dict[str, tuple[_Sum, Merged, Round]] = {}
+        self._rounds: list[Round] = []
+        self._told_at: dict[dg.AssetKey, float] = {}
+
+    @property
+    def told(self) -> set[dg.AssetKey]:
+        """The assets that have had an event."""
+        return set(self._told_at)
+
+    def add(self, done: Round) -> None:
+        """Take a round; report the assets that are due."""
+        self._rounds.append(done)
+        for table, merged in done.tables.items():
+            total = self._tables[table][0] if table in self._tables else _Sum()
+            total.add(merged)
+            self._tables[table] = (total, merged, done)
+        self._tell_due(_INTERVAL_S)
+
+    def tell_all(self) -> None:
+        """Report everything that is not reported yet."""
+        self._tell_due(0.0)
+
+    def describe_standing(self, table: TableName | None) -> Metadata | None:
+        """Report the state of an unchanged table or of the cut; None if there is none yet."""
+        cut = find_cut(self._lake)
+        if cut is None:
+            return None
+        standing: Metadata = {"cut_lsn": str(cut.bound.lsn), "rounds": 0}
+        if table is None:
+            return standing
+        delta = open_if_readable(self._lake.locate(table))
+        if delta is None:
+            return None
+        merged = cut.merged.get(str(table), cut.bound)
+        return (
+            standing
+            | _describe_state(self._lake, str(table))
+            | _describe_losses(read_losses(delta) or {})
+            | {
+                "rows_inserted": 0,
+                "rows_updated": 0,
+                "rows_deleted": 0,
+                "merged_lsn": str(merged.lsn),
+                "delta_version": delta.version(),
+                "dagster/column_schema": describe_columns(delta),
+            }
+        )
+
+    def _tell_due(self, interval_s: float) -> None:
+        now = time.monotonic()
+        for table in list(self._tables):
+            key = self._keys.find_table(TableName.parse(table))
+            if now - self._told_at.get(key, -interval_s) >= interval_s:
+                total, merged, done = self._tables.pop(table)
+                delta = open_if_readable(self._lake.locate(TableName.parse(table)))
+                state = _describe_state(self._lake, table)
+                self._materialize(key, _describe_merges(total, merged, done, delta) | state)
+        if self._rounds and now - self._told_at.get(self._keys.cuts, -interval_s) >= interval_s:
+            rounds, self._rounds = self._rounds, []
+            self._materialize(self._keys.cuts, describe_rounds(rounds))
+
+    def _materialize(self, key: dg.AssetKey, metadata: Metadata) -> None:
+        self._tell(dg.AssetMaterialization(key, metadata=metadata))
+        self._told_at[key] = time.monotonic()
+
+
+def _describe_state(lake: Lake, table: str) -> Metadata:
+    """The state of a table, with the reason if it is not whole or does not follow the log."""
+    cut = find_cut(lake)
+    told = read_backfilled(lake).tell_state(
+        table, read_states(lake).get(table), None if cut is None else cut.bound
+    )
+    described: Metadata = {"state": told.state}
+    return described | {"reason": told.reason} if told.reason else described
+
+
+def _describe_merges(
+    total: _Sum, merged: Merged, done: Round, delta: DeltaTable | None
+) -> Metadata:
+    described: Metadata = {
+        "rows_inserted": total.inserted,
+        "rows_updated": total.updated,
+        "rows_deleted": total.deleted,
+        "dagster/row_count": merged.rows,
+        "merged_lsn": str(done.cut.lsn),
+        "delta_version": merged.version,
+        "rounds": total.rounds,
+        "merge_seconds": round(total.seconds, 3),
+        "lag_seconds": _age(done),
+        **_describe_losses(merged.lossy),
+    }
+    if delta is not None:
+        described["dagster/column_schema"] = describe_columns(delta)
+    return described
+
+
+def _describe_losses(losses: Mapping[str, int]) -> Metadata:
+    """How many values only `_raw` holds: in all, and by column for each that ever had one."""
+    by_column = {f"lossy_values/{name}": count for name, count in sorted(losses.items())}
+    return {"lossy_values": sum(losses.values()), **by_column}
+
+
+def describe_rounds(rounds: list[Round]) -> Metadata:
+    """Say what rounds merged and how fast. Units: seconds, log entries a second."""
+    last = rounds[-1]
+    entries = sum(done.entries for done in rounds)
+    seconds = sum(done.seconds for done in rounds)
+    described: Metadata = {
+        "cut_lsn": str(last.cut.lsn),
+        "rounds": len(rounds),
+        "entries": entries,
+        "round_seconds": round(seconds / len(rounds), 3),
+        "entries_per_second": round(entries / seconds, 1) if seconds > 0 else 0.0,
+        "lag_seconds": _age(last),
+        "tables_changed": len({table for done in rounds for table in done.tables}),
+        "tables_halted": len(last.halted),
+        "tables_partial": len(last.partial),
+    }
+    if last.partial:
+        described["partial"] = ", ".join(last.partial)
+    if last.halted:
+        lines = [f"| {table} | {h.reason} | {h.fix} |" for table, h in sorted(last.halted.items())]
+        described["halted"] = dg.MetadataValue.md(
+            "\n".join(["| table | reason | fix |", "|---|---|---|", *lines])
+        )
+    return described
+
+
+def describe_columns(delta: DeltaTable) -> dg.TableSchema:
+    """The columns of a table as the page shows them."""
+    return dg.TableSchema(
+        [
+            dg.TableColumn(
+                field.name,
+                _name_type(json.loads(field.type.to_json())),
+                description=_OWN_COLUMNS.get(field.name),
+            )
+            for field in delta.schema().fields
+        ]
+    )
+
+
+def _name_type(written: str | dict[str, Any]) -> str:
+    """A Delta type as SQL writes it; tables of ours hold plain types, arrays and maps."""
+    if isinstance(written, str):
+        return _SQL_NAMES.get(written, written)
+    inner = [written[part] for part in ("elementType", "keyType", "valueType") if part in written]
+    return f"{written['type']}<{','.join(_name_type(part) for part in inner)}>"
+
+
+def _age(done: Round) -> float:
+    """Seconds from the newest commit of a cut until now."""
+    if done.committed_at is None:
+        return 0.0
+    return round((datetime.now(UTC) - done.committed_at).total_seconds(), 3)

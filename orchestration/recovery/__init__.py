@@ -1,0 +1,1 @@
+"""Recovery from a lost slot, server or lake."""

@@ -1,0 +1,1 @@
+"""What all runs share: keys, rules of relaunching, signs of life, the Spark session."""

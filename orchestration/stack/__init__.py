@@ -1,0 +1,1 @@
+"""Dagster's processes, started, watched and ended."""

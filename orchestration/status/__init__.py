@@ -1,0 +1,1 @@
+"""What `walgate status` reports."""

@@ -1,0 +1,1 @@
+"""Verification as a check and a job; comparing and healing tables."""

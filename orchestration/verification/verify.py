@@ -1,0 +1,383 @@
+"""Verification: compares tables of the lake with the source, both as they were at one LSN.
+
+It opens a snapshot first and writes a mark. Then it waits until the log has all that the snapshot
+holds, and reads each table at exactly the snapshot's LSN. Both sides sum up ranges at the same
+time. If ranges differ, both sum up smaller ranges, and at last list the keys of those left.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+
+from pyspark.sql import SparkSession
+
+from cdc_core.backfill.log_history import find_log_history
+from cdc_core.capture.concealing import read_key
+from cdc_core.comparing import (
+    Compared,
+    Ordering,
+    Part,
+    add_up,
+    choose_width,
+    find_differences,
+)
+from cdc_core.errors import LakeError, Retry, SourceError, StagingError, WalgateError
+from cdc_core.protocol.concealment import mark_key
+from cdc_core.settings import Settings, SourceSettings, TableSettings
+from cdc_core.source import checksums
+from cdc_core.source.chunks import estimate_size
+from cdc_core.source.connection import LOCK_S
+from cdc_core.source.first_reading import FirstReading, find_costly_readings
+from cdc_core.source.marks import emit_mark
+from cdc_core.source.primary import FindHistory, open_primary, require_history
+from cdc_core.source.published_tables import PublishedTable, read_published_tables
+from cdc_core.source.snapshots import SourceSnapshot, open_snapshot
+from cdc_core.staging.relations import RelationStore
+from cdc_core.staging.verifications import (
+    DIFFERENT,
+    EQUAL,
+    SKIPPED,
+    Standing,
+    VerificationLedger,
+    Verified,
+)
+from cdc_core.table_patterns import choose_rule
+from cdc_core.vocabulary import Lsn, TableName
+from orchestration.verification.table_comparison import Keys, Sides
+from orchestration.verification.written_rules import find_changed_rules
+from spark_jobs.lake.completeness import Backfilled, Lacking, read_backfilled
+from spark_jobs.lake.damaged_tables import open_current
+from spark_jobs.lake.lake import Bound, Lake, count_rows
+from spark_jobs.query.as_of import list_tables, table_at
+from spark_jobs.schema.evolution import Shape
+from spark_jobs.verification import checksums as verify
+
+# Average rows of a range before it is narrowed.
+_RANGE_ROWS = 5_000
+# The longest wait for the transactions that a snapshot waits for, and for capture to stage more.
+_SNAPSHOT_S, _STAGED_S = 60.0, 120.0
+_POLL_S, _HELD_LOOK_S = 0.1, 1.0
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What was found of each table at one LSN, and the keys that differ, if they are known."""
+
+    bound: Bound
+    tables: tuple[Verified, ...]
+    keys: dict[TableName, Keys]
+
+    @property
+    def different(self) -> list[Verified]:
+        """The tables that are not equal."""
+        return [found for found in self.tables if found.result == DIFFERENT]
+
+
+def verify_tables(
+    settings: Settings,
+    session: SparkSession,
+    named: Sequence[TableName] | None,
+    *,
+    stop: threading.Event,
+    tell: Tell,
+    parts: dict[TableName, Part] | None = None,
+    is_rotating: bool = False,
+    healed: frozenset[TableName] = frozenset(),
+) -> Verification:
+    """Compare the named tables, or all that are published or in the lake, at one LSN.
+
+    Capture must run. If `is_rotating`, a table larger than `[verify] rows_per_run` is compared in
+    the part that follows the last one. `parts` sets the parts of tables. `healed` has the tables
+    that were just read again. The results are recorded in the ledger.
+    Raises: WalgateError.
+    """
+    lake = Lake.of(settings)
+    ledger = VerificationLedger(settings.lake.root)
+    standings = ledger.read_standings() if is_rotating else {}
+    source = settings.source
+    find_history = find_log_history(settings.lake.root)
+    opened = partial(open_primary, source, find_history, application_name="walgate verify")
+    with closing(opened(lock_s=LOCK_S)) as connection:
+        major = connection.info.server_version // 10_000
+        sources = read_published_tables(connection, source.publication, major=major)
+        costly = find_costly_readings(connection, sources)
+    published = [one.table for one in sources]
+    tables = list(named) if named is not None else sorted({*published, *list_tables(lake)})
+    for table in tables:
+        if costly is not None and str(table) in costly.sizes:
+            read_first(source, table, find_history, stop=stop, tell=tell)
+    tell("opening a snapshot of the source")
+    with open_snapshot(
+        source, tables, find_history=find_history, patience_s=_SNAPSHOT_S, stop=stop
+    ) as snapshot:
+        with closing(opened()) as connection:
+            emit_mark(connection, json.dumps({"by": "walgate verify"}), on=snapshot.history)
+        bound = _await_staged(lake, snapshot.lsn, stop=stop, tell=tell)
+        # Capture may have followed a promotion since: then the snapshot is of the old server.
+        require_history(snapshot.connection, snapshot.history, find_history())
+        with ThreadPoolExecutor(1, "walgate-checksums") as pool:
+            sight = _Sight(
+                settings=settings,
+                session=session,
+                lake=lake,
+                snapshot=snapshot,
+                bound=bound,
+                pool=pool,
+                backfilled=read_backfilled(lake),
+                standings=standings,
+                parts=parts or {},
+                is_rotating=is_rotating,
+            )
+            found = []
+            for table in tables:
+                _require_going(stop)
+                tell(f"{table}: comparing at {bound.lsn}")
+                found.append(sight.verify_table(table))
+    verified = tuple(replace(one, healed=one.table in healed) for one, _ in found)
+    ledger.record(verified)
+    keys = {one.table: keys for one, keys in found if keys is not None}
+    return Verification(bound, verified, keys)
+
+
+def read_first(
+    source: SourceSettings,
+    table: TableName,
+    find_history: FindHistory,
+    *,
+    stop: threading.Event,
+    tell: Tell,
+) -> None:
+    """Read a table's pages once before a snapshot is opened; wait while the slot has no room.
+
+    If a table cannot be read, this returns, and the comparison reports the reason later.
+    Raises: SourceError if no page could be read for two minutes.
+    """
+    held_since: float | None = None
+    with closing(FirstReading(source, table, find_history=find_history)) as first:
+        while not first.is_done:
+            _require_going(stop)
+            try:
+                reason = first.read_some()
+            except (SourceError, StagingError) as error:
+                if error.retry is Retry.AFTER_FIX:
+                    return
+                reason = error.message
+                first.close()
+            if reason is None:
+                held_since = None
+                continue
+            tell(f"{table}: waiting: {reason}")
+            held_since = held_since or time.monotonic()
+            if time.monotonic() - held_since > _STAGED_S:
+                raise SourceError(
+                    f"for {_STAGED_S:g} s {reason}",
+                    fix="see that capture runs, and end long transactions of the source",
+                    retry=Retry.LATER,
+                )
+            stop.wait(_HELD_LOOK_S)
+
+
+def _await_staged(lake: Lake, lsn: Lsn, *, stop: threading.Event, tell: Tell) -> Bound:
+    """Wait until the log has reached an LSN; return it as a bound. Raises: StagingError."""
+    tell(f"waiting until {lsn} is staged")
+    staged, progressed_at = None, time.monotonic()
+    while True:
+        _require_going(stop)
+        epochs = lake.read_epochs()
+        now = lake.read_staged(epochs)
+        # An epoch that has just begun has nothing staged, and LSNs of other epochs prove nothing.
+        if now is not None and now.epoch == epochs[-1].number and now.lsn >= lsn:
+            return Bound(now.epoch, lsn)
+        if now != staged:
+            staged, progressed_at = now, time.monotonic()
+        if time.monotonic() - progressed_at > _STAGED_S:
+            reached = "nothing" if staged is None else str(staged.lsn)
+            raise StagingError(
+                f"capture has staged nothing new for {_STAGED_S:g} s: expected {lsn}, found"
+                f" {reached}",
+                fix="see `walgate status`; verify again once capture runs",
+                retry=Retry.LATER,
+            )
+        stop.wait(_POLL_S)
+
+
+def _require_going(stop: threading.Event) -> None:
+    if stop.is_set():
+        raise WalgateError(
+            "the verification was stopped; nothing of it is left",
+            fix="run it again",
+            retry=Retry.LATER,
+        )
+
+
+class _Skip(Exception):
+    """A table that cannot be compared, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sight:
+    """The snapshot of the source and the lake at the same LSN, with how to compare tables."""
+
+    settings: Settings
+    session: SparkSession
+    lake: Lake
+    snapshot: SourceSnapshot
+    bound: Bound
+    pool: ThreadPoolExecutor
+    backfilled: Backfilled
+    standings: dict[str, Standing]
+    parts: dict[TableName, Part]
+    is_rotating: bool
+
+    def verify_table(self, table: TableName) -> tuple[Verified, Keys | None]:
+        """Compare one table; return what was found, and the keys that differ if they are known."""
+        began = time.monotonic()
+        empty = Verified(table, self.bound.epoch, self.bound.lsn, SKIPPED)
+        try:
+            found, keys = self._compare(table, empty)
+        except _Skip as skip:
+            found, keys = replace(empty, reason=str(skip)), None
+        except (LakeError, SourceError) as error:
+            if self.snapshot.connection.closed:
+                raise
+            found, keys = replace(empty, reason=f"{error.message}; fix: {error.fix}"), None
+        return replace(found, seconds=round(time.monotonic() - began, 3)), keys
+
+    def _compare(self, table: TableName, empty: Verified) -> tuple[Verified, Keys | None]:
+        published = self._find_published(table)
+        lack = self.backfilled.find_lack(str(table), self.bound)
+        if lack is not None and lack.state is Lacking.BACKFILLING:
+            raise _Skip(f"its backfill is not done: {lack.reason}")
+        reading = table_at(self.session, self.lake, table, self.bound, is_newest=True)
+        if reading.halt is not None:
+            raise _Skip(
+                f"halted at {reading.through.lsn}: {reading.halt.reason}; fix: {reading.halt.fix}"
+            )
+        shape = verify.find_shape(reading.rows)
+        self._require_rule(published, shape)
+        hashed = frozenset(self._find_rule(table).hash)
+        if concealed := sorted(hashed.intersection(shape.key_names)):
+            raise _Skip(f"its key is hashed ({', '.join(concealed)}): the source cannot tell it")
+        compared = verify.choose_compared(shape, among=published.sent_columns, hashed=hashed)
+        if lost := sorted({*shape.key_names} - {name for name, _ in compared.columns}):
+            raise _Skip(f"the source no longer sends its key ({', '.join(lost)})")
+        sides = Sides(self.snapshot, published, reading.rows, shape, compared, self.pool)
+        part, share, width = self._choose_part(table, sides)
+        source, lake = sides.sum_ranges(part, width)
+        found = replace(
+            empty,
+            result=EQUAL,
+            coverage=share,
+            source=add_up(source),
+            lake=add_up(lake),
+            ordering=compared.ordering,
+            part=part,
+        )
+        found = replace(found, reason=self._describe_left_out(published, shape, compared))
+        differences = find_differences(source, lake, width, part)
+        if not differences:
+            return found, None
+        ranges, keys = sides.narrow(differences)
+        reason = found.reason if lack is None else f"{lack.reason}; fix: walgate backfill {table}"
+        return replace(found, result=DIFFERENT, ranges=ranges, reason=reason), keys
+
+    def _find_published(self, table: TableName) -> PublishedTable:
+        if (refused := self.snapshot.refused.get(table)) is not None:
+            raise _Skip(f"{refused.message}; fix: {refused.fix}")
+        found = self.snapshot.published.get(table)
+        if found is None:
+            raise _Skip("it is not published: its rows stay as they are")
+        if not found.key_columns:
+            raise _Skip("it has no key: its rows cannot be told apart; fix: add a primary key")
+        return found
+
+    def _require_rule(self, published: PublishedTable, shape: Shape) -> None:
+        """Refuse rows that were written under another exclude or hash rule. Raises: _Skip.
+
+        A hashed column is compared for NULL only, so the comparison would not notice.
+        """
+        relation = RelationStore(self.lake.root / "staging" / "relations").latest(shape.oid)
+        changed = find_changed_rules(
+            shape,
+            self._find_rule(published.table),
+            mark_key(read_key(self.settings)),
+            published,
+            () if relation is None else relation.left_out,
+        )
+        if said := "; ".join(changed):
+            raise _Skip(f"{said}; fix: walgate backfill {published.table}")
+
+    def _find_rule(self, table: TableName) -> TableSettings:
+        rules = self.settings.tables
+        chosen = choose_rule(rules, table, having=lambda rule: rule.conceals)
+        return TableSettings() if chosen is None else chosen[1]
+
+    def _choose_part(self, table: TableName, sides: Sides) -> tuple[Part, float, int]:
+        """The part to compare, its share of the table, and the width of the ranges."""
+        connection, ordering = self.snapshot.connection, sides.compared.ordering
+        most = self.settings.verify.ranges
+        rows = self._estimate_rows(table)
+        span = checksums.find_span(connection, sides.published, sides.compared)
+        part = self.parts.get(table)
+        if part is None:
+            part = Part()
+            per_run = self.settings.verify.rows_per_run
+            if self.is_rotating and rows > per_run and span is not None:
+                standing = self.standings.get(str(table))
+                is_same = standing is not None and standing.ordering == ordering
+                low = standing.next_ordinal if standing is not None and is_same else None
+                part = Part(low, self._find_end(sides, low, span, per_run / rows))
+        share = 1.0
+        if part != Part() and span is not None:
+            low = span[0] if part.low is None else part.low
+            high = span[1] + 1 if part.high is None else part.high
+            share = min(1.0, max(0.0, (high - low) / (span[1] + 1 - span[0])))
+            span = low, high - 1
+        width = choose_width(span, round(rows * share), _RANGE_ROWS, most)
+        return part, round(share, 4), width
+
+    def _find_end(
+        self, sides: Sides, low: int | None, span: tuple[int, int], share: float
+    ) -> int | None:
+        """The ordinal at which a part that begins at `low` ends; None at the end of the table."""
+        if sides.compared.ordering is not Ordering.HASH:
+            rows = self.settings.verify.rows_per_run
+            connection = self.snapshot.connection
+            return checksums.find_ordinal_after(
+                connection, sides.published, sides.compared, low, rows
+            )
+        high = (span[0] if low is None else low) + max(1, round(share * (span[1] + 1 - span[0])))
+        return None if high > span[1] else high
+
+    def _estimate_rows(self, table: TableName) -> int:
+        """About how many rows the larger side has."""
+        folder = self.lake.locate(table)
+        delta = open_current(folder)
+        estimated, _ = estimate_size(self.snapshot.connection, table)
+        return max(estimated, 0 if delta is None else count_rows(folder, delta))
+
+    def _describe_left_out(
+        self, published: PublishedTable, shape: Shape, compared: Compared
+    ) -> str | None:
+        """Which columns were not compared, or not by their values."""
+        rule = self._find_rule(published.table)
+        known = {column.name for column in shape.columns}
+        said = [
+            f"{what}: {', '.join(sorted(names))}"
+            for what, names in (
+                ("hashed, compared for NULL only", known.intersection(rule.hash)),
+                ("new, not in the lake yet", {*published.sent_columns} - known - {*rule.exclude}),
+                ("not sent any more", known - {name for name, _ in compared.columns}),
+            )
+            if names
+        ]
+        return "; ".join(said) or None

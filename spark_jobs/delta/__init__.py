@@ -1,0 +1,1 @@
+"""Parquet files of Delta tables that are written and read without Spark."""

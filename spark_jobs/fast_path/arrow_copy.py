@@ -1,0 +1,246 @@
+"""Types the reads of a backfill by Arrow in Spark tasks, file by file: the fast first copy.
+
+Spark's own readers and expressions take some ten times as long for the same rows. If Arrow cannot
+type every read, the merge uses them, and the files that this module wrote are removed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
+
+from cdc_core.vocabulary import Operation
+from spark_jobs.delta.attempts import attempting
+from spark_jobs.delta.direct_parquet import describe_file
+from spark_jobs.fast_path.arrow_copy_task import TypedFile, Wanted, type_files
+from spark_jobs.fold.plan import Stretch
+from spark_jobs.fold.rows import find_converts, match_names, table_fields
+from spark_jobs.fold.steps import id_names
+from spark_jobs.log.files import LogRange
+from spark_jobs.schema.evolution import Shape
+from spark_jobs.session.failures import explain
+
+_logger = logging.getLogger("walgate.merge")
+
+# Bytes of the log for one task. The file that it writes for the table is about as large.
+_FILE_BYTES = 128 << 20
+# Bytes. The keys are in memory, and twice so while they are counted.
+_MOST_KEY_BYTES = 256 << 20
+_MOST_NEAR = 5_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class TypedReads:
+    """All reads of a table plan in the table's columns, in files that no commit names yet."""
+
+    session: SparkSession
+    shape: Shape
+    files: tuple[TypedFile, ...]
+    keys: pa.Table  # The ids of each row, named as in a step.
+
+    @property
+    def rows(self) -> DataFrame:
+        """The rows of all files."""
+        schema = T.StructType(table_fields(self.shape))
+        return self.session.read.schema(schema).parquet(*(str(file.path) for file in self.files))
+
+    @property
+    def least(self) -> object:
+        """The least value of the first key column; None without rows."""
+        return pc.min(self.keys.column(0)).as_py()
+
+    @property
+    def greatest(self) -> object:
+        """The greatest value of the first key column; None without rows."""
+        return pc.max(self.keys.column(0)).as_py()
+
+    def find_again(self, changed: pa.Table | None) -> tuple[pa.Table, int]:
+        """The keys that several reads have or any change has; and how many of these a read has.
+
+        `changed` has the keys of the other changes, in the form of `keys`.
+        """
+        names = self.keys.column_names
+        if changed is None and _count_distinct(self.keys) == self.keys.num_rows:
+            return self.keys.slice(0, 0), 0
+        reads = _tell(self.keys, reads=1, changes=0)
+        named = (
+            reads
+            if changed is None
+            else pa.concat_tables([reads, _tell(changed, reads=0, changes=1)])
+        )
+        counted = named.group_by(names).aggregate([("_reads", "sum"), ("_changes", "sum")])
+        again = counted.filter(
+            pc.or_(pc.greater(counted["_reads_sum"], 1), pc.greater(counted["_changes_sum"], 0))
+        )
+        touched = pc.sum(pc.greater(again["_reads_sum"], 0), min_count=0).as_py()
+        return again.select(names), touched
+
+    def do_meet(self, path: Path, table: DeltaTable) -> bool | None:
+        """Whether a table has a row with one of the keys.
+
+        Walgate must be able to read the table's files directly. None if the files that may have the
+        keys have too many rows, or an unknown number.
+        """
+        first, *_ = match_names(self.shape)
+        near = [
+            file
+            for file in pa.table(table.get_add_actions(flatten=True)).to_pylist()
+            if _may_hold(file, first, self.least, self.greatest)
+        ]
+        entries = [file["num_records"] for file in near]
+        if None in entries or sum(entries) > _MOST_NEAR:
+            return None
+        held = (_read_keys(path / file["path"], self.shape) for file in near)
+        names = self.keys.column_names
+        return any(one.join(self.keys, names, join_type="left semi").num_rows for one in held)
+
+    def move(self, path: Path) -> list[AddAction]:
+        """Move the files into a table's folder; return an add action for each."""
+        added: list[AddAction] = []
+        for file in self.files:
+            moved = file.path.replace(path / file.path.name)
+            added.append(describe_file(moved, file.statistics))
+        return added
+
+
+@contextmanager
+def typing_reads(
+    session: SparkSession, stretch: Stretch, above: LogRange, path: Path
+) -> Iterator[TypedReads | None]:
+    """Type the reads of a table plan to files inside its table's folder.
+
+    The plan has every entry of the table in the log range `above`. Yields None if Arrow cannot type
+    every read. When the block ends, the files that nobody moved are removed.
+    Raises: OSError.
+    """
+    assert stretch.shape is not None
+    wanted = _find_wanted(stretch, above)
+    # Other machines may lack this program and the lake's folder.
+    is_local = str(session.sparkContext.master).startswith("local")
+    sources = above.find_files(str(stretch.table)) if is_local and wanted is not None else None
+    if not sources or wanted is None:
+        yield None
+        return
+    with attempting(path) as folder:
+        files = _type_all(session, sources, wanted, folder)
+        # If the number of rows is not that of the range summaries, trust none of the files.
+        is_all = files is not None and sum(file.rows for file in files) == _count(stretch)
+        keys = _gather_keys(files, stretch.shape) if files and is_all else None
+        yield TypedReads(session, stretch.shape, files, keys) if files and keys else None
+
+
+def _find_wanted(stretch: Stretch, above: LogRange) -> Wanted | None:
+    """The reads to type; None if the plan alone shows that Arrow cannot type every one."""
+    shape = stretch.shape
+    assert shape is not None
+    versions = {span.relation_version for span in stretch.spans if span.operation == Operation.READ}
+    relations = [stretch.relations[version] for version in versions if version is not None]
+    if stretch.truncated_at is not None or len(relations) != 1:
+        return None
+    columns = find_converts(shape)
+    if columns is None or Shape.of(relations[0]).names != shape.names:
+        return None
+    (version,) = versions
+    assert version is not None
+    return Wanted(
+        str(stretch.table),
+        above.low,
+        above.high,
+        version,
+        columns,
+        max((sweep.start for sweep in stretch.swept), default=None),
+    )
+
+
+def _count(stretch: Stretch) -> int:
+    return sum(span.entries for span in stretch.spans if span.operation == Operation.READ)
+
+
+def _type_all(
+    session: SparkSession, sources: Mapping[Path, int], wanted: Wanted, folder: Path
+) -> tuple[TypedFile, ...] | None:
+    context = session.sparkContext
+    groups = _divide(sources, context.defaultParallelism)
+    work = partial(type_files, wanted=wanted, folder=str(folder))
+    try:
+        typed = context.parallelize(groups, len(groups)).map(work).collect()
+    except (PySparkException, Py4JJavaError) as error:
+        # For example a task that was killed for lack of memory. Spark's own way needs no Python.
+        fields = {"table": wanted.table, "reason": explain(error)}
+        _logger.warning("reads are typed by Spark", extra={"fields": fields})
+        return None
+    files: list[TypedFile] = []
+    for of_task in typed:
+        if of_task is None:
+            return None
+        files += of_task
+    return tuple(files)
+
+
+def _gather_keys(files: tuple[TypedFile, ...], shape: Shape) -> pa.Table | None:
+    """The ids of each row; None if they are too large for memory."""
+    keys: list[pa.Table] = []
+    for file in files:
+        keys.append(_read_keys(file.path, shape))
+        if sum(one.nbytes for one in keys) > _MOST_KEY_BYTES:
+            return None
+    return pa.concat_tables(keys)
+
+
+def _read_keys(file: Path, shape: Shape) -> pa.Table:
+    names = match_names(shape)
+    return pq.read_table(file, columns=names).select(names).rename_columns(id_names(shape))
+
+
+def _count_distinct(keys: pa.Table) -> int:
+    first, *others = keys.columns
+    if not others and pa.types.is_integer(first.type) and not first.null_count:
+        # Chunks bring the keys in sorted runs. To sort them takes a tenth of the time of hashing.
+        ordered = np.sort(first.to_numpy(), kind="stable")
+        return int(np.count_nonzero(np.diff(ordered))) + min(1, len(ordered))
+    return int(keys.group_by(keys.column_names, use_threads=False).aggregate([]).num_rows)
+
+
+def _tell(keys: pa.Table, *, reads: int, changes: int) -> pa.Table:
+    counts = {"_reads": reads, "_changes": changes}
+    for name, count in counts.items():
+        keys = keys.append_column(name, pa.repeat(pa.scalar(count, pa.int64()), keys.num_rows))
+    return keys
+
+
+def _may_hold(file: Mapping[str, Any], name: str, least: object, greatest: object) -> bool:
+    """Whether, by its statistics, a file may have a value between two; True without statistics."""
+    low, high = file.get(f"min.{name}"), file.get(f"max.{name}")
+    if low is None or high is None or not type(low) is type(least) is type(greatest):
+        return True
+    is_outside: bool = high < least or greatest < low  # type: ignore[operator]  # Of one type.
+    return not is_outside
+
+
+def _divide(sources: Mapping[Path, int], parallel: int) -> list[list[str]]:
+    """Divide files among tasks, in order; as many tasks as run at once, or a multiple of that."""
+    total = sum(sources.values())
+    count = parallel * max(1, -(-total // (parallel * _FILE_BYTES)))
+    groups: list[list[str]] = [[] for _ in range(count)]
+    before = 0
+    for path, size in sources.items():
+        # The middle of a file decides, so that files of one size are divided evenly.
+        groups[min(count - 1, (2 * before + size) * count // (2 * total))].append(str(path))
+        before += size
+    return [group for group in groups if group]

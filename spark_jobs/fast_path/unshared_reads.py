@@ -1,0 +1,185 @@
+"""Splits unshared reads, which need no fold, from the other changes of a table plan.
+
+If one read names a key, and no other change does, the key has the row of that read. Walgate types
+such reads straight from the log, file by file if Arrow can convert them. Their texts are neither
+shuffled nor kept, which is most of the cost of bringing in a table.
+
+Walgate counts how often each key is named, and does not trust a backfill's plan for that. A key is
+named again if a chunk was staged twice, backfills overlap, an entry is in the log twice, the stream
+changed the row, or the row moved. All reads and changes of such a key go through the fold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+
+from cdc_core.vocabulary import Operation
+from spark_jobs.fast_path.arrow_copy import TypedReads, typing_reads
+from spark_jobs.fold.outcome import Outcome, measure
+from spark_jobs.fold.plan import Read, Stretch, give
+from spark_jobs.fold.rows import identify_rows, type_rows
+from spark_jobs.fold.steps import id_names
+from spark_jobs.fold.sweeps import is_swept
+from spark_jobs.log.files import LogRange
+from spark_jobs.log.reading import POSITION, ROW_OPERATIONS
+from spark_jobs.schema.evolution import Shape
+
+# With fewer reads, all are folded: to type reads in files takes half a second, however few.
+FEW_READS = 10_000
+# The most keys that Spark sends to every task.
+_MOST_OTHERS = 100_000
+_KEPT = (*POSITION, "committed_at", "values")
+
+
+@dataclass(frozen=True, slots=True)
+class LoneReads:
+    """The unshared reads of a table plan as rows in the table's columns, and the other steps.
+
+    `read` makes the query of the rows, which few callers need. `others` is None if every step is an
+    unshared read. First ids lie between `least` and `greatest`. `typed` has exactly these rows in
+    files; None if they are in no files.
+    """
+
+    read: Read
+    others: DataFrame | None
+    least: object
+    greatest: object
+    typed: TypedReads | None
+
+
+@contextmanager
+def setting_apart(
+    session: SparkSession, stretch: Stretch, above: LogRange | None, path: Path
+) -> Iterator[LoneReads | None]:
+    """Split the unshared reads of a table plan from its other steps.
+
+    None if the plan has few reads, too many other changes or too many shared keys. `above` is the
+    log range, if the plan contains every entry of its table in it; else None. `path` is the folder
+    of the table. The result is valid until the block ends.
+    """
+    reads = _only(stretch, Operation.READ)
+    rest = _only(stretch, *(ROW_OPERATIONS - {Operation.READ}))
+    if _count(reads) < FEW_READS or _count(rest) > _MOST_OTHERS:
+        yield None
+    elif above is None:
+        yield _set_apart(session, stretch, reads, rest, None)
+    else:
+        with typing_reads(session, stretch, above, path) as typed:
+            yield _set_apart(session, stretch, reads, rest, typed)
+
+
+def add_lone(outcome: Outcome | None, lone: LoneReads, shape: Shape) -> Outcome:
+    """Add unshared reads to the outcome of the other changes; None if no others exist."""
+    rows = lone.read() if outcome is None else lone.read().unionByName(outcome.rows)
+    return measure(rows, shape, frozenset() if outcome is None else outcome.carried)[0]
+
+
+def _set_apart(
+    session: SparkSession, stretch: Stretch, reads: Stretch, rest: Stretch, typed: TypedReads | None
+) -> LoneReads | None:
+    assert stretch.shape is not None
+    shape, ids = stretch.shape, id_names(stretch.shape)
+    # A row that moved has a step for the key that it left, too.
+    changed = rest.take_steps() if _count(rest) else None
+
+    def read() -> DataFrame:
+        if typed is None:
+            return _type(reads.take_steps(), stretch)
+        return identify_rows(typed.rows, shape)
+
+    if typed is None:
+        named = _count_named(reads.take_steps(), changed, ids)
+    else:
+        named = _find_named(session, typed, changed, ids)
+    if named.count > _MOST_OTHERS:
+        return None
+    if not named.touched:
+        return LoneReads(read, changed, named.least, named.greatest, typed)
+    # An id is NULL if its type cannot hold the text. NULL is counted as a key, too.
+    again = F.broadcast(named.read_again().alias("a"))
+    same = [F.col(f"r.{name}").eqNullSafe(F.col(f"a.{name}")) for name in ids]
+    others, rows = (
+        of_reads.alias("r").join(again, same, kind)
+        for of_reads, kind in ((reads.take_steps(), "left_semi"), (read(), "left_anti"))
+    )
+    others = others if changed is None else others.unionByName(changed)
+    return LoneReads(give(rows), others, named.least, named.greatest, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """The shared keys: those that several reads name, or any other change.
+
+    `touched` counts the shared keys that a read names. The first ids of all reads lie between
+    `least` and `greatest`.
+    """
+
+    read_again: Read
+    count: int
+    touched: int
+    least: object
+    greatest: object
+
+
+def _count_named(read: DataFrame, changed: DataFrame | None, ids: list[str]) -> _Named:
+    bounds, found = Observation(), Observation()
+    named = read.select(*ids, F.lit(1).alias("reads"), F.lit(0).alias("changes"))
+    named = named.observe(bounds, F.min(ids[0]).alias("least"), F.max(ids[0]).alias("greatest"))
+    if changed is not None:
+        others = changed.select(*ids, F.lit(0).alias("reads"), F.lit(1).alias("changes"))
+        named = named.unionAll(others)
+    counted = named.groupBy(*ids).agg(*(F.sum(name).alias(name) for name in ("reads", "changes")))
+    again = counted.where((F.col("reads") > 1) | (F.col("changes") > 0))
+    again = again.observe(
+        found, F.count(F.lit(1)).alias("count"), F.count_if(F.col("reads") > 0).alias("touched")
+    )
+    again = again.select(*ids).localCheckpoint()
+    ends, counts = bounds.get, found.get
+    return _Named(give(again), counts["count"], counts["touched"], ends["least"], ends["greatest"])
+
+
+def _find_named(
+    session: SparkSession, typed: TypedReads, changed: DataFrame | None, ids: list[str]
+) -> _Named:
+    keys = None
+    if changed is not None:
+        keys = changed.select(*ids).toArrow().cast(typed.keys.schema)
+    again, touched = typed.find_again(keys)
+    read_again = partial(session.createDataFrame, again)
+    return _Named(read_again, again.num_rows, touched, typed.least, typed.greatest)
+
+
+def _type(read: DataFrame, stretch: Stretch) -> DataFrame:
+    assert stretch.shape is not None
+    ids = id_names(stretch.shape)
+    rows = type_rows(read.select(*ids, F.lit(True).alias("present"), *_KEPT), stretch.shape)
+    if stretch.swept:
+        rows = rows.alias("s").where(~is_swept("s", stretch.shape, stretch.swept))
+    return rows
+
+
+def _only(stretch: Stretch, *operations: Operation) -> Stretch:
+    """Return the plan with only the changes of some operations, and its TRUNCATEs."""
+    wanted = [operation.value for operation in operations]
+    return replace(
+        stretch,
+        read=lambda: stretch.read().where(F.col("op").isin(*wanted)),
+        spans=tuple(
+            span for span in stretch.spans if span.operation in {*wanted, Operation.TRUNCATE}
+        ),
+    )
+
+
+def _count(stretch: Stretch) -> int:
+    """Count the row changes, without range summaries that lie wholly before the last TRUNCATE."""
+    # Without this, an input could be empty. Spark then gives no observation at all.
+    cut = stretch.truncated_at
+    changes = [span for span in stretch.spans if span.operation in ROW_OPERATIONS]
+    return sum(span.entries for span in changes if cut is None or span.last > cut)

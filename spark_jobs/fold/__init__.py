@@ -1,0 +1,1 @@
+"""Turns the changes of one table into the state that they leave."""

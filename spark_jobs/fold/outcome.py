@@ -1,0 +1,108 @@
+"""Folds a table plan to its outcome: for each key that it changes, the row that remains, if any.
+
+Spark computes the fold once and keeps it, because a MERGE reads its source several times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as F
+
+from spark_jobs.fold.fold import fold_by_last
+from spark_jobs.fold.multi_row import fold_by_lineage
+from spark_jobs.fold.plan import Stretch
+from spark_jobs.fold.rows import name_lossy, type_rows
+from spark_jobs.fold.steps import id_names
+from spark_jobs.fold.sweeps import is_swept
+from spark_jobs.schema.evolution import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Folded rows in the table's columns, their counts, and the least and greatest first id.
+
+    `arrived` counts the keys that have a row, `departed` those that have none. `lossy` counts the
+    arrived rows with a value that only `_raw` holds.
+    """
+
+    rows: DataFrame
+    carried: frozenset[int]  # The columns that a row may take from its target.
+    arrived: int
+    departed: int
+    lossy: int
+    least: object
+    greatest: object
+
+
+def work_out(stretch: Stretch, target: DataFrame | None, steps: DataFrame | None = None) -> Outcome:
+    """Fold a table plan, or only `steps` of it, onto a target; None if its rows do not count."""
+    assert stretch.shape is not None
+    shape, ids = stretch.shape, id_names(stretch.shape)
+    steps = stretch.take_steps() if steps is None else steps
+    folded = fold_by_last(steps, ids, stretch.unsent, len(shape.columns))
+    rows = _drop_swept(type_rows(folded, shape), stretch)
+    outcome, unclear = measure(rows, shape, stretch.unsent)
+    if unclear:
+        settled = _settle(outcome.rows, steps, stretch, target)
+        outcome, _ = measure(_drop_swept(settled, stretch), shape, stretch.unsent)
+    return outcome
+
+
+def _drop_swept(rows: DataFrame, stretch: Stretch) -> DataFrame:
+    """Mark the rows that a sweep removes as not present."""
+    if not stretch.swept:
+        return rows
+    assert stretch.shape is not None
+    old = rows.alias("s")
+    stays = F.col("_present") & ~is_swept("s", stretch.shape, stretch.swept)
+    return old.withColumn("_present", stays)
+
+
+def _settle(
+    rows: DataFrame, steps: DataFrame, stretch: Stretch, target: DataFrame | None
+) -> DataFrame:
+    """Fold the keys that the last step does not decide again, by the multi-row fold.
+
+    If some values were not sent, it also needs the keys that rows moved from or to.
+    """
+    assert stretch.shape is not None
+    ids = id_names(stretch.shape)
+    unclear = rows.where("_unclear").select(*ids)
+    involved = unclear
+    if stretch.unsent:
+        moved = steps.where(F.col("_from").isNotNull())
+        involved = involved.union(moved.select(*ids)).union(moved.select("_from.*"))
+    traced = fold_by_lineage(
+        steps.join(involved.distinct(), ids, "left_semi"), stretch.shape, stretch.unsent, target
+    )
+    return rows.where("not _unclear").unionByName(traced.join(unclear, ids, "left_semi"))
+
+
+def measure(rows: DataFrame, shape: Shape, unsent: frozenset[int]) -> tuple[Outcome, int]:
+    """Compute rows once, and count them; the second result is how many are unclear."""
+    totals = Observation()
+    first_id = id_names(shape)[0]
+    rows = rows.observe(
+        totals,
+        F.count_if("_present").alias("arrived"),
+        F.count_if(~F.col("_present")).alias("departed"),
+        F.count_if("_unclear").alias("unclear"),
+        F.count_if(F.col("_present") & (F.size(name_lossy(shape)) > 0)).alias("lossy"),
+        F.min(first_id).alias("least"),
+        F.max(first_id).alias("greatest"),
+    )
+    # Not a cache: Delta refuses a MERGE from a cached source.
+    rows = rows.localCheckpoint()
+    found = totals.get
+    outcome = Outcome(
+        rows,
+        unsent,
+        found["arrived"],
+        found["departed"],
+        found["lossy"],
+        found["least"],
+        found["greatest"],
+    )
+    return outcome, found["unclear"]

@@ -1,0 +1,1 @@
+"""The lake's folder, its locks and its ledgers; which tables are complete."""

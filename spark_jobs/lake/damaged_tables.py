@@ -1,0 +1,87 @@
+"""Finds tables of the lake whose own files cannot be read. All other tables stay usable.
+
+After a power failure, a commit or a data file that it names may be torn. A person may restore only
+a part of a folder. Walgate makes everything in a table's folder from the log. So the remedy is to
+delete the folder: a merge builds the table again, and queues a backfill if the log lacks changes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from cdc_core.errors import LakeError, Retry
+from spark_jobs.lake.lake import open_table
+
+
+class UnreadableTable(LakeError):
+    """A table that nobody can read until a person does what `fix` says."""
+
+
+def open_current(folder: Path) -> DeltaTable | None:
+    """Open a table of the lake at its newest version; None if it does not exist.
+
+    Raises: UnreadableTable.
+    """
+    try:
+        return open_table(folder)
+    except DeltaError as error:
+        raise _require_new_folder(folder, "its Delta log cannot be opened", error) from error
+    except OSError as error:
+        raise UnreadableTable(
+            f"the Delta log in {folder} cannot be opened: {_name(error)}",
+            fix="see that the lake's storage is up, and that this user may read the folder",
+            retry=Retry.AFTER_FIX,
+        ) from error
+
+
+def open_if_readable(folder: Path) -> DeltaTable | None:
+    """Open a table of the lake at its newest version; None if that is not possible."""
+    try:
+        return open_current(folder)
+    except UnreadableTable:
+        return None
+
+
+def find_torn(folder: Path) -> UnreadableTable | None:
+    """Find a data file of a table's newest version that is missing or torn.
+
+    None if all files are whole, or if the table cannot be opened. Only the size and the footer of a
+    file are read, so damage in the middle of a file is not found.
+    """
+    table = open_if_readable(folder)
+    if table is None:
+        return None
+    files = pa.table(table.get_add_actions()).select(["path", "size_bytes"]).to_pylist()
+    for named in files:
+        file = folder / unquote(named["path"])
+        what = f"{file.name} of version {table.version()} is not as it was written"
+        try:
+            pq.read_metadata(file)
+        except (OSError, pa.ArrowException) as error:
+            return _require_new_folder(folder, what, error)
+        if (size := file.stat().st_size) != named["size_bytes"]:
+            return _require_new_folder(
+                folder, what, ValueError(f"expected {named['size_bytes']} bytes, found {size}")
+            )
+    return None
+
+
+def _require_new_folder(folder: Path, what: str, error: Exception) -> UnreadableTable:
+    return UnreadableTable(
+        f"{what} ({_name(error)})",
+        fix=f"delete {folder}, then run `walgate merge`: it builds the table again from the log,"
+        " and queues a backfill where the log is short",
+        retry=Retry.AFTER_FIX,
+    )
+
+
+def _name(error: Exception) -> str:
+    """Return the printable part of an error's first line; the error's type if that is empty."""
+    line = (str(error).strip().splitlines() or [""])[0]
+    return "".join(filter(str.isprintable, line)) or type(error).__name__

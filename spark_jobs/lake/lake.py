@@ -1,0 +1,234 @@
+"""Says where everything of a lake is, how far each stage has come, and who may commit to a table.
+
+Reads with delta-rs: no JVM, milliseconds. A bound is an epoch and an end LSN. Bounds compare by
+epoch first, then by LSN.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from cdc_core.errors import LakeError, Retry
+from cdc_core.settings import Settings, TableSettings
+from cdc_core.table_patterns import choose_rule
+from cdc_core.vocabulary import Lsn, Relation, TableName
+from spark_jobs.lake.locks import hold_lock, name_file
+
+Losses = dict[str, int]
+
+_LOSSES = "walgate.lossy"
+# How many commits to search. Commits of others, such as OPTIMIZE, change no row and have no counts.
+_COMMITS_BACK = 50
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Bound:
+    """How far something has come in the log: every transaction that ends at or below it."""
+
+    epoch: int
+    lsn: Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """One incarnation of the replication slot."""
+
+    number: int
+    system_id: str
+    first_lsn: Lsn
+
+    @property
+    def app(self) -> str:
+        """The id under which Delta commits carry an end LSN of this epoch."""
+        return f"walgate:{self.system_id}:{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """A lake's folder, the folder of this host's state, and the settings' rules for tables."""
+
+    root: Path
+    state_folder: Path
+    rules: Mapping[str, TableSettings] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, settings: Settings) -> Lake:
+        """Return the lake of some settings."""
+        return cls(settings.lake.root, settings.state_folder, settings.tables)
+
+    @property
+    def changes(self) -> Path:
+        """The log."""
+        return self.root / "staging" / "changes"
+
+    @property
+    def cuts(self) -> Path:
+        """The ledger of cuts."""
+        return self.root / "ledger" / "cuts"
+
+    @property
+    def states(self) -> Path:
+        """The ledger of table states."""
+        return self.root / "ledger" / "states"
+
+    def choose_types(self, table: TableName) -> Mapping[str, str]:
+        """Return the types that the settings choose for columns of a table, by column name."""
+        found = choose_rule(self.rules, table, having=lambda rule: rule.types)
+        return {} if found is None else found[1].types
+
+    def wants_deletion_vectors(self, table: TableName) -> bool:
+        """Whether the settings turn on deletion vectors for a table. Not all readers know them."""
+        found = choose_rule(
+            self.rules, table, having=lambda rule: rule.deletion_vectors is not None
+        )
+        return found is not None and found[1].deletion_vectors is True
+
+    def locate(self, table: TableName) -> Path:
+        """The folder of a table's current rows."""
+        return self.root / "tables" / table.path
+
+    def read_epochs(self) -> list[Epoch]:
+        """Read every epoch that has its slot, oldest first."""
+        epochs = open_table(self.root / "staging" / "epochs")
+        if epochs is None:
+            return []
+        rows = epochs.to_pyarrow_table(columns=["epoch", "system_id", "first_lsn"]).to_pylist()
+        # An epoch has one more row for each promotion that capture followed. If two recoveries ran
+        # at once, the later slot is the one that exists.
+        rows.sort(key=lambda row: (row["epoch"], row["first_lsn"]))
+        found = {
+            row["epoch"]: Epoch(row["epoch"], row["system_id"], Lsn(row["first_lsn"]))
+            for row in rows
+            if row["first_lsn"]
+        }
+        return list(found.values())
+
+    def read_relations(self) -> dict[int, Relation]:
+        """Read every relation that was announced, by relation version."""
+        relations = open_table(self.root / "staging" / "relations")
+        if relations is None:
+            return {}
+        rows = relations.to_pyarrow_table().to_pylist()
+        return {row["relation_version"]: Relation.from_description(row) for row in rows}
+
+    def read_oids(self, epoch: Epoch) -> dict[TableName, int]:
+        """Read the oid under which an epoch announced each table last."""
+        relations = open_table(self.root / "staging" / "relations")
+        if relations is None:
+            return {}
+        columns = ["epoch", "first_lsn", "ordinal", "oid", "schema", "name"]
+        rows = relations.to_pyarrow_table(columns=columns).to_pylist()
+        own = [row for row in rows if row["epoch"] == epoch.number]
+        own.sort(key=lambda row: (int(row["first_lsn"]), int(row["ordinal"])))
+        return {TableName(row["schema"], row["name"]): row["oid"] for row in own}
+
+    def read_staged(self, epochs: list[Epoch]) -> Bound | None:
+        """Read how far the log reaches; None before anything was staged.
+
+        If nothing of the newest epoch was staged, the log reaches to the beginning of this epoch.
+        """
+        log = open_table(self.changes)
+        found = None if log is None else find_bound(log, epochs)
+        if found is None or found.epoch == epochs[-1].number:
+            return found
+        return Bound(epochs[-1].number, epochs[-1].first_lsn)
+
+    def lock_table(self, name: str, *, jvm: int | None) -> AbstractContextManager[None]:
+        """Lock a table against other processes' commits. Raises: MergeError if one has the lock."""
+        return hold_lock(self.root / "locks" / name_file(name), name, jvm=jvm)
+
+
+def open_table(path: Path) -> DeltaTable | None:
+    """Open a Delta table at its newest version; None if it does not exist."""
+    try:
+        return DeltaTable(path)
+    except TableNotFoundError:
+        return None
+
+
+def count_rows(folder: Path, table: DeltaTable) -> int:
+    """Count the rows of a Delta table at the handle's version, without reading rows.
+
+    The count of each file comes from its statistics or its footer. Rows in deletion vectors are
+    subtracted.
+    """
+    files = pa.table(table.get_add_actions()).select(["path", "num_records"]).to_pylist()
+    entries = 0
+    for file in files:
+        known = file["num_records"]
+        if known is None:  # Its writer collected no statistics.
+            known = pq.read_metadata(folder / unquote(file["path"])).num_rows
+        entries += known
+    for batch in pa.RecordBatchReader.from_stream(table.deletion_vectors()):
+        kept = batch.column("selection_vector").flatten()
+        entries -= len(kept) - (pc.sum(kept).as_py() or 0)
+    return entries
+
+
+def may_hold(table: DeltaTable, column: str, *, besides: DeltaTable | None) -> bool:
+    """Whether files of `table` that are not in `besides` may have a value in a column.
+
+    The answer comes from their statistics, without reading rows. Without statistics it is True.
+    """
+    known = [] if besides is None else pa.table(besides.get_add_actions())["path"].to_pylist()
+    files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    others, nulls = {*known}, f"null_count.{column}"
+    added = [file for file in files if file["path"] not in others]
+    return any(f.get(nulls) is None or f[nulls] != f["num_records"] for f in added)
+
+
+def read_losses(table: DeltaTable) -> Losses | None:
+    """Read, by column, how many values only `_raw` holds; None if they are not known.
+
+    The newest commit that mentions counts decides. It may say that nothing was counted.
+    """
+    for commits in (1, _COMMITS_BACK):
+        for commit in table.history(commits):
+            try:
+                told = json.loads(commit.get("userMetadata") or "{}")
+            except ValueError:
+                continue
+            if isinstance(told, dict) and _LOSSES in told:
+                losses: Losses | None = told[_LOSSES]
+                return losses
+    return None
+
+
+def format_losses(losses: Losses | None) -> str:
+    """Return the user metadata of a commit after which a table has these counts.
+
+    None says that nothing was counted.
+    """
+    return json.dumps({_LOSSES: losses}, sort_keys=True)
+
+
+def find_bound(table: DeltaTable, epochs: list[Epoch]) -> Bound | None:
+    """Read the bound of a Delta table from its app transactions; None if it has none."""
+    for epoch in reversed(epochs):
+        lsn = table.transaction_version(epoch.app)
+        if lsn is not None:
+            return Bound(epoch.number, Lsn(lsn))
+    return None
+
+
+def require_epochs(lake: Lake) -> list[Epoch]:
+    """Read every epoch. Raises: LakeError if there is none, so that nothing was ever staged."""
+    epochs = lake.read_epochs()
+    if not epochs:
+        raise LakeError(
+            f"{lake.root} holds no log",
+            fix="check [lake] root, or run `walgate replicate` first",
+            retry=Retry.AFTER_FIX,
+        )
+    return epochs

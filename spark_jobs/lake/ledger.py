@@ -1,0 +1,300 @@
+"""The ledgers of cuts, at which all tables can be read together, and of table states.
+
+Both are small tables, which delta-rs reads and writes without a JVM. The ledger of states has only
+what nothing else records: whether a table streams or is halted, as merges found it, and requests
+for whole backfills. All other states follow from these and from `ledger/backfills` (backfilled.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from deltalake import CommitProperties, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from cdc_core.vocabulary import Lsn, TableName
+from spark_jobs.lake.cut_plan import Place
+from spark_jobs.lake.durability import require_durable
+from spark_jobs.lake.lake import Bound, Lake, open_table
+
+_VERSIONS = pa.map_(pa.string(), pa.int64())
+_TIME = pa.timestamp("us", tz="UTC")
+CUTS_SCHEMA = pa.schema(
+    [
+        pa.field("epoch", pa.int32()),
+        pa.field("cut_lsn", pa.int64()),
+        pa.field("committed_at", _TIME),
+        pa.field("created_at", _TIME),
+        pa.field("run_id", pa.string()),
+        pa.field("tables", _VERSIONS),
+        pa.field("merged_epoch", _VERSIONS),
+        pa.field("merged", _VERSIONS),
+        pa.field("held_epoch", _VERSIONS),
+        pa.field("held", _VERSIONS),
+        pa.field("reports", _VERSIONS),
+        pa.field("halted", pa.list_(pa.string())),
+        pa.field("partial", pa.list_(pa.string())),
+        pa.field("number", pa.int64()),
+    ]
+)
+STATES_SCHEMA = pa.schema(
+    [
+        pa.field("table", pa.string()),
+        pa.field("state", pa.string()),
+        pa.field("reason", pa.string()),
+        pa.field("fix", pa.string()),
+        pa.field("epoch", pa.int32()),
+        pa.field("since_lsn", pa.int64()),
+        pa.field("at", _TIME),
+        pa.field("curable", pa.bool_()),
+        pa.field("number", pa.int64()),
+    ]
+)
+
+
+# If several processes append at once, one commit succeeds, and the others try again.
+_TRIES = 200
+STREAMING, HALTED, _QUEUED = "streaming", "halted", "queued"
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A bound at which all tables can be read together.
+
+    All maps are by quoted table name: `versions` has Delta versions, `merged` the bound that each
+    table is merged through, `held` the bound in that version's commit. A table that is not in
+    `merged` is merged through the cut itself. `partial` names the tables that may lack rows.
+    """
+
+    bound: Bound
+    committed_at: datetime | None
+    created_at: datetime
+    run_id: str
+    versions: dict[str, int] = field(default_factory=dict)
+    merged: dict[str, Bound] = field(default_factory=dict)
+    halted: tuple[str, ...] = ()
+    partial: tuple[str, ...] = ()
+    held: dict[str, Bound] = field(default_factory=dict)
+
+    def find_place(self, table: str) -> Place:
+        """Return how far a table is merged at this cut, and its version."""
+        merged = self.merged.get(table, self.bound)
+        return Place(merged, self.versions.get(table), self.held.get(table))
+
+    @property
+    def places(self) -> dict[str, Place]:
+        """How far each table is merged, and its version, by quoted name."""
+        return {table: self.find_place(table) for table in self.versions.keys() | self.merged}
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """Whether a table follows the log; if not, why, since which bound, and how to fix it.
+
+    If `curable`, a whole backfill ends the halt. Walgate queues this backfill without a request.
+    """
+
+    table: str
+    state: str
+    reason: str | None = None
+    fix: str | None = None
+    since: Bound | None = None
+    curable: bool = False
+
+    @property
+    def since_lsn(self) -> Lsn | None:
+        """The LSN at which the table halted."""
+        return None if self.since is None else self.since.lsn
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request for a whole backfill of a table that begins at or above `since`, and the reason."""
+
+    table: str
+    reason: str
+    since: Bound
+
+
+def find_cut(lake: Lake, at: Bound | None = None) -> Cut | None:
+    """Find the newest cut, or the newest at or below a bound; None if there is none."""
+    cuts = open_table(lake.cuts)
+    if cuts is None:
+        return None
+    # A file's statistics name its least cut. Only rows that may be the newest cut are read.
+    files = pa.table(cuts.get_add_actions(flatten=True)).to_pylist()
+    starts = [Bound(file["min.epoch"], Lsn(file["min.cut_lsn"])) for file in files]
+    least = max((start for start in starts if at is None or start <= at), default=None)
+    if least is None:
+        return None
+    epoch, lsn = ds.field("epoch"), ds.field("cut_lsn")
+    above = (epoch > least.epoch) | ((epoch == least.epoch) & (lsn >= int(least.lsn)))
+    rows = [
+        row
+        for row in cuts.to_pyarrow_dataset().to_table(filter=above).to_pylist()
+        if at is None or _bound_of(row) <= at
+    ]
+    row = max(rows, key=lambda row: (_bound_of(row), row["number"]))
+    return Cut(
+        _bound_of(row),
+        row["committed_at"],
+        row["created_at"],
+        row["run_id"],
+        dict(row["tables"]),
+        _bounds_of(row, "merged"),
+        tuple(row["halted"]),
+        tuple(row["partial"]),
+        _bounds_of(row, "held"),
+    )
+
+
+def find_first_bound(lake: Lake) -> Bound | None:
+    """Find the bound of the oldest cut; None if there is none."""
+    cuts = open_table(lake.cuts)
+    files = [] if cuts is None else pa.table(cuts.get_add_actions(flatten=True)).to_pylist()
+    starts = [Bound(file["min.epoch"], Lsn(file["min.cut_lsn"])) for file in files]
+    return min(starts, default=None)
+
+
+def write_cut(lake: Lake, cut: Cut) -> None:
+    """Append a cut. The caller must have made every commit of the round before."""
+    row = {
+        "epoch": cut.bound.epoch,
+        "cut_lsn": int(cut.bound.lsn),
+        "committed_at": cut.committed_at,
+        "created_at": cut.created_at,
+        "run_id": cut.run_id,
+        "tables": list(cut.versions.items()),
+        "merged_epoch": [(table, bound.epoch) for table, bound in cut.merged.items()],
+        "merged": [(table, int(bound.lsn)) for table, bound in cut.merged.items()],
+        "held_epoch": [(table, bound.epoch) for table, bound in cut.held.items()],
+        "held": [(table, int(bound.lsn)) for table, bound in cut.held.items()],
+        "reports": [],
+        "halted": list(cut.halted),
+        "partial": list(cut.partial),
+    }
+    _append(lake.cuts, [row], CUTS_SCHEMA)
+
+
+def read_states(lake: Lake) -> dict[str, TableState]:
+    """Read the state that merges last recorded of each table that has one, by quoted name."""
+    return {
+        row["table"]: TableState(
+            table=row["table"],
+            state=row["state"],
+            reason=row["reason"],
+            fix=row["fix"],
+            since=_since_of(row),
+            curable=bool(row.get("curable")),
+        )
+        for row in _read_rows(lake)
+        if row["state"] != _QUEUED
+    }
+
+
+def write_states(lake: Lake, states: Iterable[TableState]) -> None:
+    """Append the states of tables."""
+    rows = [
+        _describe(state.table, state.state, state.since)
+        | {"reason": state.reason, "fix": state.fix, "curable": state.curable}
+        for state in states
+    ]
+    _append(lake.states, rows, STATES_SCHEMA)
+
+
+def rewrite_newest_commit(ledger: Path) -> None:
+    """Write the newest commit of the cuts or of the states to new files, durably.
+
+    The disk may have refused the commit of a process that has ended. Linux reports that only once.
+    Raises: MergeError.
+    """
+    found = open_table(ledger)
+    if found is not None:
+        newest = found.version()
+        require_durable(ledger, above=newest - 1, through=newest, left=newest)
+
+
+def queue_tables(lake: Lake, tables: Iterable[TableName], *, reason: str, since: Bound) -> None:
+    """Request a whole backfill of each table that begins at or above a bound.
+
+    One backfill that begins at or above the bounds of all requests for a table serves them all.
+    """
+    rows = [_describe(str(table), _QUEUED, since) | {"reason": reason} for table in tables]
+    if rows:
+        rewrite_newest_commit(lake.states)
+        _append(lake.states, rows, STATES_SCHEMA)
+
+
+def read_requests(lake: Lake) -> list[Request]:
+    """Read every request for a whole backfill, oldest first, also those that are done."""
+    return [
+        Request(row["table"], row["reason"] or "", since)
+        for row in _read_rows(lake)
+        if row["state"] == _QUEUED and (since := _since_of(row)) is not None
+    ]
+
+
+def _read_rows(lake: Lake) -> list[dict[str, Any]]:
+    states = open_table(lake.states)
+    rows = [] if states is None else states.to_pyarrow_table().to_pylist()
+    return sorted(rows, key=lambda row: row["number"])
+
+
+def _append(folder: Path, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> None:
+    """Append rows in one durable commit; the commit's number gives the order of rows."""
+    for _ in range(_TRIES):
+        if _try_append(folder, rows, schema):
+            return
+    raise CommitFailedError(f"{folder.name}: others committed {_TRIES} times in between")
+
+
+def _try_append(folder: Path, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> bool:
+    """Append rows; False if another commit came between. Make the table if it does not exist."""
+    ledger = open_table(folder)
+    number = 0 if ledger is None else ledger.version() + 1
+    numbered = pa.Table.from_pylist([{**row, "number": number} for row in rows], schema=schema)
+    once = CommitProperties(max_commit_retries=0)
+    try:
+        if ledger is None:
+            write_deltalake(folder, numbered, mode="error", commit_properties=once)
+        else:
+            write_deltalake(ledger, numbered, mode="append", commit_properties=once)
+    except CommitFailedError:
+        return False
+    except DeltaError:
+        # Another process may have made the table after `open_table` did not find it.
+        if ledger is not None or open_table(folder) is None:
+            raise
+        return False
+    require_durable(folder, above=number - 1, through=number)
+    return True
+
+
+def _describe(table: str, state: str, since: Bound | None) -> dict[str, Any]:
+    return {
+        "table": table,
+        "state": state,
+        "epoch": None if since is None else since.epoch,
+        "since_lsn": None if since is None else int(since.lsn),
+        "at": datetime.now(UTC),
+    }
+
+
+def _since_of(row: dict[str, Any]) -> Bound | None:
+    epoch, lsn = row.get("epoch"), row["since_lsn"]
+    return None if epoch is None or lsn is None else Bound(epoch, Lsn(lsn))
+
+
+def _bounds_of(row: dict[str, Any], name: str) -> dict[str, Bound]:
+    epochs, lsns = dict(row[f"{name}_epoch"]), dict(row[name])
+    return {table: Bound(epochs[table], Lsn(lsn)) for table, lsn in lsns.items()}
+
+
+def _bound_of(row: dict[str, Any]) -> Bound:
+    return Bound(row["epoch"], Lsn(row["cut_lsn"]))

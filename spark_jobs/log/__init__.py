@@ -1,0 +1,1 @@
+"""Reads the log: its files, its entries, and what a range of it holds."""

@@ -1,0 +1,74 @@
+"""Reads the entries of a log range with Spark, and compares their positions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyspark.sql import Column as Expression
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from cdc_core.vocabulary import Lsn, Operation, Position
+from spark_jobs.delta.direct_parquet import read_files
+from spark_jobs.lake.lake import Bound
+from spark_jobs.log.files import LogFiles
+
+ROW_OPERATIONS = frozenset({Operation.INSERT, Operation.UPDATE, Operation.DELETE, Operation.READ})
+POSITION = ("epoch", "commit_lsn", "seq")
+# With more files, Delta reads the log faster than Spark reads the files one by one.
+_MOST_FILES = 1_000
+
+
+def read_log(
+    session: SparkSession, files: LogFiles, lower: Bound | None, upper: Bound
+) -> DataFrame:
+    """Read the entries of `(lower, upper]`. The same position may occur twice.
+
+    If `lower` is None, the range begins with the log.
+    """
+    log = _read_files(session, files, lower, upper)
+    epoch, lsn = F.col("epoch"), F.col("end_lsn")
+    below = (epoch < upper.epoch) | ((epoch == upper.epoch) & (lsn <= int(upper.lsn)))
+    if lower is None:
+        return log.where(below)
+    if lower.epoch == upper.epoch:
+        # This form of the condition lets Spark skip files by their statistics.
+        inside = (lsn > int(lower.lsn)) & (lsn <= int(upper.lsn))
+        return log.where((epoch == upper.epoch) & inside)
+    above = (epoch > lower.epoch) | ((epoch == lower.epoch) & (lsn > int(lower.lsn)))
+    return log.where(above & below)
+
+
+def _read_files(
+    session: SparkSession, files: LogFiles, lower: Bound | None, upper: Bound
+) -> DataFrame:
+    """Read the files of the log that may hold entries of a range, or the whole log."""
+    reaching = files.list_reaching(lower, upper)
+    if len(reaching) <= _MOST_FILES and files.can_read(reaching):
+        return read_files(session, files.folder, files.log, [file.name for file in reaching])
+    return session.read.format("delta").load(str(files.folder))
+
+
+def find_first(log: DataFrame, table: str, versions: Iterable[int], after: Position) -> Position:
+    """Find a table's first position above `after` that has one of some relation versions."""
+    row = (
+        log.where(F.col("table") == table)
+        .where(F.col("relation_version").isin(*versions) & is_after(after))
+        .agg(F.min(F.struct(*POSITION)))
+        .collect()[0][0]
+    )
+    return Position(row[0], Lsn(row[1]), row[2])
+
+
+def is_after(position: Position) -> Expression:
+    """Whether an entry is above a position."""
+    return F.struct(*(F.col(name) for name in POSITION)) > write_position(position)
+
+
+def write_position(position: Position) -> Expression:
+    """Return a position as a Spark value to compare with."""
+    return F.struct(
+        F.lit(position.epoch).alias("epoch"),
+        F.lit(int(position.commit_lsn)).cast("long").alias("commit_lsn"),
+        F.lit(position.seq).cast("long").alias("seq"),
+    )

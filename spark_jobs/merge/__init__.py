@@ -1,0 +1,1 @@
+"""Rounds: every table merged up to one cut."""

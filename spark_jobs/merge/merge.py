@@ -1,0 +1,400 @@
+"""Applies a table plan to its Delta table: one commit has the rows and the bound that they reach.
+
+The merge takes the first of these ways that fits:
+- few changes of a small table: Arrow alone, without a Spark job (`little_merge`);
+- reads of a backfill, if the table has no row with any of the keys: append;
+- no change of a row or a column, as at the end of a backfill: a commit of the bound alone;
+- first rows, TRUNCATE, values for rows older than a new column, a small table: write it whole;
+- anything else: a MERGE by key. Ranges of the first key column let Delta skip files.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+from delta.tables import DeltaTable
+from deltalake import DeltaTable as LogReader
+from deltalake.exceptions import CommitFailedError, DeltaError
+from pyspark.sql import Column as Expression
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from cdc_core.crash_points import reach
+from cdc_core.vocabulary import TableName
+from spark_jobs.delta.attempts import clear_attempts
+from spark_jobs.delta.direct_parquet import TABLE_PROPERTY, commit_files, is_ours, write_files
+from spark_jobs.fast_path.append_only import is_addition
+from spark_jobs.fast_path.arrow_merge import merge_little
+from spark_jobs.fast_path.unshared_reads import LoneReads, add_lone, setting_apart
+from spark_jobs.fold.outcome import Outcome, work_out
+from spark_jobs.fold.plan import Stretch
+from spark_jobs.fold.rows import (
+    apply_rows,
+    carry,
+    insert,
+    match_names,
+    table_fields,
+)
+from spark_jobs.fold.steps import id_names
+from spark_jobs.fold.sweeps import Sweep, find_reaching, is_swept, may_hold_older
+from spark_jobs.lake.durability import require_durable
+from spark_jobs.lake.lake import (
+    Epoch,
+    Lake,
+    Losses,
+    count_rows,
+    may_hold,
+    open_table,
+    read_losses,
+)
+from spark_jobs.lake.ledger import queue_tables
+from spark_jobs.log.round_log import RoundLog
+from spark_jobs.merge.guard import Written, find_damage, is_newer, rewrite_table
+from spark_jobs.schema.evolution import Shape
+from spark_jobs.target.table_before import Base
+from spark_jobs.target.commits import (
+    OwnCommit,
+    carry_bound,
+    find_own_commit,
+    move_bound,
+    tell_losses,
+    write_rows,
+)
+from spark_jobs.target.losses import count_added, count_losses
+from spark_jobs.target.merged import Merged
+
+# Delta turns this feature on by itself only when it creates a table.
+_LOCAL_TIME = "timestampNtz"
+_COUNTS = ("Inserted", "Updated", "Deleted")
+# Delta skips files by literal ranges only. More ranges cost more planning.
+_KEY_RANGES = 32
+# A MERGE takes 3 s, however little it changes. To write 100,000 rows of 40 bytes takes 1 s. A MERGE
+# shuffles arriving rows twice more: with as many as the table has, to write all rows is cheaper.
+SMALL_TABLE_BYTES = 4 << 20
+_FEW_ROWS = 25_000
+
+
+def merge_stretch(
+    session: SparkSession,
+    lake: Lake,
+    epoch: Epoch,
+    stretch: Stretch,
+    *,
+    there: LogReader | None,
+    log: RoundLog | None,
+) -> Merged:
+    """Commit a table plan to its table, whose lock the caller holds; create it if `there` is None.
+
+    A plan without a schema before it replaces all rows of the table. `log` is the log range, if the
+    plan contains every change of the table in it up to the plan's end; otherwise None.
+    """
+    assert stretch.shape is not None
+    began = time.monotonic()
+    path = lake.locate(stretch.table)
+    clear_attempts(path)
+    if there is not None and log is not None and _is_small(there, 0):
+        little = merge_little(path, there, epoch, stretch, log.little, began=began)
+        if little is not None:
+            return little
+    if there is None:
+        before = _create(session, lake, stretch.table, stretch.shape)
+    else:
+        before = _allow_types(session, path, there, stretch.shape)
+    above = None if log is None else log.range.up_to(stretch.upper)
+    with setting_apart(session, stretch, above, path) as lone:
+        return _commit(session, lake, before, epoch, stretch, lone=lone, began=began)
+
+
+def _commit(
+    session: SparkSession,
+    lake: Lake,
+    before: LogReader,
+    epoch: Epoch,
+    stretch: Stretch,
+    *,
+    lone: LoneReads | None,
+    began: float,
+) -> Merged:
+    assert stretch.shape is not None
+    path = lake.locate(stretch.table)
+    replaces_all = stretch.before is None or stretch.truncated_at is not None
+    base = None if replaces_all else Base(session, path, before, stretch.shape)
+    is_counted = stretch.before is not None and not stretch.has_younger_values
+    known = read_losses(before) if is_counted else None
+    others = None if lone is None else lone.others
+    outcome = None
+    if lone is None or others is not None:
+        outcome = work_out(stretch, _read(base), others)
+    # The arriving rows are swept. Keep the sweeps only if they remove a row of the table.
+    reaching: tuple[Sweep, ...] = ()
+    if base is not None and may_hold_older(before, stretch.swept):
+        reaching = find_reaching(base.rows, stretch.shape, stretch.swept)
+    stretch = replace(stretch, swept=reaching)
+    assert stretch.shape is not None
+    may_add = base is None or is_ours(before)
+    if lone is not None and may_add and is_addition(stretch, base, lone, outcome):
+        added = _Addition(lone, outcome, None if base is None else before)
+        lossy = _add(session, path, before, epoch, stretch, added=added, known=known)
+        after = _require_table(path)
+        rows, gone = count_rows(path, after), count_rows(path, before)
+        inserted, deleted = (rows, gone) if base is None else (rows - gone, 0)
+        seconds = time.monotonic() - began
+        return Merged(after.version(), rows, inserted, 0, deleted, lossy, seconds)
+    if lone is not None:
+        outcome = add_lone(outcome, lone, stretch.shape)
+    assert outcome is not None
+    is_small = _is_small(before, outcome.arrived)
+    is_replaced = replaces_all or stretch.has_younger_values or is_small
+    lossy = count_losses(outcome, stretch, _read(base), known)
+    made = before.version() + 1
+    reach("before_merge_commit")
+    if base is not None and _changes_nothing(stretch, outcome):
+        move_bound(base, path, before, epoch, stretch, lossy)
+        inserted, updated, deleted = 0, 0, 0
+    elif is_replaced:
+        updated, deleted = _replace(_read(base), outcome, path, before, epoch, stretch, lossy)
+        if replaces_all:
+            deleted = count_rows(path, before)
+        inserted = outcome.arrived - updated
+    else:
+        made, written = _merge_guarded(session, lake, before, epoch, stretch, outcome, lossy)
+        inserted, updated, deleted = written.inserted, written.updated, written.deleted
+        lossy = written.lossy
+    reach("after_merge_commit")
+    after = LogReader(path, version=made)
+    rows, seconds = count_rows(path, after), time.monotonic() - began
+    return Merged(after.version(), rows, inserted, updated, deleted, lossy, seconds)
+
+
+def _read(base: Base | None) -> DataFrame | None:
+    return None if base is None else base.rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Addition:
+    """Unshared reads and the outcome of other changes; without a `base` they replace the table."""
+
+    lone: LoneReads
+    outcome: Outcome | None
+    base: LogReader | None
+
+    @property
+    def mode(self) -> str:
+        return "overwrite" if self.base is None else "append"
+
+
+def _add(
+    session: SparkSession,
+    path: Path,
+    before: LogReader,
+    epoch: Epoch,
+    stretch: Stretch,
+    *,
+    added: _Addition,
+    known: Losses | None,
+) -> Losses:
+    """Add rows to a table; return its counts of lost values. `known` are those before, if counted.
+
+    Spark counts the rows after they are written, and only if their files may have a `_raw`.
+    """
+    assert stretch.shape is not None
+    base = added.base
+    reach("before_merge_commit")
+    _write_added(path, before, epoch, stretch, added)
+    reach("after_merge_commit")
+    had = dict.fromkeys(known or (), 0) if base is None else known
+    if had is not None and not may_hold(_require_table(path), "_raw", besides=base):
+        lossy = had
+    else:
+        is_known = base is not None and known is not None
+        since = min(span.first for span in stretch.spans) if is_known else None
+        table = session.read.format("delta").load(str(path))
+        lossy = count_added(table, stretch.shape, known, since=since)
+    tell_losses(session, path, stretch.table, lossy)
+    return lossy
+
+
+def _write_added(
+    path: Path, before: LogReader, epoch: Epoch, stretch: Stretch, added: _Addition
+) -> None:
+    shape, lone, outcome = stretch.shape, added.lone, added.outcome
+    assert shape is not None
+    more = None
+    if outcome is not None:
+        more = apply_rows(None, outcome.rows, shape, outcome.carried, swept=())
+    if lone.typed is not None and is_ours(before):
+        files = lone.typed.move(path) + ([] if more is None else write_files(more, path))
+        reached, fields = (epoch, stretch.upper), table_fields(shape)
+        commit_files(path, before, files, added.mode, reached=reached, lossy=None, fields=fields)
+        return
+    rows = apply_rows(None, lone.read(), shape, frozenset(), swept=())
+    rows = rows if more is None else rows.unionByName(more)
+    write_rows(rows, path, before, added.mode, epoch, stretch, None)
+
+
+def _changes_nothing(stretch: Stretch, outcome: Outcome) -> bool:
+    """Whether a table plan that does not replace the table changes no row and no column."""
+    is_same = stretch.shape == stretch.before
+    return is_same and not (stretch.swept or outcome.arrived or outcome.departed)
+
+
+def _require_table(path: Path) -> LogReader:
+    table = open_table(path)
+    assert table is not None
+    return table
+
+
+def _is_small(table: LogReader, arrived: int) -> bool:
+    """Whether writing the table again is cheaper than a MERGE of `arrived` rows."""
+    size: int = sum(pa.table(table.get_add_actions())["size_bytes"].to_pylist())
+    return size < SMALL_TABLE_BYTES * max(1, arrived / _FEW_ROWS)
+
+
+def _read_metrics(own: OwnCommit) -> tuple[int, int, int]:
+    """Read how many rows a MERGE inserted, updated and deleted, from its commit.
+
+    Raises: DeltaError if the commit has no counts.
+    """
+    names = [f"numTargetRows{what}" for what in _COUNTS]
+    if not own.metrics.keys() >= {*names}:
+        raise DeltaError(f"version {own.version} has no counts: Delta's metrics are turned off")
+    inserted, updated, deleted = (int(own.metrics[name]) for name in names)
+    return inserted, updated, deleted
+
+
+def _create(session: SparkSession, lake: Lake, table: TableName, shape: Shape) -> LogReader:
+    """Create a table without rows. Raises: DeltaError if another process created it first."""
+    path = lake.locate(table)
+    vectors = "true" if lake.wants_deletion_vectors(table) else "false"
+    (
+        DeltaTable.createIfNotExists(session)
+        .location(str(path))
+        .addColumns(T.StructType(table_fields(shape)))
+        .comment(str(table))
+        .property(TABLE_PROPERTY, str(table))
+        .property("delta.enableDeletionVectors", vectors)
+        .execute()
+    )
+    return _require_version(path, 0)
+
+
+def _allow_types(session: SparkSession, path: Path, table: LogReader, shape: Shape) -> LogReader:
+    """Allow timestamps without a time zone, if a table needs them, in a commit before the rows.
+
+    Raises: DeltaError if another process committed in between.
+    Source: Delta protocol, section Timestamp without timezone (TimestampNtz).
+    """
+    allowed = table.protocol().writer_features or []
+    fields = T.StructType(table_fields(shape)).json()
+    if _LOCAL_TIME in allowed or f'"{T.TimestampNTZType().typeName()}"' not in fields:
+        return table
+    DeltaTable.forPath(session, str(path)).addFeatureSupport(_LOCAL_TIME)
+    return _require_version(path, table.version() + 1)
+
+
+def _require_version(path: Path, version: int) -> LogReader:
+    table = _require_table(path)
+    if table.version() != version:
+        raise CommitFailedError(f"another process has committed to {path}")
+    require_durable(path, above=version - 1, through=version)
+    return table
+
+
+def _merge_guarded(  # noqa: PLR0917 - What is written, where, and what its commit says.
+    session: SparkSession,
+    lake: Lake,
+    before: LogReader,
+    epoch: Epoch,
+    stretch: Stretch,
+    outcome: Outcome,
+    lossy: Losses,
+) -> tuple[int, Written]:
+    """MERGE, and rewrite the table if the counts are wrong; return the version and the counts."""
+    path = lake.locate(stretch.table)
+    with carry_bound(session, epoch, stretch, lossy):
+        _merge(DeltaTable.forPath(session, str(path)), outcome, stretch)
+    own = find_own_commit(path, before, epoch, stretch.upper)
+    require_durable(path, above=before.version(), through=own.version)
+    inserted, updated, deleted = _read_metrics(own)
+    written = Written(inserted, updated, deleted, lossy)
+    damage = find_damage(arrived=outcome.arrived, inserted=inserted, updated=updated)
+    if damage is None:
+        return own.version, written
+    # Queue the backfill before the rewrite: a crash between the two must not lose it.
+    queue_tables(lake, [stretch.table], reason=damage, since=stretch.upper)
+    after = LogReader(path)
+    written = rewrite_table(session, path, (before, after), epoch, stretch, outcome)
+    return after.version() + 1, written
+
+
+def _merge(table: DeltaTable, outcome: Outcome, stretch: Stretch) -> None:
+    assert stretch.shape is not None
+    shape, carried = stretch.shape, outcome.carried
+    ids = id_names(shape)
+    names = match_names(shape)
+    matches = [f"t.`{name}` = s.{id_name}" for name, id_name in zip(names, ids, strict=True)]
+    ranges = _bound_keys(outcome, ids[0])
+    condition = F.expr(" and ".join(matches))
+    if ranges:
+        key = F.col(f"t.`{names[0]}`")
+        inside = [key.between(F.lit(low), F.lit(high)) for low, high in ranges]
+        anywhere = inside[0]
+        for one in inside[1:]:
+            anywhere |= one
+        condition &= anywhere
+    known = set(table.toDF().columns)
+    # The table has no values of a new column to carry. Arriving rows have NULL, as older rows do.
+    carried = frozenset(i for i in carried if shape.names[i] in known)
+    renewed = carry(shape, carried, "s", "t")
+    merge = table.alias("t").merge(outcome.rows.alias("s"), condition)
+    if not known.issuperset(renewed):
+        merge = merge.withSchemaEvolution()
+    present, is_older = F.col("s._present"), ~is_newer("t", "s")
+    merge = merge.whenMatchedUpdate(present & is_older, _quote(renewed))
+    if outcome.departed:
+        merge = merge.whenMatchedDelete(~present & is_older)
+    merge = merge.whenNotMatchedInsert("s._present", _quote(insert(shape, outcome.carried, "s")))
+    if stretch.swept:
+        merge = merge.whenNotMatchedBySourceDelete(is_swept("t", shape, stretch.swept))
+    merge.execute()
+
+
+def _replace(  # noqa: PLR0917 - What is written, where, and what its commit says.
+    base: DataFrame | None,
+    outcome: Outcome,
+    path: Path,
+    before: LogReader,
+    epoch: Epoch,
+    stretch: Stretch,
+    lossy: Losses,
+) -> tuple[int, int]:
+    """Write the table whole; return how many rows of the base were updated and deleted."""
+    assert stretch.shape is not None
+    touched = Observation()
+    rows = apply_rows(
+        base, outcome.rows, stretch.shape, outcome.carried, swept=stretch.swept, touched=touched
+    )
+    write_rows(rows, path, before, "overwrite", epoch, stretch, lossy)
+    return (0, 0) if base is None else (touched.get["updated"], touched.get["deleted"])
+
+
+def _bound_keys(outcome: Outcome, first_id: str) -> list[tuple[object, object]]:
+    """Ranges that hold every first id: narrow for integers, one for texts, none for other types."""
+    least, greatest = outcome.least, outcome.greatest
+    if isinstance(least, bool) or not isinstance(least, int) or not isinstance(greatest, int):
+        return [(least, greatest)] if isinstance(least, str) else []
+    if greatest - least < _KEY_RANGES:
+        return [(least, greatest)]
+    width = (greatest - least) // _KEY_RANGES + 1
+    bucket = F.floor((F.col(first_id).cast("decimal(38,0)") - F.lit(least)) / F.lit(width))
+    rows = outcome.rows.groupBy(bucket).agg(F.min(first_id), F.max(first_id)).collect()
+    return sorted((row[1], row[2]) for row in rows)
+
+
+def _quote(values: Mapping[str, Expression]) -> dict[str, Expression | str]:
+    return {f"`{name}`": value for name, value in values.items()}

@@ -1,0 +1,86 @@
+"""What a round starts from: the newest cut, the log, and the tables that are older than the cut."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from cdc_core.vocabulary import Relation, TableName
+from spark_jobs.lake.cut_plan import Found, Place, find_age, find_origin
+from spark_jobs.lake.lake import Bound, Epoch, Lake
+from spark_jobs.lake.ledger import Cut, find_first_bound, queue_tables
+from spark_jobs.log.files import LogFiles
+from spark_jobs.session.session import forget_tables
+from spark_jobs.target.older_tables import find_log_begin, know_place
+
+_logger = logging.getLogger("walgate.merge")
+
+
+@dataclass(frozen=True, slots=True)
+class RoundStart:
+    """What a round starts from; `older` has the reason for each table older than its cut."""
+
+    session: SparkSession
+    lake: Lake
+    log: LogFiles
+    epochs: list[Epoch]
+    relations: dict[int, Relation]
+    cut: Cut | None
+    older: dict[str, str]
+
+    @property
+    def low(self) -> Bound | None:
+        """The bound of the newest cut; None before the first cut."""
+        return None if self.cut is None else self.cut.bound
+
+    @property
+    def behind(self) -> set[str]:
+        """The tables that are not merged through the newest cut, or that are older than it says."""
+        return find_behind(self.cut) | self.older.keys()
+
+    def find_place(self, table: str) -> Place | None:
+        """The place of a table in the newest cut; None before the first cut."""
+        return None if self.cut is None else self.cut.find_place(table)
+
+    def was_halted(self, table: str) -> bool:
+        """Whether a table was halted at the newest cut."""
+        return self.cut is not None and table in self.cut.halted
+
+    def is_news(self, table: str, place: Place, *, is_halted: bool) -> bool:
+        """Whether the place or the halt of a table differs from the newest cut."""
+        known = self.find_place(table)
+        is_moved = known is None or place.bound != known.bound or table in self.older
+        return is_moved or is_halted != self.was_halted(table)
+
+    def find_low(self, name: TableName, there: Found | None) -> Bound | None:
+        """Find the bound above which the round folds a table's changes; None: from the log's start.
+
+        If the table is older than the newest cut says, this method logs a warning. If the log has
+        lost changes of the table, this method queues a whole backfill.
+        """
+        table, lake = str(name), self.lake
+        place = self.find_place(table)
+        known = None if place is None else know_place(place, self.epochs)
+        age = find_age(known, there)
+        origin = find_origin(
+            known,
+            there,
+            is_halted=self.was_halted(table),
+            log_begins=None if age is None else find_log_begin(self.log),
+            first_cut=None if age is None else find_first_bound(lake),
+        )
+        if age is not None:
+            forget_tables(self.session)
+            fields = {"table": table, "reason": age, "is_whole_in_log": origin.missing is None}
+            _logger.warning("table is older than its cut", extra={"fields": fields})
+        if origin.missing is not None:
+            reason = f"{age}; the log has not all of its changes"
+            queue_tables(lake, [name], reason=reason, since=origin.missing)
+        return origin.low
+
+
+def find_behind(cut: Cut | None) -> set[str]:
+    """The tables that are not merged through the newest cut."""
+    return {t for t, bound in cut.merged.items() if bound < cut.bound} if cut else set()

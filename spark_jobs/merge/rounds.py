@@ -1,0 +1,399 @@
+"""Rounds: a round merges every table up to one cut, then writes the cut.
+
+Each table's commits have the bound that it reached. After a crash, the next round goes on from it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Collection
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from cdc_core.crash_points import reach
+from cdc_core.vocabulary import Operation, Position, TableName
+from spark_jobs.fold.plan import Stretch, choose_types, give, plot_stretch, read_shape
+from spark_jobs.fold.rebuild import renew
+from spark_jobs.lake.completeness import read_backfilled
+from spark_jobs.lake.cut_plan import Found, Place, name_places
+from spark_jobs.lake.damaged_tables import open_current
+from spark_jobs.lake.durability import require_durable
+from spark_jobs.lake.lake import Bound, Lake, require_epochs
+from spark_jobs.lake.ledger import (
+    HALTED,
+    STREAMING,
+    Cut,
+    TableState,
+    find_cut,
+    read_states,
+    rewrite_newest_commit,
+    write_cut,
+    write_states,
+)
+from spark_jobs.log.backlog import choose_cut
+from spark_jobs.log.files import LogFiles
+from spark_jobs.log.ranges import Span, survey
+from spark_jobs.log.reading import is_after, read_log
+from spark_jobs.log.round_log import RoundLog
+from spark_jobs.merge.merge import merge_stretch
+from spark_jobs.merge.round_start import RoundStart, find_behind
+from spark_jobs.schema.evolution import Halt
+from spark_jobs.session.failures import Failures
+from spark_jobs.session.session import find_jvm, noticing_death
+from spark_jobs.target.merged import Merged
+from spark_jobs.target.older_tables import find_older, find_there
+
+# Seconds. A staged batch wakes a waiting merge. Without wake-ups, the merge looks this often.
+_FOLLOW_WAIT_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One merge of all tables up to a cut, and what it did to each table.
+
+    `staged` is the end of the log when the merge began. `committed_at` is when the source committed
+    the newest transaction of the cut, `created_at` when the merge wrote the cut. `halted` has every
+    halted table, `partial` the tables that may lack rows.
+    """
+
+    cut: Bound
+    staged: Bound
+    committed_at: datetime | None
+    created_at: datetime
+    tables: dict[str, Merged]
+    halted: dict[str, Halt]
+    partial: tuple[str, ...]
+    entries: int
+    seconds: float
+
+
+def merge_until(
+    session: SparkSession,
+    lake: Lake,
+    *,
+    round_rows: int,
+    stop: threading.Event | None = None,
+    deadline: float | None = None,
+    tables: Collection[str] | None = None,
+    passed_over: Collection[str] = (),
+    on_round: Callable[[Round], None] = lambda _: None,
+    is_thorough: bool = True,
+) -> list[Round]:
+    """Merge in rounds up to the staged LSN at the start, only `tables` (quoted names) if given.
+
+    After `stop` is set or the deadline (of the monotonic clock) has passed, no round begins. The
+    first round tries halted tables again, except those in `passed_over`. If the merge of one table
+    fails, the table stays where it was. This round still merges the others, and no further round
+    begins. If `is_thorough`, the merge first opens every table, to find those that are older than
+    the newest cut says. It also writes the newest commits of cuts and states again, because the
+    disk may have refused them before.
+    Raises: LakeError if the lake has no epoch; MergeError if another process merges, if the merge
+    of a table failed, or if Spark's JVM died.
+    """
+    epochs = require_epochs(lake)
+    staged = lake.read_staged(epochs)
+    rounds: list[Round] = []
+    with noticing_death(session), lake.lock_table("rounds", jvm=find_jvm(session)):
+        if is_thorough:
+            rewrite_newest_commit(lake.cuts)
+            rewrite_newest_commit(lake.states)
+        cut = find_cut(lake)
+        while staged is not None and not _is_over(stop, deadline):
+            older = find_older(lake, cut, epochs, is_thorough=is_thorough and not rounds)
+            behind = find_behind(cut) | older.keys()
+            waiting = {table for table in behind if tables is None or table in tables}
+            if cut is not None and cut.bound == staged and waiting.issubset(passed_over):
+                break
+            log = LogFiles.open(lake)
+            assert log is not None
+            starting = RoundStart(session, lake, log, epochs, lake.read_relations(), cut, older)
+            failures = Failures(lake)
+            done = _merge_round(
+                starting,
+                staged,
+                round_rows,
+                chosen=tables,
+                passed_over=passed_over,
+                failures=failures,
+            )
+            if done is not None:
+                merged, cut = done
+                rounds.append(merged)
+                passed_over = merged.halted
+                on_round(merged)
+            failures.require_none()
+            if done is None:
+                break
+    return rounds
+
+
+def follow(
+    session: SparkSession,
+    lake: Lake,
+    *,
+    round_rows: int,
+    linger_seconds: float | None,
+    stop: threading.Event,
+    deadline: float | None = None,
+    tables: Collection[str] | None = None,
+    on_round: Callable[[Round], None] = lambda _: None,
+    wait: Callable[[float], object] | None = None,
+) -> None:
+    """Merge while changes arrive; return once none has arrived for `linger_seconds`.
+
+    If `linger_seconds` is None, only `stop` or the deadline ends the merge. If it is 0, the merge
+    takes only what is staged at the start. `wait` waits for a number of seconds, or less if it
+    learns of a new batch. Without `wait`, only `stop` ends a wait early.
+    """
+    idle_since = time.monotonic()
+    merged: Bound | None = None
+    halted: Collection[str] = ()
+    while not _is_over(stop, deadline):
+        staged = lake.read_staged(lake.read_epochs())
+        if staged is not None and staged != merged:
+            rounds = merge_until(
+                session,
+                lake,
+                round_rows=round_rows,
+                stop=stop,
+                deadline=deadline,
+                tables=tables,
+                passed_over=halted,
+                on_round=on_round,
+                is_thorough=merged is None,
+            )
+            halted = rounds[-1].halted if rounds else halted
+            merged = staged
+            if linger_seconds == 0:
+                return
+            # A mark moves the cut, but does not prolong the linger time.
+            if any(done.tables for done in rounds):
+                idle_since = time.monotonic()
+        elif linger_seconds is not None and time.monotonic() - idle_since >= linger_seconds:
+            return
+        else:
+            (wait or stop.wait)(_FOLLOW_WAIT_S)
+
+
+def _is_over(stop: threading.Event | None, deadline: float | None) -> bool:
+    late = deadline is not None and time.monotonic() >= deadline
+    return late or (stop is not None and stop.is_set())
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """Where a table is after a round, what the round did to it, and why the table halts, if so."""
+
+    place: Place
+    merged: Merged | None
+    halt: Halt | None
+
+
+def _merge_round(
+    start: RoundStart,
+    staged: Bound,
+    round_rows: int,
+    *,
+    chosen: Collection[str] | None,
+    passed_over: Collection[str],
+    failures: Failures,
+) -> tuple[Round, Cut] | None:
+    """Merge every table up to a cut, and write the cut; None if nothing is new since the newest."""
+    began = time.monotonic()
+    cut = start.low
+    if cut is None or cut < staged:
+        cut = choose_cut(start.log, start.low, staged, round_rows)
+    results: dict[str, _Result] = {}
+    with closing(RoundLog(start.session, start.log, start.low, cut)) as log:
+        spans = log.spans
+        touched = {span.table for span in spans if span.table is not None}
+        # The end of a backfill may end the halt of its table, so try that table again.
+        passed = {table for table in passed_over if not _has_sweep(log.list_spans(table))}
+        for table in sorted(touched | start.behind):
+            if (chosen is not None and table not in chosen) or table in passed:
+                continue
+            with failures.apart(table):
+                result = _merge_table(start, table, log, cut)
+                if result is not None:
+                    results[table] = result
+    if cut == start.low and not any(
+        start.is_news(t, r.place, is_halted=r.halt is not None) for t, r in results.items()
+    ):
+        return None
+    halted = _write_states(start.lake, results)
+    reach("before_cut")
+    written = _write_cut(start, cut, touched, results, halted=halted, spans=spans)
+    reach("after_cut")
+    merged = Round(
+        cut,
+        staged,
+        written.committed_at,
+        written.created_at,
+        {table: result.merged for table, result in results.items() if result.merged},
+        halted,
+        written.partial,
+        sum(span.entries for span in spans),
+        time.monotonic() - began,
+    )
+    return merged, written
+
+
+def _merge_table(start: RoundStart, table: str, log: RoundLog, cut: Bound) -> _Result | None:
+    """Merge a table's changes up to a cut; `log` has the entries above the newest cut.
+
+    None if the table is already beyond the cut: a longer round merged it, and died before its cut.
+    """
+    name = TableName.parse(table)
+    folder = start.lake.locate(name)
+    with start.lake.lock_table(table, jvm=find_jvm(start.session)):
+        delta = open_current(folder)
+        there = find_there(delta, start.epochs)
+        if there is not None and there.bound is not None and there.bound > cut:
+            return None
+        _sync_table(start, name, there)
+        low = start.find_low(name, there)
+        if low != start.low:
+            log = RoundLog(start.session, start.log, low, cut, table=table)
+        spans = log.list_spans(table)
+        own = None if there is None or there.is_foreign else delta
+        plot = partial(
+            plot_stretch,
+            table=name,
+            before=None if own is None else read_shape(own),
+            relations=start.relations,
+            upper=cut,
+            choose=choose_types(start.lake, name),
+        )
+        plotted = stretch = plot(log.read, spans=spans)
+        # A plan from the change that halted the table leaves out older rows. `find_low` queues a
+        # backfill of them if the table is older than its cut, but not if no merge ever made it.
+        if own is None and start.was_halted(table) and table in start.older:
+            stretch = _begin_anew(stretch, log.read(), plot)
+        if stretch.halt is not None and _has_sweep(spans):
+            read_above = partial(read_log, start.session, start.log, upper=cut)
+            stretch = renew(stretch, read_above, plot, entries=log.read()) or stretch
+        version = None if own is None else own.version()
+        if stretch.is_empty:
+            bound = stretch.upper if low is None else max(low, stretch.upper)
+            held = None if there is None or own is None else there.bound
+            return _Result(Place(bound, version, held), None, stretch.halt)
+        epoch = next(epoch for epoch in start.epochs if epoch.number == stretch.upper.epoch)
+        whole = log if stretch is plotted else None
+        merged = merge_stretch(start.session, start.lake, epoch, stretch, there=delta, log=whole)
+        place = Place(stretch.upper, merged.version, stretch.upper)
+        return _Result(place, merged, stretch.halt)
+
+
+def _sync_table(start: RoundStart, name: TableName, there: Found | None) -> None:
+    """Force a table's commits that no cut names to the disk, because new commits build on them.
+
+    Raises: MergeError.
+    """
+    place = start.find_place(str(name))
+    known = None if place is None or str(name) in start.older else place.version
+    if there is not None and there.version != known:
+        above = -1 if known is None else known
+        left = _find_left(start, str(name), there)
+        require_durable(start.lake.locate(name), above=above, through=there.version, left=left)
+
+
+def _find_left(start: RoundStart, table: str, there: Found | None) -> int | None:
+    """The version that a merge left when it died before its cut; None if no merge did.
+
+    A bound that is not the cut's shows such a merge. So does a table that no cut names: the commit
+    that creates a table has no bound.
+    """
+    if there is None or table in start.older:
+        return None
+    place = start.find_place(table)
+    is_made = place is None or place.version is None
+    is_left = is_made or there.bound not in {None, None if place is None else place.held}
+    return there.version if is_left else None
+
+
+def _has_sweep(spans: list[Span]) -> bool:
+    return any(span.operation == Operation.SWEEP for span in spans)
+
+
+def _begin_anew(stretch: Stretch, log: DataFrame, plot: Callable[..., Stretch]) -> Stretch:
+    """Plan a halted table that is gone or replaced, from the change that halted it.
+
+    The transaction of that change may begin with changes under the old schema; these are left out.
+    """
+    begins_at: Position | None = None
+    while stretch.is_empty and stretch.halted_at not in {None, begins_at}:
+        begins_at = stretch.halted_at
+        assert begins_at is not None
+        log = log.where(is_after(replace(begins_at, seq=begins_at.seq - 1)))
+        spans = survey(log.where(F.col("table") == str(stretch.table)))
+        stretch = plot(give(log), spans=spans)
+    return stretch
+
+
+def _write_states(lake: Lake, results: dict[str, _Result]) -> dict[str, Halt]:
+    """Record the states that changed; return the halt of every halted table."""
+    known = read_states(lake)
+    states = {
+        table: TableState(table, STREAMING)
+        if result.halt is None
+        else TableState(
+            table,
+            HALTED,
+            result.halt.reason,
+            result.halt.fix,
+            result.place.bound,
+            curable=result.halt.curable,
+        )
+        for table, result in results.items()
+    }
+    changed = [state for table, state in states.items() if known.get(table) != state]
+    if changed:
+        write_states(lake, changed)
+    newest = known | states
+    return {
+        table: Halt(state.reason or "", state.fix or "", state.curable)
+        for table, state in newest.items()
+        if state.state == HALTED
+    }
+
+
+def _write_cut(
+    start: RoundStart,
+    cut: Bound,
+    touched: set[str],
+    results: dict[str, _Result],
+    *,
+    halted: Collection[str],
+    spans: list[Span],
+) -> Cut:
+    places = name_places(
+        cut,
+        {} if start.cut is None else start.cut.places,
+        {table: result.place for table, result in results.items()},
+        waiting=touched | start.behind,
+    )
+    versions = {t: place.version for t, place in places.items() if place.version is not None}
+    merged = {table: place.bound for table, place in places.items()}
+    committed = max((span.committed_at for span in spans), default=None)
+    if committed is None and start.cut is not None:
+        committed = start.cut.committed_at
+    written = Cut(
+        cut,
+        committed,
+        datetime.now(UTC),
+        uuid.uuid4().hex,
+        versions,
+        merged,
+        tuple(sorted(halted)),
+        tuple(sorted(read_backfilled(start.lake).list_lacking(versions.keys() | merged, cut))),
+        {table: place.held for table, place in places.items() if place.held is not None},
+    )
+    write_cut(start.lake, written)
+    return written

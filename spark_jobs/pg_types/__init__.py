@@ -1,0 +1,1 @@
+"""How the texts of each PostgreSQL type become typed values, and texts again."""

@@ -1,0 +1,1 @@
+"""Reads tables as of one LSN."""

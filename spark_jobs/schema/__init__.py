@@ -1,0 +1,1 @@
+"""How the schema of a table of the lake follows the announcements of the stream."""

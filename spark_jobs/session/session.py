@@ -1,0 +1,170 @@
+"""The SparkSession of a process: Delta's extensions, UTC, exact timestamps, loopback only.
+
+The JVM ends after the process that started it: the JVM reads a pipe from that process, and ends at
+the pipe's end. Until then the JVM may still commit, so `lake.Lake.lock_table` waits for its end.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from subprocess import TimeoutExpired
+
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+from pyspark import SparkConf, SparkContext
+from pyspark.logger import PySparkLogger
+from pyspark.sql import SparkSession
+
+from cdc_core.errors import ConfigurationError, MergeError, Retry
+from cdc_core.settings import SparkSettings
+
+# PySpark logs the full text of every exception to these, and they write it to standard error.
+_REPEATING_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+_DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
+
+_CONF = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # Spark reads the texts of timestamps as UTC. Delta trusts its checksums only in UTC.
+    "spark.sql.session.timeZone": "UTC",
+    # INT96, Spark's default, overflows in other readers outside the years 1677 to 2262.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.ansi.enabled": "true",
+    # 50 tasks to rebuild the state of a small table cost more than the state itself.
+    "spark.databricks.delta.snapshotPartitions": "2",
+    # The source of a MERGE is a fold that Spark has computed and kept: every read gives the same.
+    "spark.databricks.delta.merge.materializeSource": "none",
+    # Merges generate much code. If the code cache is full, the JVM turns its compiler off for good.
+    "spark.driver.defaultJavaOptions": "-XX:ReservedCodeCacheSize=512m",
+    # A round names each file of the log that it reads. A Spark job to list them would cost more.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000",
+    # Every round compiles the same classes, some 40 for each table. By default Spark keeps 100.
+    "spark.sql.codegen.cache.maxEntries": "4000",
+    # Otherwise PySpark inspects the stack for every expression, which takes most of the time to
+    # build a wide query.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    # Spark frees what a round computed after the garbage collector has found it unreferenced.
+    "spark.cleaner.periodicGC.interval": "5min",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+}
+# A local merge writes as many files as it has shuffle partitions. A cluster keeps its own number.
+_LOCAL_SHUFFLE_PARTITIONS = "4"
+# The settings that Spark itself redacts.
+# Source: Spark documentation, "Configuration", spark.redaction.regex.
+_SECRET = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
+_TASK_DAEMON = "spark_jobs.fast_path.task_daemon"
+_DEATH_S = 5.0
+
+
+def open_session(spark: SparkSettings, *, jars_folder: Path | None = None) -> SparkSession:
+    """Open the session of this process, or return the one that is open.
+
+    If the settings say "packages" and `jars_folder` has the Delta JARs, Spark needs no network.
+    Raises: ConfigurationError if a folder holds no Delta JAR.
+    """
+    conf = _configure(spark, jars_folder)
+    builder = SparkSession.builder
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    if spark.master.startswith("local"):
+        # Spark fails if the host name does not resolve, although nothing leaves this machine.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        os.environ.setdefault("SPARK_LOCAL_HOSTNAME", "localhost")
+        # Python tasks run this program's code. Another interpreter may lack its packages.
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+    _launch(conf)
+    session = builder.getOrCreate()
+    # Spark would print a failed task's error with a row value in it. It raises the error anyway.
+    session.sparkContext.setLogLevel("OFF")
+    for name in _REPEATING_LOGGERS:
+        PySparkLogger.getLogger(name).disabled = True
+    return session
+
+
+def _launch(conf: Mapping[str, str]) -> None:
+    """Start the JVM of this process, unless it runs already, with all settings but secrets.
+
+    PySpark puts these settings on the JVM's command line, which every user of the machine can read.
+    The session gives the secrets to the running JVM.
+    """
+    public = [(key, value) for key, value in conf.items() if not _SECRET.search(key)]
+    launched = SparkConf(loadDefaults=False).setAll(public)
+    SparkContext._ensure_initialized(conf=launched)  # noqa: SLF001 - Nothing public does it.
+
+
+@contextmanager
+def noticing_death(session: SparkSession) -> Iterator[None]:
+    """If the session's JVM died inside the block, report that, not the error that it led to.
+
+    Raises: MergeError if the JVM died.
+    """
+    try:
+        yield
+    except Exception as exc:
+        status = _find_exit(session, exc)
+        if status is None:
+            raise
+        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        raise MergeError(
+            f"Spark's JVM {how} in mid-merge; each table is as its last commit left it",
+            fix="run it again, it goes on from there; if it recurs, the machine lacks memory, or"
+            " [spark] driver_memory is too small",
+            retry=Retry.LATER,
+        ) from exc
+
+
+def _find_exit(session: SparkSession, exc: Exception) -> int | None:
+    """The exit status of the session's JVM; None if it runs, or if another program started it."""
+    process = getattr(session.sparkContext._gateway, "proc", None)  # noqa: SLF001 - As in find_jvm.
+    if process is None:
+        return None
+    # The connection breaks some moments before the process has an exit status.
+    is_cut = isinstance(exc, (Py4JNetworkError, OSError))
+    with suppress(TimeoutExpired):
+        return int(process.wait(_DEATH_S if is_cut else 0))
+    return None
+
+
+def find_jvm(session: SparkSession) -> int | None:
+    """The process id of the session's JVM; None if another program started it."""
+    gateway = session.sparkContext._gateway  # noqa: SLF001 - Nothing public names the process.
+    process = getattr(gateway, "proc", None)
+    return None if process is None else int(process.pid)
+
+
+def forget_tables(session: SparkSession) -> None:
+    """Empty Spark's cache of Delta logs, because a folder has another history than before."""
+    jvm = session._jvm  # noqa: SLF001 - Nothing public reaches it.
+    assert jvm is not None
+    jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+
+
+def _configure(spark: SparkSettings, jars_folder: Path | None) -> dict[str, str]:
+    """All Spark settings: Walgate's, overridden by the user's."""
+    conf = _CONF | {"spark.app.name": "walgate", "spark.master": spark.master}
+    conf["spark.driver.memory"] = spark.driver_memory
+    if spark.master.startswith("local"):
+        conf["spark.sql.shuffle.partitions"] = _LOCAL_SHUFFLE_PARTITIONS
+        # Other machines may lack this program.
+        conf["spark.python.daemon.module"] = _TASK_DAEMON
+    folder = jars_folder if spark.delta_jars == "packages" else Path(spark.delta_jars)
+    if spark.delta_jars == "provided":
+        pass
+    elif folder is None:
+        conf["spark.jars.packages"] = _DELTA_PACKAGE
+    else:
+        jars = sorted(str(jar) for jar in folder.glob("*.jar"))
+        if not any("delta-spark" in jar for jar in jars):
+            raise ConfigurationError(
+                [f"[spark] delta_jars: {folder} holds no delta-spark JAR"],
+                fix="run `make setup`, or name the folder that holds the five io.delta JARs",
+            )
+        conf["spark.jars"] = ",".join(jars)
+    return conf | spark.conf

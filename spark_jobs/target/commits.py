@@ -1,0 +1,161 @@
+"""Commits to a table: its rows, the bound that it reached, and its counts of lost values.
+
+One commit has all three, so they cannot disagree. If nobody has counted the rows yet, the commit
+says so, and a second commit has the counts.
+
+delta-rs commits the files that Spark or Arrow wrote. Such a commit names the version that it
+extends, and delta-rs refuses it if another commit came between. Spark commits a MERGE itself; a
+MERGE that runs twice leaves the same rows. If others gave a table features or properties
+(constraints, a change feed), Spark makes every commit, and extends the newest version, whichever it
+is. So Walgate only merges rows into such a table or overwrites it, which leaves the same rows, and
+checks the commit afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable as LogReader
+from deltalake.exceptions import CommitFailedError
+from pyspark.sql import DataFrame, SparkSession
+
+from cdc_core.vocabulary import TableName
+from spark_jobs.delta.direct_parquet import (
+    TABLE_PROPERTY,
+    commit_files,
+    is_ours,
+    write_files,
+)
+from spark_jobs.fold.plan import Stretch
+from spark_jobs.fold.rows import table_fields
+from spark_jobs.lake.durability import require_durable
+from spark_jobs.lake.lake import Bound, Epoch, Losses, format_losses
+from spark_jobs.target.table_before import Base
+
+_TXN_APP = "spark.databricks.delta.write.txnAppId"
+_TXN_VERSION = "spark.databricks.delta.write.txnVersion"
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+
+
+def write_rows(  # noqa: PLR0917 - What is written, where, and what its commit says.
+    rows: DataFrame,
+    path: Path,
+    before: LogReader,
+    mode: str,
+    epoch: Epoch,
+    stretch: Stretch,
+    lossy: Losses | None,
+) -> None:
+    """Write rows in one commit that extends `before` and has the bound that the table reached.
+
+    If others gave the table features or properties, `mode` must be "overwrite" unless `rows` is
+    empty.
+    Raises: DeltaError if another commit came between.
+    """
+    assert stretch.shape is not None
+    if is_ours(before):
+        reached, fields = (epoch, stretch.upper), table_fields(stretch.shape)
+        added = write_files(rows, path)
+        commit_files(path, before, added, mode, reached=reached, lossy=lossy, fields=fields)
+        return
+    writer = rows.write.format("delta").mode(mode)
+    if mode == "overwrite":
+        writer = writer.option("overwriteSchema", "true")
+    writer = writer.option("userMetadata", format_losses(lossy))
+    if before.transaction_version(epoch.app) == int(stretch.upper.lsn):
+        # The table has this bound, but another writer has replaced its rows. Delta would skip a
+        # write with the same bound, so this write has none.
+        writer.save(str(path))
+        if LogReader(path).version() != before.version() + 1:
+            raise _refuse(path)
+        require_durable(path, above=before.version(), through=before.version() + 1)
+        return
+    (
+        writer.option("txnAppId", epoch.app)
+        .option("txnVersion", str(int(stretch.upper.lsn)))
+        .save(str(path))
+    )
+    if find_own_commit(path, before, epoch, stretch.upper).version != before.version() + 1:
+        raise _refuse(path)
+    require_durable(path, above=before.version(), through=before.version() + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnCommit:
+    """A commit of Walgate: the version that it made, and its operation metrics."""
+
+    version: int
+    metrics: Mapping[str, Any]
+
+
+def find_own_commit(path: Path, before: LogReader, epoch: Epoch, reached: Bound) -> OwnCommit:
+    """Find Walgate's commit of a bound after the version `before`; others may be between them.
+
+    Raises: DeltaError if Walgate made none: Delta skips a write to a table that has the bound
+    already.
+    Source: the Delta protocol, sections Delta Log Entries and Transaction Identifiers.
+    """
+    own = {"appId": epoch.app, "version": int(reached.lsn)}
+    version = before.version()
+    while (commit := path / "_delta_log" / f"{(version := version + 1):020}.json").exists():
+        actions = [json.loads(line) for line in commit.read_text(encoding="utf-8").splitlines()]
+        said = [action["txn"] for action in actions if "txn" in action]
+        if any(own.items() <= txn.items() for txn in said):
+            told = [action["commitInfo"] for action in actions if "commitInfo" in action]
+            metrics = told[0].get("operationMetrics") if told else None
+            return OwnCommit(version, metrics or {})
+    raise _refuse(path)
+
+
+def _refuse(path: Path) -> CommitFailedError:
+    return CommitFailedError(f"another process has committed to {path}")
+
+
+@contextmanager
+def carry_bound(
+    session: SparkSession, epoch: Epoch, stretch: Stretch, lossy: Losses
+) -> Iterator[None]:
+    """Add the bound and the counts of lost values to the commits that Spark makes in a block."""
+    carried = {
+        _TXN_APP: epoch.app,
+        _TXN_VERSION: str(int(stretch.upper.lsn)),
+        _USER_METADATA: format_losses(lossy),
+    }
+    for name, value in carried.items():
+        session.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name in carried:
+            session.conf.unset(name)
+
+
+def move_bound(  # noqa: PLR0917 - What is written, where, and what its commit says.
+    base: Base, path: Path, before: LogReader, epoch: Epoch, stretch: Stretch, lossy: Losses
+) -> None:
+    """Commit the bound that the table has reached, and no row."""
+    if is_ours(before):
+        reached = (epoch, stretch.upper)
+        commit_files(path, before, [], "append", reached=reached, lossy=lossy)
+    else:
+        write_rows(base.rows.limit(0), path, before, "append", epoch, stretch, lossy)
+
+
+def tell_losses(session: SparkSession, path: Path, table: TableName, lossy: Losses) -> None:
+    """Record the counts of lost values in a commit that changes no row."""
+    if is_ours(written := LogReader(path)):
+        commit_files(path, written, [], "append", reached=None, lossy=lossy)
+        return
+    quoted = str(table).replace("\\", "\\\\").replace("'", "\\'")
+    place = f"delta.`{str(path).replace('`', '``')}`"
+    session.conf.set(_USER_METADATA, format_losses(lossy))
+    try:
+        session.sql(f"ALTER TABLE {place} SET TBLPROPERTIES ('{TABLE_PROPERTY}' = '{quoted}')")
+    finally:
+        session.conf.unset(_USER_METADATA)
+    require_durable(path, above=written.version(), through=LogReader(path).version())

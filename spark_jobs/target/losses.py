@@ -1,0 +1,89 @@
+"""Counts, by column, the values that only `_raw` holds, because the column's type cannot.
+
+A merge does not count the whole table again. It adds the counts of the rows that arrive, and
+subtracts those of the rows that they replace. The commit of the rows has the counts as its user
+metadata, so that rows and counts always agree. If a merge writes rows that it has not examined, the
+commit says that nothing was counted. The merge then counts the rows of the table that have `_raw`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from pyspark.sql import Column as Expression
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from cdc_core.vocabulary import Position
+from spark_jobs.fold.outcome import Outcome
+from spark_jobs.fold.plan import Stretch
+from spark_jobs.fold.rows import match_keys, match_names, name_lossy
+from spark_jobs.fold.sweeps import Sweep, is_swept
+from spark_jobs.lake.lake import Losses
+from spark_jobs.schema.evolution import Shape
+
+
+def count_losses(
+    outcome: Outcome, stretch: Stretch, base: DataFrame | None, known: Losses | None
+) -> Losses:
+    """Return the counts after folded rows replace rows of a base.
+
+    `base` is None if all old rows are replaced. `known` has the counts of the base; None if they
+    must be counted. A column that ever had a count stays in the result, with 0.
+    """
+    assert stretch.shape is not None
+    rows, shape = outcome.rows, stretch.shape
+    before = Counter(known)
+    if base is not None and known is None:
+        before = _count(base, name_lossy(shape))
+    after = Counter(before if base is not None else dict.fromkeys(before, 0))
+    if outcome.lossy:
+        after.update(_count(rows.where("_present"), name_lossy(shape)))
+    if base is not None and before.total():
+        after.subtract(_count_replaced(rows, shape, base))
+        if stretch.swept:
+            after.subtract(_count_swept(rows, shape, base, stretch.swept))
+    return dict(after)
+
+
+def count_added(
+    table: DataFrame, shape: Shape, known: Losses | None, *, since: Position | None
+) -> Losses:
+    """Return the counts of a table: those of its rows from a transaction on, added to `known`.
+
+    `since` is a position in that transaction. If it is None, all rows are counted, and `known` only
+    says which columns stay in the result.
+    """
+    kept = table.where("_raw is not null")
+    if since is None:
+        return dict.fromkeys(known or (), 0) | _count(kept, name_lossy(shape))
+    # This form of the condition lets Spark skip files by their statistics.
+    own, lsn = F.col("_epoch"), F.col("_commit_lsn")
+    new = (own > since.epoch) | ((own == since.epoch) & (lsn >= int(since.commit_lsn)))
+    losses = Counter(known)
+    losses.update(_count(kept.where(new), name_lossy(shape)))
+    return dict(losses)
+
+
+def _count_swept(
+    rows: DataFrame, shape: Shape, base: DataFrame, swept: Sequence[Sweep]
+) -> Counter[str]:
+    """Count the raw values of base rows that a sweep removes and that no row replaces."""
+    old = base.where("_raw is not null").alias("t").where(is_swept("t", shape, swept))
+    gone = old.join(rows.alias("s"), match_keys(shape), "left_anti")
+    return _count(gone, name_lossy(shape))
+
+
+def _count_replaced(rows: DataFrame, shape: Shape, base: DataFrame) -> Counter[str]:
+    """Count the raw values of base rows that are replaced, without those that new rows keep."""
+    names = [f"`{name}`" for name in match_names(shape)]
+    old = base.where("_raw is not null").select(*names, name_lossy(shape).alias("_lossy"))
+    replaced = old.where(F.size("_lossy") > 0).alias("t").join(rows.alias("s"), match_keys(shape))
+    kept = F.when(F.col("s._present"), F.col("s._carried")).otherwise(F.array())
+    return _count(replaced, F.array_except("t._lossy", kept.cast("array<string>")))
+
+
+def _count(rows: DataFrame, names: Expression) -> Counter[str]:
+    listed = rows.select(F.explode(names).alias("name")).groupBy("name").count().collect()
+    return Counter({row[0]: row[1] for row in listed})

@@ -1,0 +1,1 @@
+"""Checksums of a table's rows, computed inside Spark."""
