@@ -67,7 +67,7 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Part:
+class OrdinalRange:
     """The ordinals from `low` to below `high`; None means no bound.
 
     Rows without an ordinal are in the part without an upper bound.
@@ -123,7 +123,7 @@ RangeSums = Mapping[int | None, RangeSum]
 class Difference:
     """A range that is not equal. `part` is None for the rows without an ordinal."""
 
-    part: Part | None
+    part: OrdinalRange | None
     source: RangeSum
     lake: RangeSum
 
@@ -133,7 +133,7 @@ class Difference:
         return max(self.source.rows, self.lake.rows)
 
     @property
-    def filled(self) -> Part | None:
+    def filled(self) -> OrdinalRange | None:
         """The part from the least to the greatest ordinal that a row has; None without ordinals.
 
         It lets a comparison leave out at once the ordinals that no row has.
@@ -141,7 +141,7 @@ class Difference:
         both = self.source.add(self.lake)
         if self.part is None or both.low is None or both.high is None:
             return None
-        return Part(both.low, both.high + 1)
+        return OrdinalRange(both.low, both.high + 1)
 
 
 def add_up(sums: RangeSums) -> RangeSum:
@@ -153,7 +153,7 @@ def add_up(sums: RangeSums) -> RangeSum:
 
 
 def find_differences(
-    source: RangeSums, lake: RangeSums, width: int, within: Part
+    source: RangeSums, lake: RangeSums, width: int, within: OrdinalRange
 ) -> list[Difference]:
     """The ranges that are not equal, in order, each cut at the bounds of `within`."""
     empty = RangeSum()
@@ -165,7 +165,7 @@ def find_differences(
     ]
 
 
-def part_of(number: int | None, width: int, within: Part) -> Part | None:
+def part_of(number: int | None, width: int, within: OrdinalRange) -> OrdinalRange | None:
     """The part of `within` whose ordinals, divided by `width` and truncated, give `number`.
 
     None if `number` is None.
@@ -176,7 +176,7 @@ def part_of(number: int | None, width: int, within: Part) -> Part | None:
     high = (number + 1) * width if number >= 0 else number * width + 1
     if within.low is not None:
         low = max(low, within.low)
-    return Part(low, high if within.high is None else min(high, within.high))
+    return OrdinalRange(low, high if within.high is None else min(high, within.high))
 
 
 def choose_width(span: tuple[int, int] | None, rows: int, range_rows: int, most: int) -> int:

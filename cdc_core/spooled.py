@@ -54,7 +54,7 @@ WHOLE = Scope()
 
 
 @dataclass(frozen=True, slots=True)
-class Sweeping:
+class SweepRequest:
     """A sweep: a part of a table that a backfill has read, and the start position.
 
     The source no longer has the rows of this part whose position is below `start`.

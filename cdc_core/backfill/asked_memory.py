@@ -12,7 +12,7 @@ from cdc_core.vocabulary import Position
 
 
 @dataclass(slots=True)
-class AskedMemory:
+class ChangedKeysRequest:
     """A worker's request to remember changed keys, and the answer of capture.
 
     `remembered_from` is the position where capture began to remember; None until the log has it.

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from cdc_core.backfill.incomplete import Move, find_incomplete
 from cdc_core.backfill.plan import Plan
-from cdc_core.backfill.reading import Wanted
+from cdc_core.backfill.reading import BackfillRequest
 from cdc_core.backfill.results import Dropped, find_dropped
 from cdc_core.errors import Retry, SourceError
 from cdc_core.spooled import WHOLE, Key
@@ -29,7 +29,7 @@ KEYS_AT_ONCE = 1000
 _ROWS_AGAIN = 1000
 
 # Reads a plan under a backfill id of its own, so that no other backfill counts its chunks.
-ReadBeside: TypeAlias = Callable[[str, Wanted, Plan], None]
+ReadUnderOwnId: TypeAlias = Callable[[str, BackfillRequest, Plan], None]
 
 _logger = logging.getLogger("walgate.backfill")
 
@@ -38,10 +38,10 @@ def complete_rows(
     root: Path,
     begun: Begun,
     plan: Plan,
-    wanted: Wanted,
+    wanted: BackfillRequest,
     *,
     has_plain_key: bool,
-    read: ReadBeside,
+    read: ReadUnderOwnId,
     hold: Callable[[str], None],
 ) -> None:
     """Read again the rows that lack a value in the log, in passes, until no row lacks one.

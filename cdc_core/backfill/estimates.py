@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, replace
 
 from cdc_core.backfill.chunk_size import AIM_BYTES
-from cdc_core.backfill.reading import MOST_BYTES, Wanted, open_reader, resolve
+from cdc_core.backfill.reading import MOST_BYTES, BackfillRequest, open_reader, resolve
 
 # This many rows show how fast the source sends rows and how wide they are.
 _SAMPLE_ROWS = 2000
@@ -28,7 +28,7 @@ class Estimate:
     costly: str | None
 
 
-def estimate(wanted: Wanted, *, parallel: int, rows_per_second: float | None) -> Estimate:
+def estimate(wanted: BackfillRequest, *, parallel: int, rows_per_second: float | None) -> Estimate:
     """Estimate a backfill from the statistics of the source and a sample of the first rows.
 
     Raises: ConfigurationError, SourceError.

@@ -15,7 +15,7 @@ from cdc_core.backfill.visibility import Snapshot, find_common
 _Look = TypeVar("_Look")
 
 
-class Openings:
+class OpenSnapshots:
     """The open snapshots, by the number of the read."""
 
     def __init__(self) -> None:

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdc_core.backfill.chunk_size import AIM_S, ChunkSize
-from cdc_core.backfill.openings import Openings
+from cdc_core.backfill.openings import OpenSnapshots
 from cdc_core.backfill.plan import Plan, Range
-from cdc_core.backfill.reading_in_vain import HIDDEN, OTHER_KEY, AnotherKey, Rewritten
-from cdc_core.backfill.sharing import Sharing
-from cdc_core.backfill.steps import Step, Watermark, format_step
+from cdc_core.backfill.reading_in_vain import HIDDEN, OTHER_KEY, KeyChanged, Rewritten
+from cdc_core.backfill.sharing import BackfillLimits
+from cdc_core.backfill.steps import BackfillMark, Watermark, format_backfill_mark
 from cdc_core.backfill.visibility import Snapshot
 from cdc_core.crash_points import reach
 from cdc_core.errors import ConfigurationError
@@ -38,7 +38,7 @@ MOST_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class BackfillRequest:
     """A part of a table to read, in chunks of at most `chunk_rows` rows, with concealed columns.
 
     Each connection must reach the primary that has the history from `find_history`.
@@ -74,7 +74,7 @@ class Resolved:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class SpooledRead:
     """The bytes that a read left in the spool, and the seconds that it took."""
 
     size: int
@@ -86,13 +86,13 @@ class Reading:
 
     def __init__(
         self,
-        wanted: Wanted,
+        wanted: BackfillRequest,
         plan: Plan,
         folder: ChunkFolder,
         *,
         backfill: str,
         size: ChunkSize,
-        sharing: Sharing,
+        sharing: BackfillLimits,
     ) -> None:
         """Prepare to read; `read_range` opens the connections."""
         self._wanted = wanted
@@ -102,10 +102,10 @@ class Reading:
         self._size = size
         self._sharing = sharing
         self._lock = threading.Lock()
-        self._openings = Openings()
+        self._openings = OpenSnapshots()
         self._idle: list[ChunkReader] = []
         self._busy: set[ChunkReader] = set()
-        self._left: dict[tuple[int, int], Left] = {}
+        self._left: dict[tuple[int, int], SpooledRead] = {}
         self._seen: Relation | None = None
 
     @property
@@ -131,7 +131,7 @@ class Reading:
 
         `memory` names the changed keys for this chunk; `number` is the number of this read.
         Raises: SourceError, StagingError, ConfigurationError; the range must then be read again.
-        AnotherKey, Rewritten; the whole backfill must then begin again.
+        KeyChanged, Rewritten; the whole backfill must then begin again.
         """
         began = time.monotonic()
         reader = self._take_reader()
@@ -143,7 +143,7 @@ class Reading:
                 if chosen is not None:
                     chosen = self._store(chosen, opened, memory, began)
                     reach("after_chunk_stored")
-                    reader.emit(format_step(self._make_watermark(chosen, opened, memory)))
+                    reader.emit(format_backfill_mark(self._make_watermark(chosen, opened, memory)))
             if chosen is not None:
                 reach("after_watermark")
         except BaseException:
@@ -166,7 +166,7 @@ class Reading:
                 raise Rewritten
             self._seen = compared
 
-    def record_staged(self, memory: str, number: int, attempt: int) -> Left | None:
+    def record_staged(self, memory: str, number: int, attempt: int) -> SpooledRead | None:
         """Note that the log has a range; return what its read left. None if that was known."""
         left = self._discard(memory, number, attempt)
         with self._lock:
@@ -203,7 +203,7 @@ class Reading:
             reader.close()
         self._sharing.remove(sum(left.size for left in self._left.values()))
 
-    def _discard(self, memory: str, number: int, attempt: int) -> Left | None:
+    def _discard(self, memory: str, number: int, attempt: int) -> SpooledRead | None:
         """Remove an attempt at a range from the spool; return what it left there."""
         self._folder.discard(backfill=self._backfill, memory=memory, number=number, attempt=attempt)
         with self._lock:
@@ -223,7 +223,7 @@ class Reading:
 
     def _choose_range(self, opened: OpenRead) -> Range | None:
         if self._wanted.by not in {None, opened.by}:
-            raise AnotherKey(OTHER_KEY)
+            raise KeyChanged(OTHER_KEY)
         self.require_values_kept(opened.relation)
         with self._lock:
             if (again := self._plan.take_again()) is not None:
@@ -277,7 +277,7 @@ class Reading:
         seconds = time.monotonic() - began
         self._sharing.add(len(values), size)
         with self._lock:
-            self._left[chosen.number, chosen.attempt] = Left(size, seconds)
+            self._left[chosen.number, chosen.attempt] = SpooledRead(size, seconds)
             self._size.learn(len(values), size=values.nbytes, seconds=seconds)
         return chosen
 
@@ -292,12 +292,12 @@ class Reading:
         )
 
 
-def open_reader(wanted: Wanted) -> ChunkReader:
+def open_reader(wanted: BackfillRequest) -> ChunkReader:
     """Open a connection that reads the wanted part. Raises: SourceError."""
     return ChunkReader(wanted.source, wanted.table, wanted.scope, find_history=wanted.find_history)
 
 
-def resolve(wanted: Wanted) -> Resolved:
+def resolve(wanted: BackfillRequest) -> Resolved:
     """Read the facts about the wanted part from the source, before the backfill begins.
 
     Raises: ConfigurationError with every mistake in the part's bounds and condition, SourceError.
@@ -320,7 +320,9 @@ def resolve(wanted: Wanted) -> Resolved:
 
 
 @contextmanager
-def hold_relation(wanted: Wanted) -> Iterator[tuple[Relation, Callable[[Step], None]]]:
+def hold_relation(
+    wanted: BackfillRequest,
+) -> Iterator[tuple[Relation, Callable[[BackfillMark], None]]]:
     """Lock the table while a block runs; yield its relation and a function that writes a step.
 
     The step enters the WAL when the block ends. Raises: SourceError, ConfigurationError.
@@ -331,12 +333,12 @@ def hold_relation(wanted: Wanted) -> Iterator[tuple[Relation, Callable[[Step], N
             relation = reader.look().relation
             concealment = wanted.conceal(relation)
             held = concealment.conceal_relation(relation) if concealment else relation
-            yield held, lambda step: reader.emit(format_step(step))
+            yield held, lambda step: reader.emit(format_backfill_mark(step))
     finally:
         reader.close()
 
 
-def _find_hashed(wanted: Wanted, opened: OpenRead) -> str | None:
+def _find_hashed(wanted: BackfillRequest, opened: OpenRead) -> str | None:
     """Why Spark cannot compare keys with the bounds of the scope; None if no such key is hashed."""
     concealment = wanted.conceal(opened.relation)
     bounds = [key for key in (wanted.scope.low, wanted.scope.high) if key is not None]

@@ -8,7 +8,7 @@ HIDDEN_KEY = "the lake hashes its key, so the log has no bounds of what was read
 HIDDEN: tuple[str, ...] = ()
 
 
-class AnotherKey(Exception):
+class KeyChanged(Exception):
     """The log's bounds of the ranges are invalid, or the log does not have them.
 
     They are invalid if the key, or the order of the key, has changed. The key's types and its

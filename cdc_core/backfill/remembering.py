@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdc_core.backfill.steps import Alive, Begin, End, Watermark
-from cdc_core.backfill.visibility import Memory, Snapshot, Texts, Xids, join_key
+from cdc_core.backfill.steps import BeginBackfill, EndBackfill, KeepChangedKeys, Watermark
+from cdc_core.backfill.visibility import ChangedKeys, Snapshot, Texts, Xids, join_key
 from cdc_core.layout import DECODED_SCHEMA
 from cdc_core.spooled import Chunk
 from cdc_core.vocabulary import Operation, Relation
@@ -47,11 +47,11 @@ class _Kept:
     """The changed keys of one table, and the commit time of its worker's last step."""
 
     table: str
-    memory: Memory
+    memory: ChangedKeys
     heard_at_us: int
 
 
-class Remembering:
+class ChangedKeyTracker:
     """The changed keys of all running backfills, by id."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Remembering:
         """The bytes of all changed keys."""
         return sum(kept.memory.size for kept in self._kept.values())
 
-    def begin(self, step: Begin, *, at_us: int) -> bool:
+    def begin(self, step: BeginBackfill, *, at_us: int) -> bool:
         """Begin to remember the keys that change in a table from here on, under a new id.
 
         Returns False, and begins nothing, if the id exists or if too many ids exist.
@@ -76,10 +76,10 @@ class Remembering:
         self.expire(at_us)
         if step.memory in self._kept or len(self._kept) >= _MOST_MEMORIES:
             return False
-        self._kept[step.memory] = _Kept(step.table, Memory(), at_us)
+        self._kept[step.memory] = _Kept(step.table, ChangedKeys(), at_us)
         return True
 
-    def renew(self, step: Alive, *, at_us: int) -> bool:
+    def renew(self, step: KeepChangedKeys, *, at_us: int) -> bool:
         """Keep the changed keys of a worker that lives.
 
         Returns False if this term of capture does not have them, or has given them up. It does not
@@ -91,7 +91,7 @@ class Remembering:
         kept.heard_at_us = at_us
         return True
 
-    def end(self, step: End) -> None:
+    def end(self, step: EndBackfill) -> None:
         """Forget the changed keys that a step names."""
         self._kept.pop(step.memory, None)
 
@@ -104,7 +104,7 @@ class Remembering:
         for memory in silent:
             del self._kept[memory]
 
-    def tell_rows(
+    def remember_rows(
         self, rows: pa.RecordBatch, xids: Xids, relations: Mapping[int, Relation]
     ) -> None:
         """Remember the keys of decoded rows; `xids` has the transaction id of each row."""
@@ -120,7 +120,7 @@ class Remembering:
         while self.size > MEMORY_BYTES:
             max(self._kept.values(), key=lambda kept: kept.memory.size).memory.give_up()
 
-    def tell_truncate(self, table: str, xid: int) -> None:
+    def remember_truncate(self, table: str, xid: int) -> None:
         """Remember that a transaction emptied a table."""
         for kept in self._kept.values():
             if kept.table == table:
@@ -147,7 +147,7 @@ def list_keys(rows: pa.ChunkedArray, key: tuple[int, ...]) -> list[list[str]]:
     return [list(texts) for texts in zip(*columns, strict=True)]
 
 
-def _remember(memory: Memory, rows: pa.RecordBatch, xids: Xids, key: tuple[int, ...]) -> None:
+def _remember(memory: ChangedKeys, rows: pa.RecordBatch, xids: Xids, key: tuple[int, ...]) -> None:
     """Remember the old and new keys of rows; all keys of the table for a row without its key."""
     is_untold = _to_flags(pc.equal(rows.column("op"), Operation.UNDECODED.value))
     if not key:
@@ -167,7 +167,7 @@ def _take_key(values: pa.ListArray | pa.ChunkedArray, key: tuple[int, ...]) -> T
 
 
 def _split_current(
-    rows: pa.ChunkedArray, key: tuple[int, ...], memory: Memory, snapshot: Snapshot
+    rows: pa.ChunkedArray, key: tuple[int, ...], memory: ChangedKeys, snapshot: Snapshot
 ) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
     """Split rows into current ones and stale ones.
 

@@ -16,7 +16,7 @@ Said = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class BackfillProgress:
     """How much a backfill has brought into the log.
 
     `stale` counts rows that capture dropped, because they changed while they were read.
@@ -35,7 +35,7 @@ class Progress:
     unswept: str | None = None
     reason: str | None = None
 
-    def add(self, chunk: StagedChunk) -> Progress:
+    def add(self, chunk: StagedChunk) -> BackfillProgress:
         """Return the progress with one more chunk."""
         return replace(
             self,

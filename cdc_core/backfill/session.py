@@ -16,20 +16,27 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 
-from cdc_core.backfill.asked_memory import AskedMemory
+from cdc_core.backfill.asked_memory import ChangedKeysRequest
 from cdc_core.backfill.chunk_size import ChunkSize
 from cdc_core.backfill.plan import Plan
-from cdc_core.backfill.reading import Reading, Wanted, hold_relation
+from cdc_core.backfill.reading import BackfillRequest, Reading, hold_relation
 from cdc_core.backfill.results import read_said, read_staged_chunk
-from cdc_core.backfill.sharing import Sharing
-from cdc_core.backfill.steps import Alive, Begin, End, Step, Sweep, format_step
+from cdc_core.backfill.sharing import BackfillLimits
+from cdc_core.backfill.steps import (
+    BackfillMark,
+    BeginBackfill,
+    EndBackfill,
+    KeepChangedKeys,
+    RequestSweep,
+    format_backfill_mark,
+)
 from cdc_core.backfill.visibility import Snapshot
 from cdc_core.crash_points import reach
 from cdc_core.errors import ConfigurationError, Retry, WalgateError
 from cdc_core.settings import LakeSettings
 from cdc_core.source.first_reading import FirstReading
-from cdc_core.source.steps import StepConnection
-from cdc_core.spooled import Sweeping
+from cdc_core.source.steps import BackfillMarkConnection
+from cdc_core.spooled import SweepRequest
 from cdc_core.staging.backfills import StagedChunk
 from cdc_core.staging.chunks import ChunkFolder
 from cdc_core.staging.tail import Tail
@@ -47,7 +54,7 @@ _logger = logging.getLogger("walgate.backfill")
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class SessionCallbacks:
     """The callbacks of a session.
 
     `require_wanted` raises if the session must not go on. `on_chunks` receives the chunks that the
@@ -70,14 +77,14 @@ class Session:
     def __init__(
         self,
         lake: LakeSettings,
-        wanted: Wanted,
-        steps: StepConnection,
+        wanted: BackfillRequest,
+        steps: BackfillMarkConnection,
         *,
         backfill: str,
         size: ChunkSize,
-        sharing: Sharing,
+        sharing: BackfillLimits,
         stop: threading.Event,
-        told: Told,
+        told: SessionCallbacks,
     ) -> None:
         """Prepare a session; `begin` makes the first request."""
         self._wanted = wanted
@@ -90,7 +97,7 @@ class Session:
         self._held: str | None = None
         self._folder = ChunkFolder(lake.spool)
         self._tail = Tail(lake.root)
-        self._memory = AskedMemory(uuid.uuid4().hex)
+        self._memory = ChangedKeysRequest(uuid.uuid4().hex)
         self._epoch: int | None = None
         self._swept: str | None = None
         self._swept_lsn: Lsn | None = None
@@ -144,7 +151,7 @@ class Session:
     def read(self, plan: Plan) -> None:
         """Read until the log has every range of a plan.
 
-        Raises: WalgateError, AnotherKey, Rewritten.
+        Raises: WalgateError, KeyChanged, Rewritten.
         """
         reading = Reading(
             self._wanted,
@@ -179,10 +186,10 @@ class Session:
                     if self._reading is not None:
                         self._reading.require_values_kept(relation)
                     # Store it at each try: a capture that starts again empties the spool.
-                    sweeping = Sweeping(relation, start, self._wanted.scope)
+                    sweeping = SweepRequest(relation, start, self._wanted.scope)
                     self._folder.store_sweep(sweeping, backfill=self._backfill)
                     reach("before_sweep")
-                    emit(Sweep(self._backfill))
+                    emit(RequestSweep(self._backfill))
                 reach("after_sweep")
                 self._await(lambda: "capture to stage the sweep" if self._swept is None else None)
             except WalgateError as error:
@@ -193,12 +200,12 @@ class Session:
     def end(self) -> None:
         """Have capture forget the keys. If the message fails, capture does so after ten minutes."""
         with suppress(WalgateError):
-            self._emit(End(self._backfill, self._memory.id))
+            self._emit(EndBackfill(self._backfill, self._memory.id))
 
     def _begin_once(self) -> Position | None:
         """Have capture remember changed keys; None if capture refuses, or loses them before use."""
-        memory = self._memory = AskedMemory(uuid.uuid4().hex)
-        self._emit(Begin(self._backfill, memory.id, str(self._wanted.table)))
+        memory = self._memory = ChangedKeysRequest(uuid.uuid4().hex)
+        self._emit(BeginBackfill(self._backfill, memory.id, str(self._wanted.table)))
         taken = self._steps.take_xid()
         self._await(lambda: None if memory.is_answered else "capture to answer the backfill")
 
@@ -321,10 +328,10 @@ class Session:
 
     def _show_life_again(self) -> None:
         if time.monotonic() - self._said_at >= _SIGN_OF_LIFE_S:
-            self._emit(Alive(self._backfill, self._memory.id))
+            self._emit(KeepChangedKeys(self._backfill, self._memory.id))
 
-    def _emit(self, step: Step) -> None:
-        self._steps.emit(format_step(step))
+    def _emit(self, step: BackfillMark) -> None:
+        self._steps.emit(format_backfill_mark(step))
         self._said_at = time.monotonic()
 
 

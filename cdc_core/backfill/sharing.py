@@ -18,12 +18,12 @@ _LOOK_S = 2.0
 Look = Callable[[], str | None]
 
 
-def look_away() -> str | None:
+def never_hold() -> str | None:
     """Return no reason to wait."""
     return None
 
 
-class Sharing:
+class BackfillLimits:
     """The limits, and how much of each is in use."""
 
     def __init__(
@@ -31,7 +31,7 @@ class Sharing:
         parallel: int,
         *,
         rows_per_second: float | None = None,
-        look: Look = look_away,
+        look: Look = never_hold,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start with nothing in use; `look` returns why no chunk may begin, None if one may.

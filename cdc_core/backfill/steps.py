@@ -22,7 +22,7 @@ _MOST_TABLE_LETTERS = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class BeginBackfill:
     """Capture remembers the changed keys of a table from here on, under the new id `memory`."""
 
     backfill: str
@@ -31,7 +31,7 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True)
-class Alive:
+class KeepChangedKeys:
     """The worker's sign of life: capture keeps the changed keys if it has them; it begins none."""
 
     backfill: str
@@ -55,32 +55,32 @@ class Watermark:
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
+class RequestSweep:
     """Capture stages the sweep from the spool; it removes rows that the backfill did not find."""
 
     backfill: str
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class EndBackfill:
     """Capture forgets the changed keys of the id `memory`."""
 
     backfill: str
     memory: str
 
 
-Step: TypeAlias = Begin | Alive | Watermark | Sweep | End
-_KINDS: dict[str, type[Step]] = {
-    "begin": Begin,
-    "alive": Alive,
+BackfillMark: TypeAlias = BeginBackfill | KeepChangedKeys | Watermark | RequestSweep | EndBackfill
+_KINDS: dict[str, type[BackfillMark]] = {
+    "begin": BeginBackfill,
+    "alive": KeepChangedKeys,
     "watermark": Watermark,
-    "sweep": Sweep,
-    "end": End,
+    "sweep": RequestSweep,
+    "end": EndBackfill,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
-def format_step(step: Step) -> str:
+def format_backfill_mark(step: BackfillMark) -> str:
     """The text of a step's mark, as JSON."""
     values: dict[str, Any] = {"step": _NAMES[type(step)]}
     values |= {field.name: getattr(step, field.name) for field in fields(step)}
@@ -89,7 +89,7 @@ def format_step(step: Step) -> str:
     return json.dumps(values)
 
 
-def parse_step(fields: Fields) -> Step | None:
+def parse_backfill_mark(fields: Fields) -> BackfillMark | None:
     """The step with these fields; None if the fields do not form a step."""
     values: dict[str, Any] = dict(fields)
     try:
@@ -102,11 +102,11 @@ def parse_step(fields: Fields) -> Step | None:
     return step if _is_well_formed(step) else None
 
 
-def _is_well_formed(step: Step) -> bool:
-    ids = [step.backfill] + ([] if isinstance(step, Sweep) else [step.memory])
+def _is_well_formed(step: BackfillMark) -> bool:
+    ids = [step.backfill] + ([] if isinstance(step, RequestSweep) else [step.memory])
     if not all(isinstance(one, str) and _ID.match(one) for one in ids):
         return False
-    if isinstance(step, Begin):
+    if isinstance(step, BeginBackfill):
         return _is_table(step.table)
     if isinstance(step, Watermark):
         numbers = (step.chunk, step.attempt)

@@ -91,7 +91,7 @@ class Snapshot:
         return seen
 
 
-class Memory:
+class ChangedKeys:
     """The changed keys of one table: those that transactions changed since remembering began."""
 
     def __init__(self) -> None:

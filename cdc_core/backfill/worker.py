@@ -17,18 +17,18 @@ from dataclasses import replace
 from cdc_core.backfill.chunk_size import ChunkSize
 from cdc_core.backfill.completing import KEYS_AT_ONCE, complete_rows
 from cdc_core.backfill.plan import Plan, Range
-from cdc_core.backfill.reading import Resolved, Wanted, resolve
-from cdc_core.backfill.reading_in_vain import HIDDEN, HIDDEN_KEY, OTHER_KEY, AnotherKey, Rewritten
+from cdc_core.backfill.reading import BackfillRequest, Resolved, resolve
+from cdc_core.backfill.reading_in_vain import HIDDEN, HIDDEN_KEY, OTHER_KEY, KeyChanged, Rewritten
 from cdc_core.backfill.results import (
-    Progress,
+    BackfillProgress,
     read_said,
     read_staged_chunk,
 )
-from cdc_core.backfill.session import EpochOver, Session, Told
-from cdc_core.backfill.sharing import Sharing
+from cdc_core.backfill.session import EpochOver, Session, SessionCallbacks
+from cdc_core.backfill.sharing import BackfillLimits
 from cdc_core.errors import Retry, WalgateError
 from cdc_core.settings import LakeSettings
-from cdc_core.source.steps import StepConnection
+from cdc_core.source.steps import BackfillMarkConnection
 from cdc_core.spooled import Key
 from cdc_core.staging.backfills import (
     BackfillLedger,
@@ -69,11 +69,11 @@ class Backfill:
     def __init__(
         self,
         lake: LakeSettings,
-        wanted: Wanted,
+        wanted: BackfillRequest,
         *,
-        sharing: Sharing,
+        sharing: BackfillLimits,
         stop: threading.Event,
-        on_progress: Callable[[Progress], None] = lambda _: None,
+        on_progress: Callable[[BackfillProgress], None] = lambda _: None,
         is_anew: bool = False,
     ) -> None:
         """Prepare a run; `run` and `reread` connect to the source.
@@ -87,14 +87,14 @@ class Backfill:
         self._on_progress = on_progress
         self._is_anew = is_anew
         self._ledger = BackfillLedger(lake.root)
-        self._steps = StepConnection(wanted.source, wanted.find_history)
+        self._steps = BackfillMarkConnection(wanted.source, wanted.find_history)
         self._orders: Orders | None = None
         self._order: BackfillState | None = None
         self._begun: Begun | None = None
         self._unrecorded: list[StagedChunk] = []
         self._recorded_at = 0.0
         self._is_read_first = False
-        self.progress = Progress("")
+        self.progress = BackfillProgress("")
 
     def run(self) -> BackfillState:
         """Bring the wanted part into the log, then sweep the rows that the source no longer has.
@@ -129,7 +129,7 @@ class Backfill:
         was done. Raises: WalgateError.
         """
         name = uuid.uuid4().hex
-        self.progress = Progress(name)
+        self.progress = BackfillProgress(name)
         self._orders = Orders(self._lake.root, name)
         try:
             with ChunkFolder(self._lake.spool).claim(name):
@@ -224,7 +224,7 @@ class Backfill:
                 _logger.warning("what is gone is not removed", extra={"fields": fields})
         except EpochOver:
             return None
-        except AnotherKey as reason:
+        except KeyChanged as reason:
             self._note_in_vain(str(reason))
             return None
         except Rewritten:
@@ -263,7 +263,7 @@ class Backfill:
             self._stop.wait(_PAUSED_LOOK_S)
         self._note_held(None)
 
-    def _read_beside(self, name: str, wanted: Wanted, plan: Plan) -> None:
+    def _read_beside(self, name: str, wanted: BackfillRequest, plan: Plan) -> None:
         """Read under another id, so the backfill's own plan never counts these chunks."""
         with ChunkFolder(self._lake.spool).claim(name):
             session = self._open_session(name, wanted=wanted)
@@ -274,7 +274,7 @@ class Backfill:
                 session.end()
 
     def _open_session(
-        self, name: str, *, row_bytes: float | None = None, wanted: Wanted | None = None
+        self, name: str, *, row_bytes: float | None = None, wanted: BackfillRequest | None = None
     ) -> Session:
         """Open a session; one with `wanted` does not count its chunks for the backfill."""
         return Session(
@@ -285,7 +285,7 @@ class Backfill:
             size=ChunkSize((wanted or self._wanted).chunk_rows, row_bytes=row_bytes),
             sharing=self._sharing,
             stop=self._stop,
-            told=Told(
+            told=SessionCallbacks(
                 self._require_wanted,
                 self._add_chunks if wanted is None else lambda _: None,
                 self._note_held,
@@ -341,23 +341,23 @@ class Backfill:
         self, name: str, resolved: Resolved, unfinished: BackfillReport | None
     ) -> None:
         estimated = None if unfinished is None else unfinished.rows_estimated
-        self.progress = Progress(
+        self.progress = BackfillProgress(
             name,
             rows_estimated=resolved.rows_estimated if estimated is None else estimated,
             unswept=resolved.unswept,
         )
 
     def _find_staged(self, begun: Begun) -> list[Range]:
-        """Find the ranges that the log has; count and record their chunks. Raises: AnotherKey."""
+        """Find the ranges that the log has; count and record their chunks. Raises: KeyChanged."""
         chunks = [
             read_staged_chunk(said, mark)
             for mark in read_marks(self._lake.root, begun.start)
             if (said := read_said(mark, begun.id)) and said.get("state") == "staged"
         ]
         if any(chunk.by == HIDDEN for chunk in chunks):
-            raise AnotherKey(HIDDEN_KEY)
+            raise KeyChanged(HIDDEN_KEY)
         if any(chunk.by != self._wanted.by for chunk in chunks):
-            raise AnotherKey(OTHER_KEY)
+            raise KeyChanged(OTHER_KEY)
         for chunk in chunks:
             self.progress = self.progress.add(chunk)
         # If a run was killed, the log may have chunks that the ledger does not have.

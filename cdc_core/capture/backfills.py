@@ -9,10 +9,17 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from cdc_core.backfill.remembering import Remembering
-from cdc_core.backfill.steps import Alive, Begin, End, Step, Sweep, Watermark
+from cdc_core.backfill.remembering import ChangedKeyTracker
+from cdc_core.backfill.steps import (
+    BackfillMark,
+    BeginBackfill,
+    EndBackfill,
+    KeepChangedKeys,
+    RequestSweep,
+    Watermark,
+)
 from cdc_core.capture.batches import Runs, Transactions
-from cdc_core.spooled import Chunk, Sweeping
+from cdc_core.spooled import Chunk, SweepRequest
 from cdc_core.vocabulary import Operation, Relation
 
 # Shares of a batch's time. A worker waits for this entry before it reads and after its sweep.
@@ -38,7 +45,7 @@ class Spooled:
     """
 
     load_chunk: Callable[[Watermark], Chunk | None]
-    load_sweep: Callable[[Sweep], Sweeping | None]
+    load_sweep: Callable[[RequestSweep], SweepRequest | None]
     is_claimed: Callable[[str], bool]
     note: Callable[[Relation], None]
 
@@ -47,7 +54,7 @@ NOTHING_SPOOLED = Spooled(lambda _: None, lambda _: None, lambda _: False, lambd
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class StepEntry:
     """The entry that a step becomes, and the rows that follow it; all have one relation.
 
     `patience` is the share of a batch's time for which they may wait before capture stages them.
@@ -66,31 +73,31 @@ class Backfills:
     def __init__(self, spooled: Spooled) -> None:
         """Start with no backfill; `spooled` loads what a step names."""
         self._spooled = spooled
-        self._remembering = Remembering()
+        self._remembering = ChangedKeyTracker()
 
     @property
     def is_idle(self) -> bool:
         """Whether no backfill needs reports of changes."""
         return self._remembering.is_idle
 
-    def take(self, step: Step, detail: str, *, at_us: int) -> Taken:
+    def take(self, step: BackfillMark, detail: str, *, at_us: int) -> StepEntry:
         """Do what a step asks for, at its place in the stream; return what enters the log."""
         match step:
-            case Begin():
+            case BeginBackfill():
                 is_known = self._spooled.is_claimed(step.backfill)
                 is_known = is_known and self._remembering.begin(step, at_us=at_us)
                 return _answer(detail, is_known=is_known)
-            case Alive():
+            case KeepChangedKeys():
                 return _answer(detail, is_known=self._remembering.renew(step, at_us=at_us))
-            case End():
+            case EndBackfill():
                 self._remembering.end(step)
-            case Sweep():
+            case RequestSweep():
                 return self._take_sweep(step, detail)
             case Watermark():
                 return self._take_chunk(step, detail, at_us)
-        return Taken(Operation.MARK, detail)
+        return StepEntry(Operation.MARK, detail)
 
-    def tell_rows(
+    def remember_rows(
         self,
         decoded: pa.RecordBatch,
         runs: Runs,
@@ -100,23 +107,23 @@ class Backfills:
         """Remember the keys of decoded rows; `relations` has their relations by version."""
         owners = np.repeat(np.array(runs.transaction, np.int64), np.array(runs.rows, np.int64))
         self._remembering.expire(transactions.committed_at_us[-1])
-        self._remembering.tell_rows(
+        self._remembering.remember_rows(
             decoded, np.array(transactions.xid, np.int64)[owners], relations
         )
 
-    def tell_truncate(self, table: str, xid: int) -> None:
+    def remember_truncate(self, table: str, xid: int) -> None:
         """Remember that a transaction emptied a table."""
-        self._remembering.tell_truncate(table, xid)
+        self._remembering.remember_truncate(table, xid)
 
-    def _take_chunk(self, step: Watermark, detail: str, at_us: int) -> Taken:
+    def _take_chunk(self, step: Watermark, detail: str, at_us: int) -> StepEntry:
         try:
             chunk = self._spooled.load_chunk(step)
         except OtherRule as other:
             said = _add(detail, state="refused", reason=str(other))
-            return Taken(Operation.MARK, said, patience=_AWAITED)
+            return StepEntry(Operation.MARK, said, patience=_AWAITED)
         admitted = None if chunk is None else self._remembering.admit(step, chunk, at_us=at_us)
         if chunk is None or admitted is None:
-            return Taken(Operation.MARK, _add(detail, state="void"), patience=_AWAITED)
+            return StepEntry(Operation.MARK, _add(detail, state="void"), patience=_AWAITED)
         self._spooled.note(chunk.relation)
         said = _add(
             detail,
@@ -129,18 +136,18 @@ class Backfills:
             high=chunk.high,
             dropped=admitted.dropped,
         )
-        return Taken(
+        return StepEntry(
             Operation.MARK, said, relation=chunk.relation, rows=admitted.rows, patience=_MAY_BE_LAST
         )
 
-    def _take_sweep(self, step: Sweep, detail: str) -> Taken:
+    def _take_sweep(self, step: RequestSweep, detail: str) -> StepEntry:
         sweeping = self._spooled.load_sweep(step)
         if sweeping is None:
-            return Taken(Operation.MARK, _add(detail, state="void"), patience=_AWAITED)
+            return StepEntry(Operation.MARK, _add(detail, state="void"), patience=_AWAITED)
         self._spooled.note(sweeping.relation)
         scope = sweeping.scope
         start = [sweeping.start.epoch, int(sweeping.start.commit_lsn), sweeping.start.seq]
-        return Taken(
+        return StepEntry(
             Operation.SWEEP,
             _add(detail, state="staged", start=start, low=scope.low, high=scope.high),
             relation=sweeping.relation,
@@ -148,10 +155,10 @@ class Backfills:
         )
 
 
-def _answer(detail: str, *, is_known: bool) -> Taken:
+def _answer(detail: str, *, is_known: bool) -> StepEntry:
     """The log entry from which a worker learns whether capture keeps its changed keys."""
     state = "kept" if is_known else "void"
-    return Taken(Operation.MARK, _add(detail, state=state), patience=_AWAITED)
+    return StepEntry(Operation.MARK, _add(detail, state=state), patience=_AWAITED)
 
 
 def _add(detail: str, **more: object) -> str:

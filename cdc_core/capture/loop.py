@@ -15,12 +15,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from cdc_core.capture.marker import Marker
-from cdc_core.capture.progress import Progress
+from cdc_core.capture.progress import CaptureProgress
 from cdc_core.capture.shores import ChangeLog, Stream
 from cdc_core.capture.spool import Spool
 from cdc_core.capture.status import StatusSender
 from cdc_core.capture.transactions import Collector, Frame
-from cdc_core.capture.writer import Landing, Writer
+from cdc_core.capture.writer import PendingBatch, Writer
 from cdc_core.crash_points import reach
 from cdc_core.errors import Retry, StagingError, WalgateError
 from cdc_core.settings import CaptureSettings
@@ -35,7 +35,7 @@ _logger = logging.getLogger("walgate.capture")
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class RunLimit:
     """When a run ends: at the mark of its start (`until_current`), at a deadline, or at a stop.
 
     `deadline` is a time of the monotonic clock. The loop goes on past the deadline until a batch is
@@ -65,7 +65,7 @@ class CaptureLoop:
         writer: Writer,
         status: StatusSender,
         marker: Marker,
-        progress: Progress,
+        progress: CaptureProgress,
         settings: CaptureSettings,
         epoch: int,
     ) -> None:
@@ -88,7 +88,7 @@ class CaptureLoop:
         self._skipped_messages = 0
         self._skipped_logged_at = -math.inf
 
-    def run(self, bound: Bound) -> None:
+    def run(self, bound: RunLimit) -> None:
         """Stage until the run may end, then drain. Raises: WalgateError, Fenced."""
         self._awaited = self._marker.request()
         self._progress.state = "streaming"
@@ -125,7 +125,7 @@ class CaptureLoop:
             self._status.finish()
         self._discard_spool()
 
-    def _may_end(self, bound: Bound) -> bool:
+    def _may_end(self, bound: RunLimit) -> bool:
         """Whether to end now. The next run receives again what this one has not staged.
 
         If a run always ended at its deadline, a transaction that takes longer would never be
@@ -136,7 +136,7 @@ class CaptureLoop:
         has_moved = self._progress.batches > 0 or self._spooled_to > 0
         return bound.is_met() and has_moved and self._spool is None
 
-    def _await_spooled(self, bound: Bound) -> None:
+    def _await_spooled(self, bound: RunLimit) -> None:
         """Wait until the last spooled transaction is staged, even if the storage refuses it.
 
         `drain` would give it up at the next failure, and the next run would receive it all again.
@@ -225,7 +225,7 @@ class CaptureLoop:
         if batch is None:
             return
         self._writer.submit(
-            Landing(
+            PendingBatch(
                 end_lsn=batch.end_lsn,
                 committed_at_us=batch.committed_at_us,
                 rows=batch.rows,

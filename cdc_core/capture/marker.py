@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from cdc_core.capture.marks import format_mark
-from cdc_core.capture.progress import Progress
+from cdc_core.capture.progress import CaptureProgress
 from cdc_core.capture.slot_watch import SlotWatch
 from cdc_core.errors import Retry, SourceError, SourceStopping
 from cdc_core.source.retention import Retention
@@ -61,7 +61,7 @@ class Marker:
         self,
         connect: Callable[[], MarkConnection],
         *,
-        progress: Progress,
+        progress: CaptureProgress,
         heartbeat_s: float,
     ) -> None:
         """Start the thread."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 
-from cdc_core.backfill.steps import Step, format_step, parse_step
+from cdc_core.backfill.steps import BackfillMark, format_backfill_mark, parse_backfill_mark
 from cdc_core.protocol.flat_json import parse_fields
 from cdc_core.protocol.messages import LogicalMessage
 from cdc_core.vocabulary import MARK_PREFIX
@@ -26,22 +26,22 @@ def is_ours(message: LogicalMessage) -> bool:
     return message.transactional and message.prefix == _PREFIX
 
 
-def read_mark(message: LogicalMessage) -> str | Step | None:
+def read_mark(message: LogicalMessage) -> str | BackfillMark | None:
     """A step of a backfill, or the detail of another mark; None if the message is foreign."""
     fields = parse_fields(message.content) if is_ours(message) else None
     if fields is None:
         return None
     if "step" in fields:
-        return parse_step(fields)
+        return parse_backfill_mark(fields)
     if set(fields) not in _KINDS:
         return None
     ((name, value),) = fields.items()
     return json.dumps({name: value}) if isinstance(value, str) and _NAME.match(value) else None
 
 
-def describe_mark(mark: str | Step) -> str:
+def describe_mark(mark: str | BackfillMark) -> str:
     """The detail of a mark in the log."""
-    return mark if isinstance(mark, str) else format_step(mark)
+    return mark if isinstance(mark, str) else format_backfill_mark(mark)
 
 
 def format_mark(name: str) -> str:

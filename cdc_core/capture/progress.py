@@ -13,7 +13,7 @@ from cdc_core.vocabulary import Lsn
 
 
 @dataclass(slots=True)
-class Progress:
+class CaptureProgress:
     """How far capture has staged, what it may confirm, and where the server is.
 
     `confirmed` is the slot's confirmed flush LSN at the start. `idle_at` is the last time, in Unix

@@ -1,7 +1,7 @@
 """The reporter: publishes a run's figures in Redis, after each batch and once a second.
 
-It reads `Progress`, which the other threads write. No thread waits for the reporter. Without Redis,
-capture goes on.
+It reads `CaptureProgress`, which the other threads write. No thread waits for the reporter. Without
+Redis, capture goes on.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from cdc_core.capture.progress import Progress
+from cdc_core.capture.progress import CaptureProgress
 from cdc_core.capture.shores import Coordination
 from cdc_core.coordination.live import Figures
 
@@ -26,7 +26,7 @@ class Reporter:
         self,
         coordination: Coordination,
         *,
-        progress: Progress,
+        progress: CaptureProgress,
         term: int | None,
         epoch: int,
         watch: Callable[[Figures], None],

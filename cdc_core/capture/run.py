@@ -14,22 +14,22 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache, partial
 
-from cdc_core.backfill.steps import Sweep, Watermark
+from cdc_core.backfill.steps import RequestSweep, Watermark
 from cdc_core.capture.backfills import OtherRule, Spooled
 from cdc_core.capture.concealing import find_other_rule, make_conceal
 from cdc_core.capture.continuity import require_begun, require_server
 from cdc_core.capture.known_relations import KnownRelations
-from cdc_core.capture.loop import Bound, CaptureLoop
+from cdc_core.capture.loop import CaptureLoop, RunLimit
 from cdc_core.capture.marker import Marker
 from cdc_core.capture.memory import return_freed_memory
-from cdc_core.capture.progress import Progress
+from cdc_core.capture.progress import CaptureProgress
 from cdc_core.capture.replay import blame_settings
 from cdc_core.capture.reporter import Reporter
 from cdc_core.capture.shores import ChangeLog
 from cdc_core.capture.status import StatusSender
 from cdc_core.capture.transactions import Collector
 from cdc_core.capture.writer import Writer
-from cdc_core.coordination.lease import Lease
+from cdc_core.coordination.lease import RedisCoordination
 from cdc_core.coordination.live import Figures
 from cdc_core.errors import Retry, SlotInUse, SourceSilent, StreamRefused, WalgateError
 from cdc_core.protocol.concealment import Concealment
@@ -38,7 +38,7 @@ from cdc_core.settings import Settings
 from cdc_core.source.primary import History
 from cdc_core.source.server import MarkConnection, Source
 from cdc_core.source.slot import Slot, require_continuation
-from cdc_core.spooled import Chunk, Sweeping
+from cdc_core.spooled import Chunk, SweepRequest
 from cdc_core.staging.adoption import Adoption, remember_log, require_log
 from cdc_core.staging.chunks import ChunkFolder
 from cdc_core.staging.epochs import Epoch
@@ -60,8 +60,8 @@ class _Run:
     """The arguments of a run, and the lease that its sessions share."""
 
     settings: Settings
-    bound: Bound
-    lease: Lease
+    bound: RunLimit
+    lease: RedisCoordination
     watch: Callable[[Figures], None]
     note_change: Callable[[SubscriptionChange, int, Lsn], None]
 
@@ -83,7 +83,7 @@ def open_log(settings: Settings) -> ChangeLog:
 
 def run_capture(
     settings: Settings,
-    bound: Bound,
+    bound: RunLimit,
     *,
     open_log: Callable[[Settings], ChangeLog] = open_log,
     watch: Callable[[Figures], None] | None = None,
@@ -96,14 +96,14 @@ def run_capture(
     Raises: WalgateError.
     """
     return_freed_memory()
-    lease = Lease(settings.redis, slot=settings.source.slot)
+    lease = RedisCoordination(settings.redis, slot=settings.source.slot)
     run = _Run(settings, bound, lease, watch or _overlook, note_change or _overlook)
     pause = _FIRST_PAUSE_S
     patience = 1
     has_streamed = False
     try:
         while True:
-            streamed = Progress(Lsn(0), Lsn(0), Lsn(0))
+            streamed = CaptureProgress(Lsn(0), Lsn(0), Lsn(0))
             try:
                 _run_session(run, open_log(settings), streamed, patience)
             except Fenced:
@@ -133,7 +133,7 @@ def _overlook(*_: object) -> None:
     pass
 
 
-def _run_session(run: _Run, log: ChangeLog, progress: Progress, patience: int) -> None:
+def _run_session(run: _Run, log: ChangeLog, progress: CaptureProgress, patience: int) -> None:
     silence_s = patience * run.settings.source.silence_timeout
     source = Source(run.settings.source.model_copy(update={"silence_timeout": silence_s}))
     try:
@@ -147,7 +147,7 @@ def _run_session(run: _Run, log: ChangeLog, progress: Progress, patience: int) -
         source.close()
 
 
-def _take_slot(settings: Settings, source: Source, log: ChangeLog, bound: Bound) -> _Start:
+def _take_slot(settings: Settings, source: Source, log: ChangeLog, bound: RunLimit) -> _Start:
     """Take the slot, then read the log again: others may have written while this run waited.
 
     Raises: Fenced if the epoch has changed since, WalgateError.
@@ -217,7 +217,9 @@ def _require_server(
     )
 
 
-def _stream(run: _Run, source: Source, log: ChangeLog, start: _Start, progress: Progress) -> None:
+def _stream(
+    run: _Run, source: Source, log: ChangeLog, start: _Start, progress: CaptureProgress
+) -> None:
     settings, bound = run.settings, run.bound
     history = History(source.server.system_id, source.server.timeline)
     confirmed = start.slot.confirmed_flush
@@ -325,7 +327,7 @@ def _find_spooled(settings: Settings, known: KnownRelations) -> Spooled:
             raise OtherRule(other)
         return replace(chunk, relation=known.compare(chunk.relation))
 
-    def load_sweep(step: Sweep) -> Sweeping | None:
+    def load_sweep(step: RequestSweep) -> SweepRequest | None:
         sweeping = folder.load_sweep(step.backfill)
         if sweeping is None:
             return None

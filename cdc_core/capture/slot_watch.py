@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 
-from cdc_core.capture.progress import Progress
+from cdc_core.capture.progress import CaptureProgress
 from cdc_core.source.retention import Growth, Retention
 
 _SAY_AGAIN_S = 60.0
@@ -23,7 +23,7 @@ _logger = logging.getLogger("walgate.capture")
 class SlotWatch:
     """The growth of one slot's retained WAL, and the last warning about it."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: CaptureProgress) -> None:
         """Start with no measurement."""
         self._progress = progress
         self._growth = Growth()

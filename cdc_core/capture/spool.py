@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cdc_core.capture.batches import Batch
 from cdc_core.capture.shores import ChangeLog
-from cdc_core.capture.writer import Landing
+from cdc_core.capture.writer import PendingBatch
 from cdc_core.staging.parts import Part, PartWriter, seal_part
 from cdc_core.vocabulary import Lsn, Relation
 
@@ -39,10 +39,10 @@ class Spool:
             if self._writer.bytes_written >= _PART_BYTES:
                 self._end_part()
 
-    def seal(self, end_lsn: Lsn) -> Landing:
+    def seal(self, end_lsn: Lsn) -> PendingBatch:
         """Return the whole transaction, with its end LSN filled in, ready to be staged."""
         self._end_part()
-        return Landing(
+        return PendingBatch(
             end_lsn=end_lsn,
             committed_at_us=self._committed_at_us,
             rows=self._rows,

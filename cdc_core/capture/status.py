@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 
-from cdc_core.capture.progress import Progress
+from cdc_core.capture.progress import CaptureProgress
 from cdc_core.capture.shores import Stream
 from cdc_core.crash_points import reach
 
@@ -19,7 +19,7 @@ _SHORTEST_INTERVAL_S = 0.05
 class StatusSender:
     """Sends the confirmable LSN as soon as it moves, and at least every quarter of the timeout."""
 
-    def __init__(self, stream: Stream, *, progress: Progress, timeout_s: float) -> None:
+    def __init__(self, stream: Stream, *, progress: CaptureProgress, timeout_s: float) -> None:
         """Start the thread; `timeout_s` is the server's wal_sender_timeout, 0 for none."""
         self._stream = stream
         self._progress = progress

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from cdc_core.backfill.steps import Step
+from cdc_core.backfill.steps import BackfillMark
 from cdc_core.capture.backfills import NOTHING_SPOOLED, Backfills, Spooled
 from cdc_core.capture.batches import Batch, Block, Entry, Runs, Transactions, split_blocks
 from cdc_core.capture.concealing import conceal_nothing
@@ -244,7 +244,7 @@ class Collector:
             relation = self._known[oid].relation
             self._add_entry(Operation.TRUNCATE, detail, relation)
             if not transaction.replayed:
-                self._backfills.tell_truncate(str(relation.table), transaction.begin.xid)
+                self._backfills.remember_truncate(str(relation.table), transaction.begin.xid)
 
     def _receive_message(self, message: LogicalMessage) -> None:
         if not message.transactional:
@@ -260,7 +260,7 @@ class Collector:
         else:
             self._take_step(transaction, mark, describe_mark(mark))
 
-    def _take_step(self, transaction: OpenTransaction, step: Step, detail: str) -> None:
+    def _take_step(self, transaction: OpenTransaction, step: BackfillMark, detail: str) -> None:
         """Decode all rows before a step of a backfill, then add what the step brings."""
         self._cut_block()
         taken = self._backfills.take(step, detail, at_us=transaction.begin.committed_at_us)
@@ -330,7 +330,7 @@ class Collector:
             decoded = decode_rows(self._frames, self._announced)
             if not self._backfills.is_idle:
                 versions = {known.relation.version: known.relation for known in self._announced}
-                self._backfills.tell_rows(decoded, self._runs, self._transactions, versions)
+                self._backfills.remember_rows(decoded, self._runs, self._transactions, versions)
             self._blocks.append(Block(decoded, self._runs))
             self._rows += decoded.num_rows
             self._count_growth(decoded.nbytes - self._waiting_size, decoded.num_rows)

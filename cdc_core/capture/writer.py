@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from cdc_core.capture.batches import Batch
-from cdc_core.capture.progress import Progress
+from cdc_core.capture.progress import CaptureProgress
 from cdc_core.capture.shores import ChangeLog
 from cdc_core.errors import Retry, StagingError
 from cdc_core.staging.epochs import Epoch
@@ -32,7 +32,7 @@ _logger = logging.getLogger("walgate.capture")
 
 
 @dataclass(slots=True)
-class Landing:
+class PendingBatch:
     """What one Delta commit stages: a batch, or the sealed parts of one large transaction."""
 
     end_lsn: Lsn
@@ -52,7 +52,7 @@ class Writer:
         log: ChangeLog,
         *,
         epoch: Epoch,
-        progress: Progress,
+        progress: CaptureProgress,
         is_stopped: Callable[[], bool],
         prepare: Callable[[], None],
     ) -> None:
@@ -66,7 +66,7 @@ class Writer:
         self._is_stopped = is_stopped
         self._prepare = prepare
         self._is_prepared = False
-        self._waiting: queue.Queue[Landing | None] = queue.Queue(maxsize=1)
+        self._waiting: queue.Queue[PendingBatch | None] = queue.Queue(maxsize=1)
         self._is_free = threading.Semaphore()
         # Only the loop counts submitted batches; only the writer counts finished ones.
         self._submitted = 0
@@ -81,7 +81,7 @@ class Writer:
         """Whether every submitted batch is staged."""
         return self._finished == self._submitted
 
-    def submit(self, landing: Landing) -> None:
+    def submit(self, landing: PendingBatch) -> None:
         """Hand over a batch; wait until the one before it is staged.
 
         Raises: what ended the writer; StagingError if the storage refuses and the run should end.
@@ -125,7 +125,7 @@ class Writer:
         except BaseException as exc:  # noqa: BLE001 - shown to the loop, which raises it.
             self.failure = exc
 
-    def _stage(self, landing: Landing) -> None:
+    def _stage(self, landing: PendingBatch) -> None:
         pause = _FIRST_PAUSE_S
         while True:
             try:
@@ -151,7 +151,7 @@ class Writer:
             )
             return
 
-    def _append(self, landing: Landing) -> None:
+    def _append(self, landing: PendingBatch) -> None:
         if not self._is_prepared:
             self._prepare()
             self._is_prepared = True

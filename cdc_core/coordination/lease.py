@@ -21,7 +21,7 @@ _FIGURES_TTL_S = 30
 _logger = logging.getLogger("walgate.coordination")
 
 
-class Lease:
+class RedisCoordination:
     """The keys of one slot in Redis. If Redis is down, a method returns None or False."""
 
     def __init__(self, settings: RedisSettings, *, slot: str) -> None:

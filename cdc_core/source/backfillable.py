@@ -13,16 +13,16 @@ from cdc_core.vocabulary import TableName
 
 
 @dataclass(frozen=True, slots=True)
-class Hindrance:
+class ReadObstacle:
     """Why a table cannot be read whole, and what to do."""
 
     reason: str
     fix: str
 
 
-def find_hindrances(
+def find_read_obstacles(
     connection: psycopg.Connection, publications: Iterable[str]
-) -> dict[TableName, Hindrance | None]:
+) -> dict[TableName, ReadObstacle | None]:
     """Find the hindrance of each published table, in order of name; None if a table has none.
 
     Raises: SourceError.
@@ -33,14 +33,14 @@ def find_hindrances(
     return {table.table: _find_hindrance(table) for table in published}
 
 
-def _find_hindrance(table: PublishedTable) -> Hindrance | None:
+def _find_hindrance(table: PublishedTable) -> ReadObstacle | None:
     if not table.key_columns:
-        return Hindrance(
+        return ReadObstacle(
             "the table has no key: its rows cannot be told apart",
             "add a primary key, or a unique index as its replica identity",
         )
     if not table.is_readable:
-        return Hindrance(
+        return ReadObstacle(
             "the role may not read the table",
             f"GRANT USAGE ON SCHEMA, and SELECT ON {table.table}, TO the role",
         )

@@ -19,7 +19,7 @@ from cdc_core.comparing import (
     CanonicalForm,
     Compared,
     Ordering,
-    Part,
+    OrdinalRange,
     RangeSum,
 )
 from cdc_core.source.connection import source_errors
@@ -42,7 +42,7 @@ def sum_ranges(
     connection: psycopg.Connection,
     published: PublishedTable,
     compared: Compared,
-    part: Part,
+    part: OrdinalRange,
     width: int,
 ) -> dict[int | None, RangeSum]:
     """Sum up the rows of a part by ranges of `width` ordinals. Raises: SourceError."""
@@ -64,7 +64,7 @@ def list_keys(
     connection: psycopg.Connection,
     published: PublishedTable,
     compared: Compared,
-    parts: Sequence[Part],
+    parts: Sequence[OrdinalRange],
 ) -> list[tuple[int, Key, str]]:
     """List each row of `parts`: ordinal, texts of its key, digest. Raises: SourceError."""
     query = sql.SQL("select ordinal, key, left(digest, 32) from ({rows}) hashed").format(
@@ -110,7 +110,7 @@ def find_ordinal_after(
     query = sql.SQL("select {} from {} where {} order by {} offset {} limit 1").format(
         _ordinal_of_key(compared),
         published.rows_of,
-        _within(compared, [Part(low)]),
+        _within(compared, [OrdinalRange(low)]),
         key,
         sql.Literal(rows),
     )
@@ -157,7 +157,7 @@ def _hash_rows(
     connection: psycopg.Connection,
     published: PublishedTable,
     compared: Compared,
-    parts: Sequence[Part],
+    parts: Sequence[OrdinalRange],
 ) -> sql.Composed:
     """Build the query that gives `ordinal, key, digest` of each row.
 
@@ -234,7 +234,7 @@ def _ordinal_of_key(compared: Compared) -> sql.Composed:
     ).format(key, digits=sql.Literal(UUID_DIGITS), bits=sql.Literal(4 * UUID_DIGITS))
 
 
-def _within(compared: Compared, parts: Sequence[Part]) -> sql.Composed:
+def _within(compared: Compared, parts: Sequence[OrdinalRange]) -> sql.Composed:
     """Build the condition that a row is in one of the parts; the key's index can serve it."""
     key = sql.Identifier(compared.key[0])
     if compared.ordering is Ordering.INTEGER:
@@ -243,7 +243,9 @@ def _within(compared: Compared, parts: Sequence[Part]) -> sql.Composed:
 
 
 def _write_parts(
-    place: sql.Composable, parts: Sequence[Part], bound: Callable[[int], sql.Composable | None]
+    place: sql.Composable,
+    parts: Sequence[OrdinalRange],
+    bound: Callable[[int], sql.Composable | None],
 ) -> sql.Composed:
     written: list[sql.Composable] = []
     for part in parts:

@@ -36,7 +36,7 @@ from cdc_core.source.primary import (
     require_history,
 )
 from cdc_core.source.published_tables import PublishedTable
-from cdc_core.source.reading_connection import choose_patience, connect_reader, find_published
+from cdc_core.source.reading_connection import choose_answer_timeout, connect_reader, find_published
 from cdc_core.source.scopes import (
     bound_key,
     estimate_rows,
@@ -193,7 +193,7 @@ class ChunkReader:
         self._source = source
         self._scope = scope
         self._find_history = find_history
-        self._answer_s = choose_patience(source)
+        self._answer_s = choose_answer_timeout(source)
         self._connection, self._published = connect_reader(source, table, find_history=find_history)
         try:
             with source_errors(f"read {table}"):

@@ -66,7 +66,7 @@ _REFUSED_BY_THE_DRIVER = (psycopg.ProgrammingError, psycopg.NotSupportedError, p
 _Answer = TypeVar("_Answer")
 
 
-class _ImpatientConnection(psycopg.Connection):
+class _TimeLimitedConnection(psycopg.Connection):
     """A connection that closes itself if an answer takes longer than `answer_s` seconds.
 
     A server that was stopped, or a proxy whose server is gone, still acknowledges what it receives.
@@ -123,7 +123,7 @@ def open_connection(
         options["replication"] = "database"
     with source_errors("connect to the source"):
         try:
-            connection = _ImpatientConnection.connect("", autocommit=True, **options)
+            connection = _TimeLimitedConnection.connect("", autocommit=True, **options)
         except psycopg.errors.ConnectionTimeout:
             # A ping would wait once more, and would hold the interpreter lock.
             raise
@@ -160,7 +160,7 @@ def _keepalive(silence_s: float) -> dict[str, str]:
     }
 
 
-def open_look(source: SourceSettings, *, application_name: str) -> psycopg.Connection:
+def open_for_query(source: SourceSettings, *, application_name: str) -> psycopg.Connection:
     """Connect for a look at the source; each answer and each lock has a time limit.
 
     A run or a person waits for such a look.
@@ -171,14 +171,14 @@ def open_look(source: SourceSettings, *, application_name: str) -> psycopg.Conne
     )
 
 
-def open_briefly(source: SourceSettings, *, application_name: str) -> psycopg.Connection:
-    """Connect as `open_look` does, but wait at most 3 s for the server to accept the connection.
+def open_for_quick_query(source: SourceSettings, *, application_name: str) -> psycopg.Connection:
+    """Connect as `open_for_query` does, but wait at most 3 s until the server accepts.
 
     Raises: SourceStopping, SourceError.
     """
     patience = min(source.connect_timeout, _BRIEF_S)
     brief = source.model_copy(update={"connect_timeout": patience})
-    return open_look(brief, application_name=application_name)
+    return open_for_query(brief, application_name=application_name)
 
 
 @contextmanager

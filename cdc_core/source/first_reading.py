@@ -21,7 +21,7 @@ from psycopg import sql
 from cdc_core.quantities import format_size
 from cdc_core.settings import SourceSettings
 from cdc_core.source.connection import source_errors
-from cdc_core.source.primary import FindHistory, History, prove
+from cdc_core.source.primary import FindHistory, History, recheck_history
 from cdc_core.source.published_tables import PublishedTable
 from cdc_core.source.reading_connection import connect_reader
 from cdc_core.source.retention import read_wal_limit
@@ -197,7 +197,7 @@ class FirstReading:
     def _connect(self) -> psycopg.Connection:
         if self._connection is not None and not self._connection.closed:
             # Nobody reads from the slot of a former primary, so that slot never gets room again.
-            prove(self._connection, self._find_history)
+            recheck_history(self._connection, self._find_history)
             return self._connection
         history = self._find_history()
         if history != self._history:

@@ -9,8 +9,8 @@ import psycopg
 from cdc_core.errors import WalgateError
 from cdc_core.quantities import format_size
 from cdc_core.settings import SourceSettings
-from cdc_core.source.connection import open_briefly, source_errors
-from cdc_core.source.primary import FindHistory, prove
+from cdc_core.source.connection import open_for_quick_query, source_errors
+from cdc_core.source.primary import FindHistory, recheck_history
 from cdc_core.source.retention import find_retention, read_slot_budget
 from cdc_core.source.slot import read_slot
 
@@ -57,9 +57,9 @@ class LoadWatch:
 
     def _look(self) -> str | None:
         if self._connection is None:
-            self._connection = open_briefly(self._source, application_name="walgate load")
+            self._connection = open_for_quick_query(self._source, application_name="walgate load")
         # Nobody reads from the slot of a former primary: its lag would block reading permanently.
-        prove(self._connection, self._find_history)
+        recheck_history(self._connection, self._find_history)
         slot = read_slot(self._connection, self._source.slot)
         if slot is None or slot.confirmed_flush is None:
             return None

@@ -8,7 +8,7 @@ from psycopg import sql
 from cdc_core.source.connection import source_errors
 from cdc_core.source.primary import (
     History,
-    format_presence,
+    format_history_condition,
     read_history,
     require_history,
 )
@@ -27,7 +27,7 @@ def emit_mark(connection: psycopg.Connection, detail: str, *, on: History | None
         emit = sql.SQL("select pg_logical_emit_message(true, {}, {}) where {}").format(
             sql.Literal(MARK_PREFIX),
             sql.Literal(detail),
-            sql.SQL("true") if on is None else format_presence(on),
+            sql.SQL("true") if on is None else format_history_condition(on),
         )
         is_written = connection.execute(emit).fetchone() is not None
     if not is_written:

@@ -53,7 +53,7 @@ def find_partition_problems(
     )
 
 
-def find_partitions_apart(
+def find_separate_partitions(
     tables: Sequence[PublishedTable], connection: psycopg.Connection
 ) -> Iterator[Problem]:
     """Find partitioned tables whose partitions are published as separate tables."""

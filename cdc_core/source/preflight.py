@@ -15,7 +15,7 @@ from cdc_core.source.concealment_problems import exclude_columns, find_concealme
 from cdc_core.source.connection import source_errors
 from cdc_core.source.first_reading import find_costly_readings
 from cdc_core.source.left_out import find_left_out
-from cdc_core.source.partition_problems import find_partition_problems, find_partitions_apart
+from cdc_core.source.partition_problems import find_partition_problems, find_separate_partitions
 from cdc_core.source.problems import Problem, Severity, sort_problems
 from cdc_core.source.publication_problems import find_publication_problems, read_publications
 from cdc_core.source.published_tables import PublishedTable, read_published_tables
@@ -61,7 +61,7 @@ def _find_published(
         yield from find_row_problems(table, publications, connection)
         yield from find_partition_problems(table, connection)
         yield from find_column_problems(table, connection, major=server.major)
-    yield from find_partitions_apart(tables, connection)
+    yield from find_separate_partitions(tables, connection)
     yield from find_path_clashes(tables, connection)
     yield from find_concealment_problems(tables, rules)
     yield from find_type_problems(tables, rules, connection)

@@ -61,7 +61,7 @@ def open_primary(
         answer_s=answer_s,
         lock_s=lock_s,
     )
-    prove(connection, find_history)
+    recheck_history(connection, find_history)
     return connection
 
 
@@ -98,7 +98,7 @@ def require_history(
         )
 
 
-def prove(connection: psycopg.Connection, find_history: FindHistory) -> None:
+def recheck_history(connection: psycopg.Connection, find_history: FindHistory) -> None:
     """Check again that the server of an open connection is the primary with the log's history.
 
     A connection that was opened before a failover still answers, from the former primary.
@@ -111,6 +111,6 @@ def prove(connection: psycopg.Connection, find_history: FindHistory) -> None:
         raise
 
 
-def format_presence(history: History) -> sql.Composed:
+def format_history_condition(history: History) -> sql.Composed:
     """An SQL condition that is true only on the server with this history."""
     return _IS_THERE.format(sql.Literal(history.system_id), sql.Literal(history.timeline))

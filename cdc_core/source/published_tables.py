@@ -106,7 +106,7 @@ class UniqueIndex:
 
 
 @dataclass(frozen=True, slots=True)
-class Carriage:
+class PublicationEntry:
     """The columns and rows of the table that one publication sends; None means all.
 
     From version 15 on the columns are always named.
@@ -127,7 +127,7 @@ class PublishedTable:
 
     schema: str
     name: str
-    carriages: tuple[Carriage, ...]
+    carriages: tuple[PublicationEntry, ...]
     kind: str
     identity: ReplicaIdentity
     is_readable: bool
@@ -264,7 +264,7 @@ def _read_table(row: tuple[Any, ...], *, sends_generated: bool) -> PublishedTabl
         schema=schema,
         name=name,
         carriages=tuple(
-            Carriage(
+            PublicationEntry(
                 publication,
                 None if sent is None else tuple(c for c in sent if c not in unsent),
                 condition,

@@ -38,7 +38,7 @@ def _choose_settings() -> sql.Composed:
     )
 
 
-def choose_patience(source: SourceSettings) -> float:
+def choose_answer_timeout(source: SourceSettings) -> float:
     """Seconds to wait for the first row of a statement."""
     return _STATEMENT_S + source.silence_timeout
 
@@ -51,7 +51,7 @@ def connect_reader(
         source,
         find_history,
         application_name="walgate backfill",
-        answer_s=choose_patience(source),
+        answer_s=choose_answer_timeout(source),
     )
     try:
         with source_errors(f"read {table}"):

@@ -8,10 +8,10 @@ import psycopg
 
 from cdc_core.settings import SourceSettings
 from cdc_core.source import marks
-from cdc_core.source.primary import FindHistory, open_primary, prove
+from cdc_core.source.primary import FindHistory, open_primary, recheck_history
 
 
-class StepConnection:
+class BackfillMarkConnection:
     """One connection for all threads, opened at its first use and again after it was lost."""
 
     def __init__(self, source: SourceSettings, find_history: FindHistory) -> None:
@@ -51,5 +51,5 @@ class StepConnection:
                 answer_s=self._source.silence_timeout,
             )
         else:
-            prove(self._connection, self._find_history)
+            recheck_history(self._connection, self._find_history)
         return self._connection

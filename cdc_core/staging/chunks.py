@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from cdc_core.errors import Retry, StagingError
 from cdc_core.layout import DECODED_SCHEMA
-from cdc_core.spooled import Chunk, Key, Scope, Sweeping
+from cdc_core.spooled import Chunk, Key, Scope, SweepRequest
 from cdc_core.staging.tables import staging_errors
 from cdc_core.vocabulary import Lsn, Position, Relation
 
@@ -71,7 +71,7 @@ class ChunkFolder:
         """Remove an attempt at a chunk that the log has taken, or will never take."""
         self._chunk_path(backfill, memory, number, attempt).unlink(missing_ok=True)
 
-    def store_sweep(self, sweeping: Sweeping, *, backfill: str) -> None:
+    def store_sweep(self, sweeping: SweepRequest, *, backfill: str) -> None:
         """Write the sweep of a backfill. Raises: StagingError."""
         about = {
             "relation": sweeping.relation.describe(),
@@ -83,7 +83,7 @@ class ChunkFolder:
         with _writing(path) as descriptor, os.fdopen(descriptor, "w", encoding="utf-8") as file:
             json.dump(about, file)
 
-    def load_sweep(self, backfill: str) -> Sweeping | None:
+    def load_sweep(self, backfill: str) -> SweepRequest | None:
         """The sweep of a backfill; None if its file cannot be read."""
         try:
             about = json.loads(self._path(f"sweep-{backfill}.json").read_text(encoding="utf-8"))
@@ -92,7 +92,7 @@ class ChunkFolder:
         epoch, commit_lsn, seq = about["start"]
         start = Position(epoch, Lsn(commit_lsn), seq)
         scope = Scope(*_read_bounds(about))
-        return Sweeping(Relation.from_description(about["relation"]), start, scope)
+        return SweepRequest(Relation.from_description(about["relation"]), start, scope)
 
     @contextmanager
     def claim(self, backfill: str) -> Iterator[None]:

@@ -18,7 +18,7 @@ _COLUMNS = ["epoch", "commit_lsn", "seq", "relation_version", "values", "old_val
 
 
 @dataclass(frozen=True, slots=True)
-class Unsent:
+class IncompleteUpdate:
     """An update that lacks a value. `old` is the key before it; None if the key is the same."""
 
     position: Position
@@ -28,7 +28,7 @@ class Unsent:
 
 def read_unsent(
     root: Path, table: TableName, since: Position, wanted: Collection[Key]
-) -> list[Unsent]:
+) -> list[IncompleteUpdate]:
     """List the updates that lack a value, if their key is `wanted` or they change the key.
 
     The list begins at the commit LSN of `since`. A file without such an update costs only the
@@ -45,7 +45,7 @@ def read_unsent(
             & (pc.field("op") == Operation.UPDATE.value)
             & pc.field("unchanged").is_valid()
         )
-        found: list[Unsent] = []
+        found: list[IncompleteUpdate] = []
         keys: dict[int, tuple[int, ...]] = {}
         for fragment in log.get_fragments(filter=chosen):
             if not fragment.count_rows(filter=chosen):
@@ -64,7 +64,7 @@ def _read_keys(root: Path) -> dict[int, tuple[int, ...]]:
 
 def _take(
     batch: pa.RecordBatch, keys: dict[int, tuple[int, ...]], wanted: Collection[Key]
-) -> Iterator[Unsent]:
+) -> Iterator[IncompleteUpdate]:
     for version in batch.column("relation_version").unique().to_pylist():
         rows = batch.filter(pc.equal(batch.column("relation_version"), version))
         news = _list_keys(rows.column("values"), keys[version])
@@ -74,7 +74,7 @@ def _take(
             is_moved = None not in old and old != new
             if is_moved or new in wanted:
                 position = Position(epoch, Lsn(lsn), seq)
-                yield Unsent(position, new, old if is_moved else None)
+                yield IncompleteUpdate(position, new, old if is_moved else None)
 
 
 def _list_keys(values: pa.ListArray, key: tuple[int, ...]) -> list[Key]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from cdc_core.comparing import Ordering, Part, RangeSum
+from cdc_core.comparing import Ordering, OrdinalRange, RangeSum
 from cdc_core.layout import VERIFICATIONS_SCHEMA
 from cdc_core.staging.ledgers import append_numbered
 from cdc_core.staging.tables import staging_errors
@@ -35,7 +35,7 @@ class FoundRange:
     `holes` is the number of the lake's rows with a missing value.
     """
 
-    part: Part
+    part: OrdinalRange
     source_rows: int
     lake_rows: int
     keys: int | None = None
@@ -58,11 +58,11 @@ class Verified:
     healed: bool = False
     seconds: float = 0.0
     ordering: Ordering | None = None
-    part: Part = field(default=Part())
+    part: OrdinalRange = field(default=OrdinalRange())
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class TableVerification:
     """The state of a table by all its verifications that count.
 
     `lsn` and `since` are the LSN and time of the oldest of these; None if a part of the table was
@@ -96,7 +96,7 @@ class VerificationLedger:
             rows = [_describe(one, now) for one in found]
             append_numbered(self._folder, rows, VERIFICATIONS_SCHEMA)
 
-    def read_standings(self) -> dict[str, Standing]:
+    def read_table_verifications(self) -> dict[str, TableVerification]:
         """The state of each table, by its quoted name. Raises: StagingError."""
         with staging_errors("read ledger/verifications"):
             if not DeltaTable.is_deltatable(str(self._folder)):
@@ -105,7 +105,7 @@ class VerificationLedger:
         by_table: dict[str, list[dict[str, Any]]] = {}
         for row in sorted(rows, key=_order, reverse=True):
             by_table.setdefault(row["table"], []).append(row)
-        return {table: find_standing(rows) for table, rows in by_table.items()}
+        return {table: find_table_verification(rows) for table, rows in by_table.items()}
 
 
 def _order(row: Mapping[str, Any]) -> tuple[int, int, int]:
@@ -113,13 +113,13 @@ def _order(row: Mapping[str, Any]) -> tuple[int, int, int]:
     return row["epoch"], row["lsn"], row["number"]
 
 
-def find_standing(rows: Sequence[dict[str, Any]]) -> Standing:
+def find_table_verification(rows: Sequence[dict[str, Any]]) -> TableVerification:
     """The state of a table from its rows of the ledger, newest first."""
     newest = rows[0]
     compared = [row for row in rows if row["result"] != SKIPPED]
     lsn, since = _find_oldest(compared)
     last = compared[0] if compared else newest
-    return Standing(
+    return TableVerification(
         newest["result"],
         newest["epoch"],
         lsn,

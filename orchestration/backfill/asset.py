@@ -11,7 +11,7 @@ from cdc_core.errors import WalgateError
 from cdc_core.settings import Settings
 from cdc_core.spooled import Scope
 from cdc_core.vocabulary import TableName
-from orchestration.backfill.backfill import make_wanted, run_backfills
+from orchestration.backfill.backfill import make_request, run_backfills
 from orchestration.backfill.events import BackfillReports, observe
 from orchestration.backfill.orders import Order, give_order
 from orchestration.runs.failures import explain_failure
@@ -183,7 +183,7 @@ def _run(
 def _estimate(
     settings: Settings, table: TableName, config: Mapping[str, Any], scope: Scope
 ) -> dict[str, Any]:
-    wanted = make_wanted(settings, table, chunk_rows=config["chunk_rows"], scope=scope)
+    wanted = make_request(settings, table, chunk_rows=config["chunk_rows"], scope=scope)
     rate = settings.backfill.rows_per_second
     try:
         found = estimate(wanted, parallel=config["parallel"], rows_per_second=rate)

@@ -10,21 +10,21 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 from cdc_core.backfill.log_history import find_log_history
-from cdc_core.backfill.reading import Wanted
-from cdc_core.backfill.results import Progress
-from cdc_core.backfill.sharing import Sharing
+from cdc_core.backfill.reading import BackfillRequest
+from cdc_core.backfill.results import BackfillProgress
+from cdc_core.backfill.sharing import BackfillLimits
 from cdc_core.backfill.worker import Backfill
 from cdc_core.capture.concealing import make_conceal
 from cdc_core.errors import Retry, SourceError, WalgateError
 from cdc_core.settings import Settings
 from cdc_core.source.chunks import estimate_size
-from cdc_core.source.connection import open_look
+from cdc_core.source.connection import open_for_query
 from cdc_core.source.load import LoadWatch
 from cdc_core.spooled import WHOLE, Key, Scope
 from cdc_core.staging.backfills import BackfillState
 from cdc_core.staging.relations import RelationStore
 from cdc_core.vocabulary import Relation, TableName
-from orchestration.capture.own_capture import capturing
+from orchestration.capture.own_capture import ensuring_capture
 
 # A backfill of a small table mostly waits for capture, so others run at the same time.
 _TABLES_AT_ONCE = 4
@@ -39,10 +39,10 @@ def run_backfills(
     chunk_rows: int,
     parallel: int,
     stop: threading.Event,
-    on_progress: Callable[[TableName, Progress], None] = lambda _table, _progress: None,
+    on_progress: Callable[[TableName, BackfillProgress], None] = lambda _table, _progress: None,
     scope: Scope = WHOLE,
     is_anew: bool = False,
-) -> dict[TableName, Progress]:
+) -> dict[TableName, BackfillProgress]:
     """Bring tables, or the same part of each, into the log, several at a time.
 
     Returns the tables whose backfills are done: without cancelled ones, and fewer after `stop`.
@@ -51,7 +51,7 @@ def run_backfills(
     Raises: WalgateError, of capture or of the first table that failed.
     """
     chosen = _order_tables(settings, list(tables), stop=stop)
-    done: dict[TableName, Progress] = {}
+    done: dict[TableName, BackfillProgress] = {}
     failures: list[WalgateError] = []
     telling = threading.Lock()
     limits = settings.backfill
@@ -61,14 +61,16 @@ def run_backfills(
         most_percent=limits.most_slot_percent,
         most_lag=limits.most_lag,
     )
-    sharing = Sharing(parallel, rows_per_second=limits.rows_per_second, look=watch.find_reason)
+    sharing = BackfillLimits(
+        parallel, rows_per_second=limits.rows_per_second, look=watch.find_reason
+    )
 
     def run(table: TableName) -> None:
-        def tell(progress: Progress) -> None:
+        def tell(progress: BackfillProgress) -> None:
             with telling:
                 on_progress(table, progress)
 
-        wanted = make_wanted(settings, table, chunk_rows=chunk_rows, scope=scope)
+        wanted = make_request(settings, table, chunk_rows=chunk_rows, scope=scope)
         backfill = Backfill(
             settings.lake, wanted, sharing=sharing, stop=stop, on_progress=tell, is_anew=is_anew
         )
@@ -83,7 +85,7 @@ def run_backfills(
                 done[table] = backfill.progress
 
     with (
-        capturing(settings, stop),
+        ensuring_capture(settings, stop),
         closing(watch),
         ThreadPoolExecutor(_TABLES_AT_ONCE, "walgate-backfill") as pool,
     ):
@@ -95,9 +97,9 @@ def run_backfills(
     return {table: done[table] for table in chosen if table in done}
 
 
-def make_wanted(
+def make_request(
     settings: Settings, table: TableName, *, chunk_rows: int, scope: Scope = WHOLE
-) -> Wanted:
+) -> BackfillRequest:
     """What a backfill reads of a table, and what the settings conceal of it."""
 
     def find_latest(oid: int) -> Relation | None:
@@ -105,7 +107,7 @@ def make_wanted(
 
     conceal = make_conceal(settings, find_latest)
     find_history = find_log_history(settings.lake.root)
-    return Wanted(settings.source, find_history, table, chunk_rows, conceal, scope)
+    return BackfillRequest(settings.source, find_history, table, chunk_rows, conceal, scope)
 
 
 def _order_tables(
@@ -118,7 +120,7 @@ def _order_tables(
     if settings.backfill.order == "given" or len(tables) == 1:
         return tables
     sizes: dict[TableName, int] = {}
-    with closing(open_look(settings.source, application_name="walgate look")) as connection:
+    with closing(open_for_query(settings.source, application_name="walgate look")) as connection:
         for table in tables:
             if stop.is_set():
                 break
@@ -140,6 +142,6 @@ def reread_keys(
     A key is the texts of its columns, in key order. Returns False if it was not done: it was asked
     to stop, the epoch ended, or the table was rewritten. Raises: WalgateError.
     """
-    with capturing(settings, stop):
-        wanted = make_wanted(settings, table, chunk_rows=settings.backfill.chunk_rows)
-        return Backfill(settings.lake, wanted, sharing=Sharing(1), stop=stop).reread(keys)
+    with ensuring_capture(settings, stop):
+        wanted = make_request(settings, table, chunk_rows=settings.backfill.chunk_rows)
+        return Backfill(settings.lake, wanted, sharing=BackfillLimits(1), stop=stop).reread(keys)

@@ -8,7 +8,7 @@ from typing import Any
 
 import dagster as dg
 
-from cdc_core.backfill.results import Progress
+from cdc_core.backfill.results import BackfillProgress
 from cdc_core.staging.backfills import BackfillState
 from cdc_core.vocabulary import TableName
 
@@ -37,7 +37,7 @@ class BackfillReports:
         self._began: dict[TableName, float] = {}
         self._told: dict[TableName, tuple[float, BackfillState]] = {}
 
-    def tell(self, table: TableName, progress: Progress) -> None:
+    def tell(self, table: TableName, progress: BackfillProgress) -> None:
         """Report a new state at once, and new rows at most once in `_OBSERVE_S`."""
         now = read_clock()
         began = self._began.setdefault(table, now)
@@ -78,7 +78,7 @@ def observe(
     return dg.AssetObservation(key, partition=partition, description=description, metadata=known)
 
 
-def describe_progress(progress: Progress, seconds: float) -> dict[str, Any]:
+def describe_progress(progress: BackfillProgress, seconds: float) -> dict[str, Any]:
     """How far a backfill has come, `seconds` after this run of it began."""
     rate = (progress.rows - progress.rows_before) / max(seconds, 0.001)
     estimated = progress.rows_estimated

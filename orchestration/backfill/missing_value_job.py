@@ -16,14 +16,14 @@ from cdc_core.settings import Settings
 from cdc_core.vocabulary import TableName
 from orchestration.backfill.backfill import reread_keys
 from orchestration.backfill.missing_values import HoleReader
-from orchestration.backfill.sensor import find_capture_away
+from orchestration.backfill.sensor import explain_missing_capture
 from orchestration.runs.hosting import host_loop
 from orchestration.runs.keys import AssetKeys
-from orchestration.runs.own_runs import Own, tag_runs
+from orchestration.runs.own_runs import PipelineRuns, tag_runs
 from orchestration.runs.relaunch import (
     Decision,
     Launch,
-    Seen,
+    RunRecord,
     Skip,
     apply_decision,
     choose_pause,
@@ -48,7 +48,7 @@ _RECENT_S = 3600.0
 class Try:
     """A run that was launched, and the signature of the rows that it was launched for."""
 
-    run: Seen
+    run: RunRecord
     sign: str | None
 
 
@@ -111,7 +111,7 @@ def build_fill_holes_sensor(settings: Settings) -> dg.SensorDefinition:
             Try(run, _read_sign(context.instance, run))
             for run in read_runs(
                 context.instance,
-                Own.of(settings, context),
+                PipelineRuns.of(settings, context),
                 JOB_NAME,
                 since=now - _RECENT_S,
                 listener=listener,
@@ -128,7 +128,7 @@ def build_fill_holes_sensor(settings: Settings) -> dg.SensorDefinition:
         if not chosen:
             left = "; ".join(f"{table}: {reason}" for table, reason in holes.left.items())
             return dg.SensorResult(skip_reason=left or "no row has holes")
-        if (away := find_capture_away(settings)) is not None:
+        if (away := explain_missing_capture(settings)) is not None:
             return dg.SensorResult(skip_reason=f"{_count(chosen)}; {away}")
         signed = sign([hole for found in chosen.values() for hole in found])
         return apply_decision(
@@ -162,6 +162,6 @@ def _count(chosen: Mapping[TableName, list[Hole]]) -> str:
     return ", ".join(f"{table}: {len(holes):,} rows with holes" for table, holes in chosen.items())
 
 
-def _read_sign(instance: dg.DagsterInstance, run: Seen) -> str | None:
+def _read_sign(instance: dg.DagsterInstance, run: RunRecord) -> str | None:
     record = instance.get_run_by_id(run.run_id)
     return None if record is None else record.tags.get(SIGN_TAG)

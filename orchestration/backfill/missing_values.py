@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 
 from cdc_core.errors import LakeError
 from cdc_core.settings import Settings
-from cdc_core.source.backfillable import find_hindrances
-from cdc_core.source.connection import open_briefly
+from cdc_core.source.backfillable import find_read_obstacles
+from cdc_core.source.connection import open_for_quick_query
 from cdc_core.staging.tables import staging_errors
 from cdc_core.table_patterns import choose_rule
 from cdc_core.vocabulary import TableName
 from spark_jobs.fold.plan import read_shape
-from spark_jobs.lake.completeness import read_backfilled
+from spark_jobs.lake.completeness import read_completeness
 from spark_jobs.lake.damaged_tables import open_current
 from spark_jobs.lake.lake import Lake
 from spark_jobs.lake.ledger import find_cut, read_states
@@ -54,18 +54,18 @@ class HoleReader:
             found, left = self._look()
             if not found:
                 return Holes(left=left)
-            backfilled, states = read_backfilled(self._lake), read_states(self._lake)
+            backfilled, states = read_completeness(self._lake), read_states(self._lake)
             cut = find_cut(self._lake)
         source = self._settings.source
-        with closing(open_briefly(source, application_name="walgate holes")) as connection:
-            hindrances = find_hindrances(connection, source.publication)
+        with closing(open_for_quick_query(source, application_name="walgate holes")) as connection:
+            hindrances = find_read_obstacles(connection, source.publication)
         for table in found:
             state, merged = states.get(str(table)), None if cut is None else cut.bound
             if table not in hindrances:
                 left[table] = "it is not published"
             elif (hindrance := hindrances[table]) is not None:
                 left[table] = hindrance.reason
-            elif (need := backfilled.find_need(str(table), state, merged)) is not None:
+            elif (need := backfilled.find_backfill_need(str(table), state, merged)) is not None:
                 left[table] = f"a backfill of it brings them: {need.reason}"
             elif self._hashes_key(table):
                 left[table] = "the lake has hashes of its key: a whole backfill brings them"

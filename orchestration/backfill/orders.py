@@ -28,7 +28,7 @@ _STATES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class OrderResult:
     """The result of an order: the state of the backfill, and a note for the person."""
 
     table: TableName
@@ -36,7 +36,9 @@ class Given:
     note: str | None = None
 
 
-def give_order(lake: LakeSettings, order: Order, tables: Sequence[TableName] | None) -> list[Given]:
+def give_order(
+    lake: LakeSettings, order: Order, tables: Sequence[TableName] | None
+) -> list[OrderResult]:
     """Give an order to the backfills of some tables, or of all, that are not done or cancelled.
 
     Returns a result for each of these backfills, so none for a table without one.
@@ -57,7 +59,9 @@ def give_order(lake: LakeSettings, order: Order, tables: Sequence[TableName] | N
         state = _find_state(report, order)
         if state is not report.state:
             ledger.record_state(begun, state)
-        given.append(Given(begun.table, state, _explain(begun.table, state, is_running=is_running)))
+        given.append(
+            OrderResult(begun.table, state, _explain(begun.table, state, is_running=is_running))
+        )
     return given
 
 

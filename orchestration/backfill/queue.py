@@ -12,14 +12,14 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 from cdc_core.settings import Settings
-from cdc_core.source.backfillable import find_hindrances
+from cdc_core.source.backfillable import find_read_obstacles
 from cdc_core.source.chunks import estimate_size
-from cdc_core.source.connection import open_briefly
+from cdc_core.source.connection import open_for_quick_query
 from cdc_core.staging.backfills import BackfillLedger, BackfillState
 from cdc_core.staging.chunks import ChunkFolder
 from cdc_core.staging.tables import staging_errors
 from cdc_core.vocabulary import TableName
-from spark_jobs.lake.completeness import Lack, read_backfilled
+from spark_jobs.lake.completeness import Incomplete, read_completeness
 from spark_jobs.lake.lake import Bound, Lake, open_table
 from spark_jobs.lake.ledger import find_cut, read_states
 
@@ -30,7 +30,7 @@ _NAME = "walgate queue"
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class QueuedTable:
     """A table that must be read whole, why, and its size at the source in bytes.
 
     If `is_anew`, its unfinished backfill began too early to count: the next one begins again.
@@ -59,7 +59,7 @@ class QueueReader:
         self._asked_at: float | None = None
         self._announced = -1
 
-    def read(self) -> list[Waiting]:
+    def read(self) -> list[QueuedTable]:
         """The tables that wait, smallest first.
 
         Leaves out a table that a worker reads now. Leaves out a table whose backfill a person has
@@ -81,7 +81,7 @@ class QueueReader:
             self._measure(needs)
         waiting = []
         for table, need in needs.items():
-            one = Waiting(table, need.reason, self._sizes[table])
+            one = QueuedTable(table, need.reason, self._sizes[table])
             if (found := unfinished.get(table)) is None:
                 waiting.append(one)
                 continue
@@ -90,28 +90,30 @@ class QueueReader:
                 waiting.append(replace(one, is_anew=is_anew))
         return sorted(waiting, key=lambda one: (one.size, one.table))
 
-    def _find_needs(self) -> dict[TableName, Lack]:
+    def _find_needs(self) -> dict[TableName, Incomplete]:
         """The tables that must be read whole, as the ledgers show now, and why."""
         with staging_errors("read the ledgers"):
-            backfilled, states = read_backfilled(self._lake), read_states(self._lake)
+            backfilled, states = read_completeness(self._lake), read_states(self._lake)
             cut = find_cut(self._lake)
         merged = None if cut is None else cut.bound
         needs = {
-            table: backfilled.find_need(str(table), states.get(str(table)), merged)
+            table: backfilled.find_backfill_need(str(table), states.get(str(table)), merged)
             for table in self._readable
         }
         return {table: need for table, need in needs.items() if need and not need.is_read}
 
     def _ask(self, announced: int) -> None:
         source = self._settings.source
-        with closing(open_briefly(source, application_name=_NAME)) as connection:
-            hindrances = find_hindrances(connection, source.publication)
+        with closing(open_for_quick_query(source, application_name=_NAME)) as connection:
+            hindrances = find_read_obstacles(connection, source.publication)
         self._readable = [table for table, hindrance in hindrances.items() if hindrance is None]
         self._sizes = {}
         self._asked_at, self._announced = read_clock(), announced
 
     def _measure(self, tables: Iterable[TableName]) -> None:
-        with closing(open_briefly(self._settings.source, application_name=_NAME)) as connection:
+        with closing(
+            open_for_quick_query(self._settings.source, application_name=_NAME)
+        ) as connection:
             self._sizes |= {table: estimate_size(connection, table)[1] for table in tables}
 
 

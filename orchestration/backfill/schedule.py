@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from orchestration.backfill.queue import Waiting
+from orchestration.backfill.queue import QueuedTable
 from orchestration.runs.known_tables import partition_key
-from orchestration.runs.relaunch import Seen, choose_pause, find_time_left, has_ended_within
+from orchestration.runs.relaunch import RunRecord, choose_pause, find_time_left, has_ended_within
 
 # Dagster's name for the op of the asset. No job may have this name.
 OP_NAME = "backfill"
@@ -35,7 +35,7 @@ class Group:
     size: int
     is_closed: bool = False
 
-    def takes(self, one: Waiting) -> bool:
+    def takes(self, one: QueuedTable) -> bool:
         """Whether a table may share the run."""
         return (
             not self.is_closed
@@ -46,20 +46,22 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class LaunchPlan:
     """The runs to launch, and why other tables wait."""
 
     groups: list[Group] = field(default_factory=list)
     reason: str = ""
 
 
-def find_partitions_of(run: Seen) -> set[str]:
+def find_partitions_of(run: RunRecord) -> set[str]:
     """The partitions of asset `backfill` that a run reads; empty for a run of anything else."""
     config = run.config.get("ops", {}).get(OP_NAME, {}).get("config", {})
     return {*config.get("tables", ())} | ({run.partition} if run.partition else set())
 
 
-def choose_turn(waiting: Sequence[Waiting], runs: Sequence[Seen], *, now: float) -> Turn:
+def plan_launches(
+    waiting: Sequence[QueuedTable], runs: Sequence[RunRecord], *, now: float
+) -> LaunchPlan:
     """Choose the runs to launch for the waiting tables, in order, up to `MOST_AT_ONCE` runs.
 
     `runs` are those of the last hour and all that are under way, of any table, newest first.
@@ -95,7 +97,7 @@ def choose_turn(waiting: Sequence[Waiting], runs: Sequence[Seen], *, now: float)
         else:
             reasons.append(f"{len(waiting)} tables wait, {MOST_AT_ONCE} runs read at a time")
             break
-    return Turn(groups, "; ".join(reasons))
+    return LaunchPlan(groups, "; ".join(reasons))
 
 
 def _describe(partitions: set[str]) -> str:

@@ -13,21 +13,21 @@ import dagster as dg
 
 from cdc_core.errors import SourceError, StagingError
 from cdc_core.settings import Settings
-from cdc_core.source.connection import open_briefly
+from cdc_core.source.connection import open_for_quick_query
 from cdc_core.source.slot import read_slot
 from orchestration.backfill.queue import QueueReader
 from orchestration.backfill.schedule import (
     OP_NAME,
     RECENT_S,
     Group,
-    choose_turn,
     find_partitions_of,
+    plan_launches,
 )
 from orchestration.runs.keys import AssetKeys
 from orchestration.runs.known_tables import add_partitions
-from orchestration.runs.own_runs import Own
+from orchestration.runs.own_runs import PipelineRuns
 from orchestration.runs.relaunch import (
-    Reap,
+    Abandon,
     apply_decision,
     default_status,
     is_abandoned,
@@ -71,7 +71,7 @@ def build_backfill_queued_tables(settings: Settings) -> dg.SensorDefinition:
         now = read_clock()
         seen = read_runs(
             context.instance,
-            Own.of(settings, context),
+            PipelineRuns.of(settings, context),
             JOB_NAME,
             clicked=lambda key: key == AssetKeys.of(settings).backfill,
             since=now - RECENT_S,
@@ -80,14 +80,14 @@ def build_backfill_queued_tables(settings: Settings) -> dg.SensorDefinition:
         runs = [run for run in seen if find_partitions_of(run)]
         for run in runs:
             if run.is_active and is_abandoned(run, now):
-                reap = Reap(run.run_id, f"the worker of run {run.short_id} is gone")
+                reap = Abandon(run.run_id, f"the worker of run {run.short_id} is gone")
                 return apply_decision(context, reap, lambda key: dg.RunRequest(run_key=key))
         if not queue:
             return dg.SensorResult(skip_reason="no table waits for a backfill")
-        turn = choose_turn(queue, runs, now=now)
+        turn = plan_launches(queue, runs, now=now)
         if not turn.groups:
             return dg.SensorResult(skip_reason=turn.reason)
-        if (away := find_capture_away(settings)) is not None:
+        if (away := explain_missing_capture(settings)) is not None:
             waiting = f"{len(queue)} table{'s wait' if len(queue) > 1 else ' waits'}"
             return dg.SensorResult(skip_reason=f"{waiting}; {away}")
         return dg.SensorResult(run_requests=[_request(group) for group in turn.groups])
@@ -113,11 +113,11 @@ def _request(group: Group) -> dg.RunRequest:
     )
 
 
-def find_capture_away(settings: Settings) -> str | None:
+def explain_missing_capture(settings: Settings) -> str | None:
     """Why no capture would take what a backfill reads; None if a capture holds the slot."""
     source = settings.source
     try:
-        with closing(open_briefly(source, application_name="walgate look")) as connection:
+        with closing(open_for_quick_query(source, application_name="walgate look")) as connection:
             slot = read_slot(connection, source.slot)
     except SourceError as error:
         return str(error)

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 
-from cdc_core.capture.loop import Bound as Until
+from cdc_core.capture.loop import RunLimit
 from cdc_core.capture.run import run_capture
 from cdc_core.coordination.live import Figures
 from cdc_core.errors import MergeError, Retry, StagingError
 from cdc_core.settings import Settings
-from cdc_core.source.connection import open_look
+from cdc_core.source.connection import open_for_query
 from cdc_core.source.identity import list_published_tables
 from cdc_core.staging.subscriptions import SubscriptionChange
 from cdc_core.staging.tables import staging_errors
@@ -26,7 +26,7 @@ from spark_jobs.lake.ledger import queue_tables
 
 
 def capture(
-    settings: Settings, until: Until, *, watch: Callable[[Figures], None] | None = None
+    settings: Settings, until: RunLimit, *, watch: Callable[[Figures], None] | None = None
 ) -> None:
     """Replicate until `until` is met; `watch` is called with every reading of the figures.
 
@@ -60,5 +60,5 @@ def _list_unsent(settings: Settings, change: SubscriptionChange) -> list[TableNa
     before, now = change.before, change.now
     added = tuple(name for name in now.publication if name not in before.publication)
     is_wider = before.origin != now.origin and now.origin == "any"
-    with closing(open_look(settings.source, application_name="walgate catalog")) as source:
+    with closing(open_for_query(settings.source, application_name="walgate catalog")) as source:
         return list_published_tables(source, now.publication if is_wider else added)

@@ -13,7 +13,7 @@ from cdc_core.errors import SourceError, StagingError
 from cdc_core.settings import Settings
 from cdc_core.staging.tables import staging_errors
 from orchestration.runs.keys import AssetKeys
-from orchestration.runs.source_view import Look, look_at_source
+from orchestration.runs.source_view import SourceView, read_source_view
 from spark_jobs.lake.lake import Lake
 
 # Shares of the slot's budget at which the check warns, and at which it reports an error.
@@ -42,7 +42,7 @@ def build_staging_checks(settings: Settings) -> dg.AssetChecksDefinition:
         can_subset=True,
     )
     def check_staging(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
-        for found in evaluate_staging(settings, look_at_source(settings)):
+        for found in evaluate_staging(settings, read_source_view(settings)):
             if found.asset_check_key in context.selected_asset_check_keys:
                 yield dg.AssetCheckResult(
                     passed=found.passed,
@@ -55,7 +55,9 @@ def build_staging_checks(settings: Settings) -> dg.AssetChecksDefinition:
     return check_staging
 
 
-def evaluate_staging(settings: Settings, look: Look | SourceError) -> list[dg.AssetCheckEvaluation]:
+def evaluate_staging(
+    settings: Settings, look: SourceView | SourceError
+) -> list[dg.AssetCheckEvaluation]:
     """Evaluate both checks. If the source is down, both fail, with the reason."""
     if isinstance(look, SourceError):
         down: dict[str, Any] = {"reason": look.message, "fix": look.fix}
@@ -66,7 +68,7 @@ def evaluate_staging(settings: Settings, look: Look | SourceError) -> list[dg.As
     return [_judge_slot(settings, look), _judge_lag(settings, look)]
 
 
-def _judge_slot(settings: Settings, look: Look) -> dg.AssetCheckEvaluation:
+def _judge_slot(settings: Settings, look: SourceView) -> dg.AssetCheckEvaluation:
     """Judge the share of its budget that the slot holds back; a missing or lost slot fails."""
     retention = look.retention
     if retention is None:
@@ -78,7 +80,7 @@ def _judge_slot(settings: Settings, look: Look) -> dg.AssetCheckEvaluation:
     return _judge(settings, "slot_budget", retention.used_percent / 100, said)
 
 
-def _judge_lag(settings: Settings, look: Look) -> dg.AssetCheckEvaluation:
+def _judge_lag(settings: Settings, look: SourceView) -> dg.AssetCheckEvaluation:
     """Judge how far staging is behind the source; a log that cannot be read is an error."""
     figures = look.figures
     lake = Lake.of(settings)

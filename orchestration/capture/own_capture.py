@@ -8,10 +8,10 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
-from cdc_core.capture.loop import Bound
+from cdc_core.capture.loop import RunLimit
 from cdc_core.errors import Retry, SlotInUse, WalgateError
 from cdc_core.settings import Settings
-from cdc_core.source.connection import open_briefly
+from cdc_core.source.connection import open_for_quick_query
 from cdc_core.source.slot import read_slot
 from orchestration.capture.capture import capture
 
@@ -26,7 +26,7 @@ _logger = logging.getLogger("walgate.capture")
 
 
 @contextmanager
-def capturing(settings: Settings, stop: threading.Event) -> Iterator[None]:
+def ensuring_capture(settings: Settings, stop: threading.Event) -> Iterator[None]:
     """Provide capture while the block runs: the one that holds the slot, or our own.
 
     An error of our own capture sets `stop` if no other capture has held the slot, or if waiting
@@ -45,7 +45,7 @@ def capturing(settings: Settings, stop: threading.Event) -> Iterator[None]:
                 if not _wait_until_free(settings, finished, patience_s=patience_s):
                     return
             try:
-                capture(settings, Bound(finished))
+                capture(settings, RunLimit(finished))
                 finished.wait(_LOOK_S)  # If not finished, the server shuts down.
             except SlotInUse:
                 is_alone = False  # Another capture came first; it serves as well.
@@ -94,6 +94,6 @@ def _wait_until_free(settings: Settings, finished: threading.Event, *, patience_
 
 def _is_held(settings: Settings) -> bool:
     source = settings.source
-    with closing(open_briefly(source, application_name="walgate look")) as connection:
+    with closing(open_for_quick_query(source, application_name="walgate look")) as connection:
         slot = read_slot(connection, source.slot)
     return slot is not None and slot.active_pid is not None

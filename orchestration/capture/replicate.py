@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import dagster as dg
 
-from cdc_core.capture.loop import Bound
+from cdc_core.capture.loop import RunLimit
 from cdc_core.settings import Settings
 from orchestration.capture.capture import capture
 from orchestration.capture.staging_reports import StagingReports
@@ -52,7 +52,7 @@ def build_replicate_job(settings: Settings) -> dg.JobDefinition:
         def replicate(stop: threading.Event) -> None:
             deadline = None if most_s is None else time.monotonic() + most_s
             with reports.every(_REPORT_S):
-                capture(settings, Bound(stop, deadline=deadline), watch=reports.look)
+                capture(settings, RunLimit(stop, deadline=deadline), watch=reports.look)
 
         # Dagster sets no limit: one transaction may take longer to receive than `run_minutes`.
         host_loop(context, replicate, most_s=None)

@@ -13,7 +13,7 @@ from cdc_core.source.retention import Growth
 from cdc_core.source.slot import Slot
 from orchestration.capture import replicate
 from orchestration.capture.checks import evaluate_staging
-from orchestration.runs.own_runs import Own
+from orchestration.runs.own_runs import PipelineRuns
 from orchestration.runs.relaunch import (
     Decision,
     Skip,
@@ -26,7 +26,7 @@ from orchestration.runs.relaunch import (
     read_runs,
 )
 from orchestration.runs.signs_of_life import Listener
-from orchestration.runs.source_view import Look, look_at_source
+from orchestration.runs.source_view import SourceView, read_source_view
 
 _INTERVAL_S = 5
 _CHECK_S = 60.0
@@ -48,7 +48,7 @@ def build_keep_replicating(settings: Settings) -> dg.SensorDefinition:
         ),
     )
     def keep_replicating(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        look = look_at_source(settings, growth)
+        look = read_source_view(settings, growth)
         decision = _decide_to_replicate(settings, context, look, listener)
         result = apply_decision(context, decision, lambda key: dg.RunRequest(run_key=key))
         # The cursor is the time of the last evaluation of the checks. It only saves events.
@@ -64,11 +64,11 @@ def build_keep_replicating(settings: Settings) -> dg.SensorDefinition:
 def _decide_to_replicate(
     settings: Settings,
     context: dg.SensorEvaluationContext,
-    look: Look | SourceError,
+    look: SourceView | SourceError,
     listener: Listener,
 ) -> Decision:
     now = read_clock()
-    own = Own.of(settings, context)
+    own = PipelineRuns.of(settings, context)
     runs = read_runs(context.instance, own, replicate.JOB_NAME, listener=listener)
     if isinstance(look, SourceError):
         # A run that is under way connects to the source again by itself.

@@ -121,10 +121,10 @@ def _tell_estimates(
 ) -> None:
     """Print the estimated rows, bytes, chunks and minutes of each table."""
     from cdc_core.backfill.estimates import estimate
-    from orchestration.backfill.backfill import make_wanted
+    from orchestration.backfill.backfill import make_request
 
     for table in tables:
-        wanted = make_wanted(settings, table, chunk_rows=chunk_rows, scope=scope)
+        wanted = make_request(settings, table, chunk_rows=chunk_rows, scope=scope)
         rate = settings.backfill.rows_per_second
         found = estimate(wanted, parallel=parallel, rows_per_second=rate)
         minutes = f"{found.seconds / 60:.2f}"
@@ -169,8 +169,8 @@ def _require_either(named: list[str] | None, *, is_all: bool, before: str = "") 
 
 
 def _choose_tables(settings: Settings, named: list[str] | None, *, is_all: bool) -> list[TableName]:
-    from cdc_core.source.backfillable import find_hindrances
-    from cdc_core.source.connection import open_look
+    from cdc_core.source.backfillable import find_read_obstacles
+    from cdc_core.source.connection import open_for_query
     from orchestration.backfill.queue import QueueReader
 
     if named:
@@ -179,8 +179,8 @@ def _choose_tables(settings: Settings, named: list[str] | None, *, is_all: bool)
     if not is_all:
         return [waiting.table for waiting in QueueReader(settings).read()]
     source = settings.source
-    with closing(open_look(source, application_name="walgate backfill")) as connection:
-        hindrances = find_hindrances(connection, source.publication)
+    with closing(open_for_query(source, application_name="walgate backfill")) as connection:
+        hindrances = find_read_obstacles(connection, source.publication)
     for table, hindrance in hindrances.items():
         if hindrance is not None:
             typer.echo(f"left out: {table}: {hindrance.reason}; fix: {hindrance.fix}", err=True)

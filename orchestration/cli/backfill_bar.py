@@ -14,10 +14,10 @@ import typer
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-    from cdc_core.backfill.results import Progress
+    from cdc_core.backfill.results import BackfillProgress
     from cdc_core.vocabulary import TableName
 
-Tell: TypeAlias = "Callable[[TableName, Progress], None]"
+Tell: TypeAlias = "Callable[[TableName, BackfillProgress], None]"
 
 _SAY_AGAIN_S = 5.0
 
@@ -52,7 +52,7 @@ class _Bars:
         self._bars = bars
         self._tasks: dict[TableName, TaskID] = {}
 
-    def tell(self, table: TableName, progress: Progress) -> None:
+    def tell(self, table: TableName, progress: BackfillProgress) -> None:
         """Update the bar of a table."""
         from cdc_core.staging.backfills import BackfillState
 
@@ -84,7 +84,7 @@ class _Lines:
         self._said_at: dict[TableName, float] = {}
         self._states: dict[TableName, str] = {}
 
-    def tell(self, table: TableName, progress: Progress) -> None:
+    def tell(self, table: TableName, progress: BackfillProgress) -> None:
         """Print how far a table has come, if a line is due."""
         now = time.monotonic()
         is_new = self._states.get(table, progress.state) != progress.state

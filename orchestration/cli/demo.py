@@ -57,9 +57,9 @@ def demo(
         run_demo,
     )
     from orchestration.demo.show import Show
-    from orchestration.demo.stack import Plan
+    from orchestration.demo.stack import DemoOptions
 
-    plan = Plan(folder, rows, writers, rate, seed)
+    plan = DemoOptions(folder, rows, writers, rate, seed)
     show = Show(sys.stdout, steps=STEPS_KEPT if is_kept else STEPS)
     hurry = threading.Event()
     with listen_for_stop(again=hurry.set, is_hang_up_stop=True) as stop:

@@ -33,13 +33,13 @@ def replicate(
     seconds: Annotated[float | None, typer.Option(min=0, help="End after so many seconds.")] = None,
 ) -> None:
     """Stage the source's changes; Ctrl-C and SIGTERM drain."""
-    from cdc_core.capture.loop import Bound
+    from cdc_core.capture.loop import RunLimit
     from orchestration.capture.capture import capture
 
     settings = context.obj.load_settings()
     deadline = None if seconds is None else time.monotonic() + seconds
     with listen_for_stop() as stop:
-        capture(settings, Bound(stop, until_current=until_current, deadline=deadline))
+        capture(settings, RunLimit(stop, until_current=until_current, deadline=deadline))
 
 
 def merge(

@@ -74,13 +74,13 @@ def check(
     Exits 1 on an error.
     """
     from cdc_core.capture.readiness import find_refusals
-    from cdc_core.source.connection import open_look
+    from cdc_core.source.connection import open_for_query
     from cdc_core.source.preflight import find_problems
     from cdc_core.source.problems import sort_problems
 
     settings = context.obj.load_settings()
     source = settings.source
-    with closing(open_look(source, application_name="walgate check")) as connection:
+    with closing(open_for_query(source, application_name="walgate check")) as connection:
         problems = find_problems(connection, source, settings.tables)
     problems = sort_problems([*find_refusals(settings, problems), *problems])
     if as_json:
@@ -95,11 +95,11 @@ def check(
 
 def _create(source: SourceSettings, tables: list[TableName]) -> None:
     """Make publication and slot; print the SQL that the role may not run."""
-    from cdc_core.source.connection import open_connection, open_look
+    from cdc_core.source.connection import open_connection, open_for_query
     from cdc_core.source.creation import create_replication, list_keyed_tables
     from cdc_core.source.preflight import find_problems
 
-    with closing(open_look(source, application_name="walgate init")) as connection:
+    with closing(open_for_query(source, application_name="walgate init")) as connection:
         blockers = [
             problem
             for problem in find_problems(connection, source)

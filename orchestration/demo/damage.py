@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession, functions
 from cdc_core.staging.verifications import EQUAL
 from cdc_core.vocabulary import TableName
 from orchestration.demo.shop import CUSTOMERS
-from orchestration.verification.healing import Verdict
+from orchestration.verification.healing import VerificationResult
 from spark_jobs.lake.lake import Lake
 from spark_jobs.session.session import find_jvm
 
@@ -28,7 +28,7 @@ WHAT_IS_DAMAGED = f"customer {_DELETED} deleted, {_CHANGED} changed, {_ADDED} ad
 class Healing:
     """What the verification found, and what is left after the healing."""
 
-    verdict: Verdict
+    verdict: VerificationResult
 
     @property
     def is_whole(self) -> bool:

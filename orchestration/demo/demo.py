@@ -27,8 +27,8 @@ from orchestration.demo.damage import DAMAGED, WHAT_IS_DAMAGED, Healing, damage_
 from orchestration.demo.records import Records
 from orchestration.demo.shop import import_archive
 from orchestration.demo.show import Show
-from orchestration.demo.stack import Plan, Stack, enter_environment, running_stack
-from orchestration.demo.verdict import Verdict, show_places, show_verdict
+from orchestration.demo.stack import DemoOptions, Stack, enter_environment, running_stack
+from orchestration.demo.verdict import DemoResult, show_places, show_verdict
 from orchestration.demo.watch import Watch, begin
 from orchestration.runs.spark import open_spark
 from orchestration.status.freshness import measure_freshness
@@ -75,7 +75,7 @@ class Stopped(WalgateError):
 
 
 def run_demo(
-    plan: Plan, sale: Sale, show: Show, *, stop: threading.Event, hurry: threading.Event
+    plan: DemoOptions, sale: Sale, show: Show, *, stop: threading.Event, hurry: threading.Event
 ) -> bool:
     """Run the demo to its end; True if everything was equal.
 
@@ -108,7 +108,9 @@ def run_demo(
     return verdict.is_equal
 
 
-def keep_demo(plan: Plan, show: Show, *, stop: threading.Event, hurry: threading.Event) -> None:
+def keep_demo(
+    plan: DemoOptions, show: Show, *, stop: threading.Event, hurry: threading.Event
+) -> None:
     """Run the demo's stack until it is stopped. Raises: StackInUse, WalgateError."""
     show.headline("A shop on PostgreSQL, replicated to Delta tables through Dagster.")
     enter_environment(plan.folder)
@@ -208,7 +210,7 @@ class Run:
             show.say(line)
         return Healing(verdict)
 
-    def prove(self, first: Bound, healing: Healing) -> Verdict | None:
+    def prove(self, first: Bound, healing: Healing) -> DemoResult | None:
         """Stop the writers, wait for the last merge, check and compare; None if a check fails."""
         show, stack = self._show, self._stack
         show.step("The writers stop; the sensors stage and merge to the last commit")
@@ -235,7 +237,7 @@ class Run:
         show.step("Every table is compared with the source")
         comparisons = self._compare(settled.cut)
         self._wait_until_told(settled.cut.lsn)
-        return Verdict(
+        return DemoResult(
             settled.staged.lsn,
             comparisons,
             [self._records.sum_applied(compared.table) for compared in comparisons],

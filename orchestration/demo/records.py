@@ -13,8 +13,8 @@ from orchestration.backfill import sensor as backfill_sensor
 from orchestration.capture import replicate
 from orchestration.merge import tables
 from orchestration.runs.keys import AssetKeys
-from orchestration.runs.own_runs import Own
-from orchestration.runs.relaunch import Seen, read_runs
+from orchestration.runs.own_runs import PipelineRuns
+from orchestration.runs.relaunch import RunRecord, read_runs
 
 JOBS = {
     replicate.JOB_NAME: "keep_replicating",
@@ -39,7 +39,7 @@ class Records:
     def __init__(self, instance: dg.DagsterInstance, settings: Settings) -> None:
         """Nothing was reported yet."""
         self._instance = instance
-        self._keys, self._own = AssetKeys.of(settings), Own.of(settings)
+        self._keys, self._own = AssetKeys.of(settings), PipelineRuns.of(settings)
         self._told: dict[str, dg.DagsterRunStatus] = {}
 
     def read_news(self) -> list[str]:
@@ -110,7 +110,7 @@ _WORTH_TELLING = (
 )
 
 
-def _list_runs(runs: list[Seen]) -> str:
+def _list_runs(runs: list[RunRecord]) -> str:
     listed = ", ".join(f"{run.short_id} {run.status.value}" for run in reversed(runs))
     return f"{len(runs)} run{'s' * (len(runs) != 1)} ({listed})"
 

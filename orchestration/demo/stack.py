@@ -40,7 +40,7 @@ _GRACE_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DemoOptions:
     """Where a demo runs, how many rows its shop has before replication, and how busy it is."""
 
     folder: Path
@@ -68,7 +68,7 @@ class Stack:
 
 @contextmanager
 def running_stack(
-    plan: Plan, show: Show, *, stop: threading.Event, hurry: threading.Event
+    plan: DemoOptions, show: Show, *, stop: threading.Event, hurry: threading.Event
 ) -> Iterator[Stack]:
     """Run the stack until the block ends; first end and delete what an earlier demo left.
 
@@ -146,7 +146,7 @@ def format_configuration(servers: Servers, port: int) -> str:
 
 @contextmanager
 def _selling(
-    plan: Plan, show: Show, servers: Servers, folder: Path
+    plan: DemoOptions, show: Show, servers: Servers, folder: Path
 ) -> Iterator[tuple[Path, Settings, Writers]]:
     """Make a shop that has rows already, and let its writers work until the block ends."""
     show.step("The shop opens")
@@ -176,7 +176,7 @@ def _selling(
         writers.stop()
 
 
-def _fill(connection: psycopg.Connection, plan: Plan) -> None:
+def _fill(connection: psycopg.Connection, plan: DemoOptions) -> None:
     """Insert the rows that the shop has before replication."""
     chance = random.Random(plan.seed)
     with connection.transaction():

@@ -28,7 +28,7 @@ _QUERY = "select status, count(*) as orders, sum(total) as total from orders gro
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class DemoResult:
     """The findings: comparisons of all tables, checks of the invariants, healing, delays, runs."""
 
     through: Lsn
@@ -48,7 +48,7 @@ class Verdict:
         return is_healed and not self.breaches and all(table.is_equal for table in self.comparisons)
 
 
-def show_verdict(show: Show, verdict: Verdict) -> None:
+def show_verdict(show: Show, verdict: DemoResult) -> None:
     """Print the table of comparisons, then the other findings in sentences."""
     show.table(
         _HEADINGS,

@@ -8,7 +8,7 @@ import dagster as dg
 from cdc_core.settings import Settings
 from orchestration.merge import tables
 from orchestration.runs.keys import AssetKeys
-from orchestration.runs.own_runs import Own
+from orchestration.runs.own_runs import PipelineRuns
 from orchestration.runs.relaunch import (
     Decision,
     Skip,
@@ -58,7 +58,7 @@ def _decide_to_merge(
     now = read_clock()
     runs = read_runs(
         context.instance,
-        Own.of(settings, context),
+        PipelineRuns.of(settings, context),
         tables.JOB_NAME,
         clicked=AssetKeys.of(settings).is_merged,
         listener=listener,

@@ -18,12 +18,12 @@ from deltalake import DeltaTable
 
 from cdc_core.vocabulary import TableName
 from orchestration.runs.keys import AssetKeys
-from spark_jobs.lake.completeness import read_backfilled
+from spark_jobs.lake.completeness import read_completeness
 from spark_jobs.lake.damaged_tables import open_if_readable
 from spark_jobs.lake.lake import Lake, read_losses
 from spark_jobs.lake.ledger import find_cut, read_states
 from spark_jobs.merge.rounds import Round
-from spark_jobs.target.merged import Merged
+from spark_jobs.target.merged import TableMergeResult
 
 _INTERVAL_S = 15.0
 # Delta's names of types that SQL names differently.
@@ -50,7 +50,7 @@ class _Sum:
     deleted: int = 0
     seconds: float = 0.0
 
-    def add(self, merged: Merged) -> None:
+    def add(self, merged: TableMergeResult) -> None:
         self.rounds += 1
         self.inserted += merged.inserted
         self.updated += merged.updated
@@ -68,7 +68,7 @@ class TableReports:
         self._keys = keys
         self._tell = tell
         self._lake = lake
-        self._tables: dict[str, tuple[_Sum, Merged, Round]] = {}
+        self._tables: dict[str, tuple[_Sum, TableMergeResult, Round]] = {}
         self._rounds: list[Round] = []
         self._told_at: dict[dg.AssetKey, float] = {}
 
@@ -90,7 +90,7 @@ class TableReports:
         """Report everything that is not reported yet."""
         self._tell_due(0.0)
 
-    def describe_standing(self, table: TableName | None) -> Metadata | None:
+    def describe_unchanged(self, table: TableName | None) -> Metadata | None:
         """Report the state of an unchanged table or of the cut; None if there is none yet."""
         cut = find_cut(self._lake)
         if cut is None:
@@ -137,7 +137,7 @@ class TableReports:
 def _describe_state(lake: Lake, table: str) -> Metadata:
     """The state of a table, with the reason if it is not whole or does not follow the log."""
     cut = find_cut(lake)
-    told = read_backfilled(lake).tell_state(
+    told = read_completeness(lake).derive_state(
         table, read_states(lake).get(table), None if cut is None else cut.bound
     )
     described: Metadata = {"state": told.state}
@@ -145,7 +145,7 @@ def _describe_state(lake: Lake, table: str) -> Metadata:
 
 
 def _describe_merges(
-    total: _Sum, merged: Merged, done: Round, delta: DeltaTable | None
+    total: _Sum, merged: TableMergeResult, done: Round, delta: DeltaTable | None
 ) -> Metadata:
     described: Metadata = {
         "rows_inserted": total.inserted,

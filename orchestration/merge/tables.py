@@ -119,7 +119,7 @@ def build_table_assets(settings: Settings, tables: Sequence[TableName]) -> dg.As
         # A person may have asked for a table without a change: report its state. The cut comes
         # after the tables that it depends on, as Dagster requires.
         for key in [key for key in (*keys, asset_keys.cuts) if key in selected - reports.told]:
-            metadata = reports.describe_standing(keys.get(key))
+            metadata = reports.describe_unchanged(keys.get(key))
             if metadata is not None:
                 yield dg.MaterializeResult(asset_key=key, metadata=metadata)
 

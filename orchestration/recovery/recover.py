@@ -16,7 +16,7 @@ from cdc_core.capture.recovery import begin_recovery, choose_number, finish_reco
 from cdc_core.crash_points import reach
 from cdc_core.errors import Retry, SlotInUse, SourceError, SubscriptionChanged
 from cdc_core.settings import Settings
-from cdc_core.source.connection import open_look
+from cdc_core.source.connection import open_for_query
 from cdc_core.source.first_reading import find_costly_readings
 from cdc_core.source.identity import list_published_tables
 from cdc_core.source.membership import require_publications
@@ -67,7 +67,7 @@ def plan_recovery(settings: Settings) -> Recovery:
             f"the log is gone from {lake.root}, and tables that were merged from it stand"
         )
     merged = set() if cut is None else cut.versions.keys() | cut.merged.keys()
-    with closing(open_look(source, application_name="walgate recover")) as connection:
+    with closing(open_for_query(source, application_name="walgate recover")) as connection:
         published = list_published_tables(connection, source.publication)
         major = connection.info.server_version // 10_000
         named = read_published_tables(connection, source.publication, major=major)
@@ -134,7 +134,7 @@ def _require_ready(settings: Settings, recovery: Recovery) -> None:
             retry=Retry.LATER,
         )
     # A slot can read no change that is older than its publication.
-    with closing(open_look(source, application_name="walgate recover")) as connection:
+    with closing(open_for_query(source, application_name="walgate recover")) as connection:
         require_publications(connection, source.publication)
     if recovery.diagnosis.may_replicate or not recovery.is_slot_made:
         return

@@ -9,7 +9,7 @@ import dagster as dg
 
 from cdc_core.errors import SourceError
 from cdc_core.settings import Settings
-from cdc_core.source.connection import open_briefly
+from cdc_core.source.connection import open_for_quick_query
 from cdc_core.source.identity import list_published_tables
 from cdc_core.vocabulary import TableName
 from orchestration.runs.keys import list_parts
@@ -61,7 +61,7 @@ def add_partitions(
 def _list_published(settings: Settings) -> set[TableName]:
     source = settings.source
     try:
-        with closing(open_briefly(source, application_name="walgate page")) as connection:
+        with closing(open_for_quick_query(source, application_name="walgate page")) as connection:
             return set(list_published_tables(connection, source.publication))
     except SourceError:
         # If the source is down, the page still loads, with the tables of the log.

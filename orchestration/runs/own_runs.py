@@ -18,7 +18,7 @@ _NO_RETRIES = {"dagster/max_retries": "0"}
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
+class PipelineRuns:
     """Distinguishes the runs of one pipeline from all others.
 
     Runs of its jobs have its tags. A run in which a person materializes assets has no tags: its
@@ -29,7 +29,9 @@ class Own:
     location: str | None = None
 
     @classmethod
-    def of(cls, settings: Settings, context: dg.SensorEvaluationContext | None = None) -> Own:
+    def of(
+        cls, settings: Settings, context: dg.SensorEvaluationContext | None = None
+    ) -> PipelineRuns:
         """The pipeline of a configuration; `context` is that of a sensor of its code location."""
         origin = None if context is None else context.code_location_origin
         return cls(name_pipeline(settings), None if origin is None else origin.location_name)

@@ -24,7 +24,7 @@ from orchestration.runs.hosting import (
     is_of_this_host,
     is_worker_gone,
 )
-from orchestration.runs.own_runs import CLICKED_JOB, Own
+from orchestration.runs.own_runs import CLICKED_JOB, PipelineRuns
 from orchestration.runs.signs_of_life import Listener
 
 # Without SUSPENDED, which nothing writes yet.
@@ -47,7 +47,7 @@ _LONGEST_PAUSE_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class RunRecord:
     """One run as its record shows it. Units: Unix seconds.
 
     `is_silent` is True if a listener has seen no sign of life of the run for too long.
@@ -82,7 +82,7 @@ class Skip:
 
 
 @dataclass(frozen=True, slots=True)
-class Reap:
+class Abandon:
     """A run on which no process works any more, to be recorded as failed."""
 
     run_id: str
@@ -96,18 +96,18 @@ class Launch:
     run_key: str
 
 
-Decision = Skip | Reap | Launch
+Decision = Skip | Abandon | Launch
 
 
 def read_runs(
     instance: dg.DagsterInstance,
-    own: Own,
+    own: PipelineRuns,
     job: str,
     *,
     clicked: Callable[[dg.AssetKey], bool] | None = None,
     since: float | None = None,
     listener: Listener | None = None,
-) -> list[Seen]:
+) -> list[RunRecord]:
     """The newest runs of a job of this pipeline, with every active one. Order: newest first.
 
     Includes runs in which a person materializes assets that `clicked` chooses. With `since`, in
@@ -128,12 +128,12 @@ def read_runs(
         if (sign := record.dagster_run.tags.get(ALIVE_TAG)) and record.dagster_run.status in ACTIVE
     }
     silent = set() if listener is None else listener.find_silent(signs)
-    seen: dict[str, Seen] = {}
+    seen: dict[str, RunRecord] = {}
     for record in newest:
         run = record.dagster_run
         seen.setdefault(
             run.run_id,
-            Seen(
+            RunRecord(
                 run.run_id,
                 run.status,
                 run.tags.get(WORKER_TAG),
@@ -172,7 +172,7 @@ def _read_records(
     return records
 
 
-def decide_on_active(runs: Sequence[Seen], *, doing: str, now: float) -> Skip | Reap | None:
+def decide_on_active(runs: Sequence[RunRecord], *, doing: str, now: float) -> Skip | Abandon | None:
     """Decide to wait for an active run, or to give one up; None if no run is active.
 
     `doing` says what the run does, for a person.
@@ -183,7 +183,7 @@ def decide_on_active(runs: Sequence[Seen], *, doing: str, now: float) -> Skip | 
     # A run whose worker is gone may keep another run waiting in the queue.
     for run in under_way:
         if is_abandoned(run, now):
-            return Reap(run.run_id, f"the worker of run {run.short_id} is gone")
+            return Abandon(run.run_id, f"the worker of run {run.short_id} is gone")
     active = under_way[0]
     if active.status is dg.DagsterRunStatus.CANCELING:
         return Skip(f"run {active.short_id} is draining")
@@ -192,7 +192,7 @@ def decide_on_active(runs: Sequence[Seen], *, doing: str, now: float) -> Skip | 
     return Skip(f"run {active.short_id} {doing}")
 
 
-def decide_on_launch(runs: Sequence[Seen], *, now: float) -> Skip | Launch:
+def decide_on_launch(runs: Sequence[RunRecord], *, now: float) -> Skip | Launch:
     """Launch the one run that follows the last, unless failures require a pause."""
     failures = _count_failures(runs)
     if failures:
@@ -217,13 +217,13 @@ def apply_decision(
     match decision:
         case Skip(reason):
             return dg.SensorResult(skip_reason=reason)
-        case Reap():
+        case Abandon():
             return dg.SensorResult(skip_reason=record_abandoned(context.instance, decision))
         case Launch(run_key):
             return dg.SensorResult(run_requests=[request(run_key)])
 
 
-def record_abandoned(instance: dg.DagsterInstance, reap: Reap) -> str:
+def record_abandoned(instance: dg.DagsterInstance, reap: Abandon) -> str:
     """Record as failed a run on which no process works; return a line on that for a person."""
     run = instance.get_run_by_id(reap.run_id)
     if run is not None and not run.is_finished:
@@ -241,7 +241,7 @@ def read_clock() -> float:
     return time.time()
 
 
-def is_abandoned(run: Seen, now: float) -> bool:
+def is_abandoned(run: RunRecord, now: float) -> bool:
     """Whether no process works on an active run any more."""
     if run.worker is not None:
         return is_worker_gone(run.worker) or (run.is_silent and not is_of_this_host(run.worker))
@@ -265,12 +265,12 @@ def find_time_left(since: float | None, seconds: float, *, now: float) -> float:
     return since + seconds - now
 
 
-def has_ended_within(run: Seen, seconds: float, *, now: float) -> bool:
+def has_ended_within(run: RunRecord, seconds: float, *, now: float) -> bool:
     """Whether a run has ended in the last `seconds`; False if a wrong clock has dated its end."""
     return find_time_left(run.ended_at, seconds, now=now) > 0
 
 
-def _count_failures(runs: Sequence[Seen]) -> int:
+def _count_failures(runs: Sequence[RunRecord]) -> int:
     """How many of the newest runs failed in a row."""
     for number, run in enumerate(runs):
         if run.status is not dg.DagsterRunStatus.FAILURE:

@@ -19,7 +19,7 @@ _LONGEST_GAP_S = 120.0
 
 
 @dataclass(slots=True)
-class _Heard:
+class _LastSign:
     sign: str
     looked_at: float
     silent_s: float = 0.0
@@ -34,7 +34,7 @@ class Listener:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """Nothing was heard yet; the clock gives seconds that only grow."""
         self._clock = clock
-        self._heard: dict[str, _Heard] = {}
+        self._heard: dict[str, _LastSign] = {}
 
     def find_silent(self, signs: Mapping[str, str]) -> set[str]:
         """The runs whose sign of life has not changed for too long; `signs` has the current ones.
@@ -45,9 +45,9 @@ class Listener:
         self._heard = {run: self._hear(run, sign, now) for run, sign in signs.items()}
         return {run for run, heard in self._heard.items() if heard.silent_s >= _SILENT_S}
 
-    def _hear(self, run: str, sign: str, now: float) -> _Heard:
+    def _hear(self, run: str, sign: str, now: float) -> _LastSign:
         before = self._heard.get(run)
         if before is None or before.sign != sign:
-            return _Heard(sign, now)
+            return _LastSign(sign, now)
         gap = min(now - before.looked_at, _LONGEST_GAP_S)
-        return _Heard(sign, now, before.silent_s + gap)
+        return _LastSign(sign, now, before.silent_s + gap)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass
 
-from cdc_core.coordination.lease import Lease
+from cdc_core.coordination.lease import RedisCoordination
 from cdc_core.coordination.live import Figures
 from cdc_core.errors import SourceError
 from cdc_core.settings import Settings
-from cdc_core.source.connection import open_briefly
+from cdc_core.source.connection import open_for_quick_query
 from cdc_core.source.identity import read_identity
 from cdc_core.source.retention import (
     Growth,
@@ -23,7 +23,7 @@ from cdc_core.vocabulary import Lsn
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class SourceView:
     """The slot, its budget, the end of the source's WAL, live figures, growth of the held WAL.
 
     Units: bytes, bytes per second.
@@ -41,7 +41,7 @@ class Look:
         return None if self.slot is None else find_retention(self.slot, self.budget)
 
 
-def look_at_source(settings: Settings, growth: Growth | None = None) -> Look | SourceError:
+def read_source_view(settings: Settings, growth: Growth | None = None) -> SourceView | SourceError:
     """Read the source once, without a long wait for a server that is away; return its error.
 
     `growth` keeps the readings of a caller that reads repeatedly. Without it, the rate comes from
@@ -50,7 +50,7 @@ def look_at_source(settings: Settings, growth: Growth | None = None) -> Look | S
     source = settings.source
     figures = read_figures(settings)
     try:
-        with closing(open_briefly(source, application_name="walgate look")) as connection:
+        with closing(open_for_quick_query(source, application_name="walgate look")) as connection:
             slot = read_slot(connection, source.slot)
             budget = read_slot_budget(connection, source)
             current = read_identity(connection).current
@@ -61,10 +61,10 @@ def look_at_source(settings: Settings, growth: Growth | None = None) -> Look | S
                 rate = measure_growth(connection, slot)
     except SourceError as error:
         return error
-    return Look(slot, budget, current, figures, rate)
+    return SourceView(slot, budget, current, figures, rate)
 
 
 def read_figures(settings: Settings) -> Figures | None:
     """The live figures of the running capture; None if there are none."""
-    with closing(Lease(settings.redis, slot=settings.source.slot)) as lease:
+    with closing(RedisCoordination(settings.redis, slot=settings.source.slot)) as lease:
         return lease.read_figures()

@@ -32,11 +32,11 @@ from cdc_core.settings import Settings
 from orchestration.runs.keys import AssetKeys
 from orchestration.runs.known_tables import add_partitions, find_tables
 from orchestration.runs.log_lines import FORM_VARIABLE, LogForm
-from orchestration.runs.own_runs import Own, name_pipeline
+from orchestration.runs.own_runs import PipelineRuns, name_pipeline
 from orchestration.stack.draining import drain_runs, record_ended, record_left
 from orchestration.stack.page import HOST, Page
 from orchestration.stack.processes import end_processes, hold_stack, start_process
-from orchestration.stack.supervisor import Keeper, Program
+from orchestration.stack.supervisor import Program, Supervisor
 from spark_jobs.lake.lake import Lake
 
 MODULE = "orchestration.definitions"
@@ -57,7 +57,7 @@ class DagsterStack:
     url: str
     instance: dg.DagsterInstance
     logs: Path
-    _keeper: Keeper
+    _keeper: Supervisor
 
     @property
     def pids(self) -> dict[Program, int]:
@@ -92,7 +92,7 @@ def run_dagster(
         # The path of a socket must be short, and the path of the home may be long.
         private = Path(tempfile.mkdtemp(prefix="walgate-"))
         instance = dg.DagsterInstance.from_config(str(settings.dagster.home))
-        own = Own(name_pipeline(settings), location=settings.dagster.pipeline)
+        own = PipelineRuns(name_pipeline(settings), location=settings.dagster.pipeline)
         try:
             # Nothing is launched yet, so an earlier stack left every run that is active now.
             record_left(instance, own)
@@ -120,14 +120,14 @@ def _running(
     settings: Settings,
     programs: dict[Program, Callable[[], subprocess.Popen[bytes]]],
     stop: threading.Event,
-) -> Iterator[tuple[Keeper, Page]]:
+) -> Iterator[tuple[Supervisor, Page]]:
     """Run the three processes until the block ends, ready at its start; restart those that die."""
     page = Page(settings.dagster.port, location=settings.dagster.pipeline)
     finished = threading.Event()
     watcher = threading.Thread(
         target=_watch_tables, args=(settings, page, finished), name="walgate-tables", daemon=True
     )
-    keeper = Keeper(programs)
+    keeper = Supervisor(programs)
     try:
         _wait_until_ready(keeper, page, _log_folder(settings), stop)
         keeper.keep()
@@ -218,7 +218,7 @@ def _plan_programs(
     return {name: plan(name) for name in commands}
 
 
-def _wait_until_ready(keeper: Keeper, page: Page, logs: Path, stop: threading.Event) -> None:
+def _wait_until_ready(keeper: Supervisor, page: Page, logs: Path, stop: threading.Event) -> None:
     """Wait until the page answers and shows our code loaded, or until `stop`."""
     deadline = time.monotonic() + _START_DEADLINE_S
     while not stop.wait(_POLL_S):

@@ -9,7 +9,7 @@ import time
 import dagster as dg
 
 from orchestration.runs.hosting import WORKER_TAG, is_of_this_host, is_worker_gone
-from orchestration.runs.own_runs import CLICKED_JOB, Own
+from orchestration.runs.own_runs import CLICKED_JOB, PipelineRuns
 from orchestration.runs.relaunch import ACTIVE
 
 _logger = logging.getLogger("walgate.up")
@@ -17,7 +17,7 @@ _POLL_S = 0.25
 
 
 def drain_runs(
-    instance: dg.DagsterInstance, own: Own, *, most_s: float, hurry: threading.Event
+    instance: dg.DagsterInstance, own: PipelineRuns, *, most_s: float, hurry: threading.Event
 ) -> None:
     """Ask every run of a pipeline that is in progress to stop, and wait for its end.
 
@@ -32,13 +32,13 @@ def drain_runs(
         pass
 
 
-def record_ended(instance: dg.DagsterInstance, own: Own) -> None:
+def record_ended(instance: dg.DagsterInstance, own: PipelineRuns) -> None:
     """Record every unfinished run of a pipeline as canceled; their processes must be gone."""
     for run in _list_active(instance, own):
         instance.report_run_canceled(run, message="The stack of its process was stopped.")
 
 
-def record_left(instance: dg.DagsterInstance, own: Own) -> None:
+def record_left(instance: dg.DagsterInstance, own: PipelineRuns) -> None:
     """Record as failed the runs that a killed stack left in progress: no process works on them.
 
     The caller must hold the stack, and must have ended its processes. A queued run stays in the
@@ -53,7 +53,7 @@ def record_left(instance: dg.DagsterInstance, own: Own) -> None:
             instance.report_run_failed(run, "The stack of its process was killed.")
 
 
-def _list_active(instance: dg.DagsterInstance, own: Own) -> list[dg.DagsterRun]:
+def _list_active(instance: dg.DagsterInstance, own: PipelineRuns) -> list[dg.DagsterRun]:
     """The unfinished runs of the pipeline's jobs, and of assets that a person materializes."""
     active = list(ACTIVE)
     clicked = instance.get_runs(dg.RunsFilter(job_name=CLICKED_JOB, statuses=active))

@@ -31,7 +31,7 @@ class _Kept:
     due: float | None = None
 
 
-class Keeper:
+class Supervisor:
     """Programs that run until `end` ends them."""
 
     def __init__(self, start: Mapping[Program, Callable[[], subprocess.Popen[bytes]]]) -> None:

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from cdc_core.coordination.lease import Lease
+from cdc_core.coordination.lease import RedisCoordination
 from cdc_core.coordination.live import Figures
 from cdc_core.errors import SourceError, StagingError
 from cdc_core.settings import Settings
-from cdc_core.source.backfillable import Hindrance, find_hindrances
-from cdc_core.source.connection import open_look
+from cdc_core.source.backfillable import ReadObstacle, find_read_obstacles
+from cdc_core.source.connection import open_for_query
 from cdc_core.source.identity import Identity, read_identity
 from cdc_core.source.preflight import find_problems
 from cdc_core.source.problems import Problem, Severity
@@ -27,12 +27,12 @@ from cdc_core.source.slot_problems import BUDGET_CODE, find_budget_problems
 from cdc_core.source.table_oids import read_names
 from cdc_core.staging.epochs import read_newest_epoch
 from cdc_core.staging.tables import staging_errors
-from cdc_core.staging.verifications import DIFFERENT, Standing, VerificationLedger
+from cdc_core.staging.verifications import DIFFERENT, TableVerification, VerificationLedger
 from cdc_core.vocabulary import Lsn, TableName
 from orchestration.status.backfills import describe_backfills
 from orchestration.status.table_facts import Facts, read_facts
 from orchestration.status.unpublished import Whereabouts, find_unpublished
-from spark_jobs.lake.completeness import Backfilled, Lacking, read_backfilled
+from spark_jobs.lake.completeness import Completeness, IncompleteState, read_completeness
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.lake.ledger import HALTED, Cut, TableState, find_cut, read_states
 from spark_jobs.target.older_tables import FIX as OLDER_FIX
@@ -54,7 +54,7 @@ class _Source:
     identity: Identity
     slot: Slot | None
     budget_bytes: int
-    tables: dict[str, Hindrance | None]
+    tables: dict[str, ReadObstacle | None]
     problems: list[Problem]
     growth: float | None
     whereabouts: Whereabouts
@@ -81,20 +81,20 @@ class _Progress:
     staged: Bound | None = None
     cut: Cut | None = None
     states: dict[str, TableState] = field(default_factory=dict)
-    backfilled: Backfilled = field(default_factory=Backfilled)
+    backfilled: Completeness = field(default_factory=Completeness)
     tables: set[str] = field(default_factory=set)
     facts: Facts = field(default_factory=Facts)
     older: dict[str, str] = field(default_factory=dict)
     kept: set[str] = field(default_factory=set)
     backfills: list[dict[str, Any]] = field(default_factory=list)
-    standings: dict[str, Standing] = field(default_factory=dict)
+    standings: dict[str, TableVerification] = field(default_factory=dict)
     is_recovering: bool = False
     failure: StagingError | None = None
 
 
 def read_status(settings: Settings) -> dict[str, Any]:
     """The answer with every section of `status --json`; `source` is None if the source is down."""
-    lease = Lease(settings.redis, slot=settings.source.slot)
+    lease = RedisCoordination(settings.redis, slot=settings.source.slot)
     with closing(lease):
         is_redis_up = lease.is_up()
         figures = lease.read_figures() if is_redis_up else None
@@ -125,13 +125,13 @@ def read_status(settings: Settings) -> dict[str, Any]:
 
 def _read_source(settings: Settings, figures: Figures | None) -> _Source:
     source = settings.source
-    with closing(open_look(source, application_name="walgate status")) as connection:
+    with closing(open_for_query(source, application_name="walgate status")) as connection:
         slot = read_slot(connection, source.slot)
         growth = None if figures is None else figures.retained_growth
         if growth is None and slot is not None:
             growth = measure_growth(connection, slot)
         identity = read_identity(connection)
-        hindrances = find_hindrances(connection, source.publication)
+        hindrances = find_read_obstacles(connection, source.publication)
         tables = {str(table): hindrance for table, hindrance in hindrances.items()}
         away = _find_unpublished(settings, identity, tables)
         return _Source(
@@ -169,10 +169,10 @@ def _read_progress(settings: Settings) -> _Progress:
                 cut=cut,
                 facts=facts,
                 states=read_states(lake),
-                backfilled=read_backfilled(lake),
+                backfilled=read_completeness(lake),
                 tables={str(relation.table) for relation in lake.read_relations().values()},
                 backfills=describe_backfills(settings.lake),
-                standings=VerificationLedger(settings.lake.root).read_standings(),
+                standings=VerificationLedger(settings.lake.root).read_table_verifications(),
                 older={table: older[table] for table in older.keys() - facts.unreadable},
                 kept={t for t in versions if lake.locate(TableName.parse(t)).is_dir()},
                 is_recovering=epoch is not None and epoch.is_pending,
@@ -286,10 +286,10 @@ def _tell_state(table: str, source: _Source | None, progress: _Progress) -> Tabl
         told = TableState(table, HALTED, hindrance.reason, hindrance.fix)
         return known if known is not None and is_halted else told
     cut = None if progress.cut is None else progress.cut.bound
-    state = progress.backfilled.tell_state(table, known, cut)
+    state = progress.backfilled.derive_state(table, known, cut)
     running = {b["table"] for b in progress.backfills if b["state"] == _RUNNING}
-    if state.state == Lacking.QUEUED and table in running:
-        state = replace(state, state=Lacking.BACKFILLING.value)
+    if state.state == IncompleteState.QUEUED and table in running:
+        state = replace(state, state=IncompleteState.BACKFILLING.value)
     return state
 
 

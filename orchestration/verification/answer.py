@@ -7,7 +7,7 @@ from typing import Any
 
 from cdc_core.comparing import UUID_DIGITS, Ordering, RangeSum
 from cdc_core.staging.verifications import FoundRange, Verified
-from orchestration.verification.healing import Verdict
+from orchestration.verification.healing import VerificationResult
 
 ANSWER_VERSION = 1
 _UUID_TEXT_DIGITS = 32
@@ -15,7 +15,7 @@ _UUID_TEXT_DIGITS = 32
 _UUID_PARTS = ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32))
 
 
-def describe_verdict(verdict: Verdict) -> dict[str, Any]:
+def describe_verdict(verdict: VerificationResult) -> dict[str, Any]:
     """The whole answer as JSON."""
     return {
         "version": ANSWER_VERSION,
@@ -24,7 +24,7 @@ def describe_verdict(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def format_verdict(verdict: Verdict) -> Iterator[str]:
+def format_verdict(verdict: VerificationResult) -> Iterator[str]:
     """A line for each table, and one for each range that differs."""
     width = max((len(str(found.table)) for found in verdict.tables), default=0)
     for found in verdict.tables:

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 
-from cdc_core.backfill.results import Progress
+from cdc_core.backfill.results import BackfillProgress
 from cdc_core.errors import WalgateError
 from cdc_core.settings import Settings
 from cdc_core.spooled import Key
 from cdc_core.staging.verifications import Verified
 from cdc_core.vocabulary import Lsn, TableName
 from orchestration.backfill.backfill import reread_keys, run_backfills
-from orchestration.capture.own_capture import capturing
+from orchestration.capture.own_capture import ensuring_capture
 from orchestration.verification.table_comparison import Keys
 from orchestration.verification.verify import Tell, verify_tables
 
@@ -24,7 +24,7 @@ _MOST_KEYS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class VerificationResult:
     """What the last comparison of each table found, and the LSN of the newest comparison.
 
     A healed table keeps the ranges that differed before, if none differ now. `keys` are those that
@@ -45,22 +45,22 @@ def verify_and_heal(
     stop: threading.Event,
     tell: Tell,
     is_rotating: bool = False,
-) -> Verdict:
+) -> VerificationResult:
     """Compare tables with the source; if `is_healing`, heal those that differ and compare again.
 
     Uses the running capture, or one of its own. Raises: WalgateError.
     """
-    with capturing(settings, stop):
+    with ensuring_capture(settings, stop):
         first = verify_tables(
             settings, session, named, stop=stop, tell=tell, is_rotating=is_rotating
         )
         different = {found.table: found for found in first.different}
         if not is_healing or not different:
-            return Verdict(first.bound.lsn, first.tables, first.keys)
+            return VerificationResult(first.bound.lsn, first.tables, first.keys)
 
         healed = _heal(settings, [*different], first.keys, stop=stop, tell=tell)
         if not healed:
-            return Verdict(first.bound.lsn, first.tables, first.keys)
+            return VerificationResult(first.bound.lsn, first.tables, first.keys)
         second = verify_tables(
             settings,
             session,
@@ -75,7 +75,7 @@ def verify_and_heal(
         for found in second.tables
     }
     tables = tuple(again.get(found.table, found) for found in first.tables)
-    return Verdict(second.bound.lsn, tables, first.keys)
+    return VerificationResult(second.bound.lsn, tables, first.keys)
 
 
 def _heal(
@@ -91,7 +91,7 @@ def _heal(
     A table that cannot be read now stays different, and the others are still healed.
     """
 
-    def tell_progress(table: TableName, progress: Progress) -> None:
+    def tell_progress(table: TableName, progress: BackfillProgress) -> None:
         tell(f"{table}: healing, {progress.rows:,} rows read")
 
     done = []

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from cdc_core.comparing import (
     Compared,
     Difference,
-    Part,
+    OrdinalRange,
     RangeSums,
     find_differences,
 )
@@ -22,7 +22,7 @@ from cdc_core.source import checksums
 from cdc_core.source.published_tables import PublishedTable
 from cdc_core.source.snapshots import SourceSnapshot
 from cdc_core.staging.verifications import FoundRange
-from spark_jobs.schema.evolution import Shape
+from spark_jobs.schema.evolution import TableSchema
 from spark_jobs.verification import checksums as verify
 
 # A range with more rows than this is narrowed, to ranges of about half as many.
@@ -40,17 +40,17 @@ _Right = TypeVar("_Right")
 
 
 @dataclass(frozen=True, slots=True)
-class Sides:
+class TableComparison:
     """One table in the source and in the lake, at one LSN."""
 
     snapshot: SourceSnapshot
     published: PublishedTable
     rows: DataFrame
-    shape: Shape
+    shape: TableSchema
     compared: Compared
     pool: ThreadPoolExecutor
 
-    def sum_ranges(self, part: Part, width: int) -> tuple[RangeSums, RangeSums]:
+    def sum_ranges(self, part: OrdinalRange, width: int) -> tuple[RangeSums, RangeSums]:
         """Sum up a part on both sides, in ranges of a width. Raises: SourceError."""
         return self._ask_both(
             lambda: checksums.sum_ranges(
@@ -80,7 +80,9 @@ class Sides:
                 found += find_differences(*self.sum_ranges(part, width), width, part)
         found.sort(key=lambda one: (one.part is None, (one.part and one.part.low) or 0))
         ranges = tuple(
-            FoundRange(one.part or Part(), one.source.rows, one.lake.rows, None, one.lake.holes)
+            FoundRange(
+                one.part or OrdinalRange(), one.source.rows, one.lake.rows, None, one.lake.holes
+            )
             for one in found
         )
         listed = sum(one.source.rows + one.lake.rows for one in found)
@@ -126,6 +128,6 @@ class Sides:
         return asked.result(), there
 
 
-def _span(part: Part | None) -> int:
+def _span(part: OrdinalRange | None) -> int:
     """The number of ordinals in a part; 0 unless it has two bounds."""
     return 0 if part is None or part.low is None or part.high is None else part.high - part.low

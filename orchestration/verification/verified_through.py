@@ -12,16 +12,16 @@ from cdc_core.settings import Settings
 from cdc_core.staging.verifications import (
     DIFFERENT,
     EQUAL,
-    Standing,
+    TableVerification,
     VerificationLedger,
     Verified,
 )
 from cdc_core.vocabulary import TableName
 from orchestration.runs.hosting import host_loop
 from orchestration.runs.keys import AssetKeys
-from orchestration.runs.own_runs import Own
+from orchestration.runs.own_runs import PipelineRuns
 from orchestration.runs.relaunch import (
-    Reap,
+    Abandon,
     Skip,
     decide_on_active,
     decide_on_launch,
@@ -33,7 +33,7 @@ from orchestration.runs.relaunch import (
 )
 from orchestration.runs.signs_of_life import Listener
 from orchestration.verification.answer import describe_range
-from orchestration.verification.healing import Verdict, verify_and_heal
+from orchestration.verification.healing import VerificationResult, verify_and_heal
 from spark_jobs.lake.lake import Lake, open_table
 
 JOB_NAME = "verify"
@@ -82,7 +82,7 @@ def build_verification(
     ) -> Iterator[dg.AssetCheckResult]:
         config = context.op_execution_context.op_config
         selected = [keys[key.asset_key] for key in context.selected_asset_check_keys]
-        verdicts: list[Verdict] = []
+        verdicts: list[VerificationResult] = []
 
         def work(stop: threading.Event) -> None:
             verdicts.append(
@@ -98,7 +98,7 @@ def build_verification(
             )
 
         host_loop(context.op_execution_context, work, most_s=None)
-        standings = VerificationLedger(settings.lake.root).read_standings()
+        standings = VerificationLedger(settings.lake.root).read_table_verifications()
         for found in verdicts[0].tables:
             key = asset_keys.find_table(found.table)
             metadata = describe_found(found, standings.get(str(found.table)))
@@ -138,9 +138,9 @@ def build_verify_schedule(settings: Settings, tables: Sequence[TableName]) -> dg
         context: dg.ScheduleEvaluationContext,
     ) -> dg.RunRequest | dg.SkipReason:
         now = read_clock()
-        runs = read_runs(context.instance, Own.of(settings), JOB_NAME, listener=listener)
+        runs = read_runs(context.instance, PipelineRuns.of(settings), JOB_NAME, listener=listener)
         active = decide_on_active(runs, doing="verifies", now=now)
-        if isinstance(active, Reap):
+        if isinstance(active, Abandon):
             return dg.SkipReason(record_abandoned(context.instance, active))
         if active is not None:
             return dg.SkipReason(active.reason)
@@ -169,13 +169,13 @@ def find_last(settings: Settings, tables: Sequence[TableName], *, now: float) ->
         return None
     started = epochs.to_pyarrow_table(columns=["started_at"]).column(0).to_pylist()
     began = min(started, default=datetime.now(UTC))
-    standings = VerificationLedger(settings.lake.root).read_standings()
+    standings = VerificationLedger(settings.lake.root).read_table_verifications()
     moments = [standings[str(t)].at if str(t) in standings else began for t in tables]
     past = [began if is_dated_ahead(at.timestamp(), now=now) else at for at in moments]
     return min(past, default=began)
 
 
-def describe_found(found: Verified, standing: Standing | None) -> dict[str, Any]:
+def describe_found(found: Verified, standing: TableVerification | None) -> dict[str, Any]:
     """What a verification found of a table, without what is not known."""
     lsn = None if standing is None else standing.lsn
     since = None if standing is None else standing.since

@@ -23,7 +23,7 @@ from cdc_core.capture.concealing import read_key
 from cdc_core.comparing import (
     Compared,
     Ordering,
-    Part,
+    OrdinalRange,
     add_up,
     choose_width,
     find_differences,
@@ -44,19 +44,19 @@ from cdc_core.staging.verifications import (
     DIFFERENT,
     EQUAL,
     SKIPPED,
-    Standing,
+    TableVerification,
     VerificationLedger,
     Verified,
 )
 from cdc_core.table_patterns import choose_rule
 from cdc_core.vocabulary import Lsn, TableName
-from orchestration.verification.table_comparison import Keys, Sides
+from orchestration.verification.table_comparison import Keys, TableComparison
 from orchestration.verification.written_rules import find_changed_rules
-from spark_jobs.lake.completeness import Backfilled, Lacking, read_backfilled
+from spark_jobs.lake.completeness import Completeness, IncompleteState, read_completeness
 from spark_jobs.lake.damaged_tables import open_current
 from spark_jobs.lake.lake import Bound, Lake, count_rows
 from spark_jobs.query.as_of import list_tables, table_at
-from spark_jobs.schema.evolution import Shape
+from spark_jobs.schema.evolution import TableSchema
 from spark_jobs.verification import checksums as verify
 
 # Average rows of a range before it is narrowed.
@@ -89,7 +89,7 @@ def verify_tables(
     *,
     stop: threading.Event,
     tell: Tell,
-    parts: dict[TableName, Part] | None = None,
+    parts: dict[TableName, OrdinalRange] | None = None,
     is_rotating: bool = False,
     healed: frozenset[TableName] = frozenset(),
 ) -> Verification:
@@ -102,7 +102,7 @@ def verify_tables(
     """
     lake = Lake.of(settings)
     ledger = VerificationLedger(settings.lake.root)
-    standings = ledger.read_standings() if is_rotating else {}
+    standings = ledger.read_table_verifications() if is_rotating else {}
     source = settings.source
     find_history = find_log_history(settings.lake.root)
     opened = partial(open_primary, source, find_history, application_name="walgate verify")
@@ -125,14 +125,14 @@ def verify_tables(
         # Capture may have followed a promotion since: then the snapshot is of the old server.
         require_history(snapshot.connection, snapshot.history, find_history())
         with ThreadPoolExecutor(1, "walgate-checksums") as pool:
-            sight = _Sight(
+            sight = _ComparisonContext(
                 settings=settings,
                 session=session,
                 lake=lake,
                 snapshot=snapshot,
                 bound=bound,
                 pool=pool,
-                backfilled=read_backfilled(lake),
+                backfilled=read_completeness(lake),
                 standings=standings,
                 parts=parts or {},
                 is_rotating=is_rotating,
@@ -219,12 +219,12 @@ def _require_going(stop: threading.Event) -> None:
         )
 
 
-class _Skip(Exception):
+class _SkippedTable(Exception):
     """A table that cannot be compared, and why."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Sight:
+class _ComparisonContext:
     """The snapshot of the source and the lake at the same LSN, with how to compare tables."""
 
     settings: Settings
@@ -233,9 +233,9 @@ class _Sight:
     snapshot: SourceSnapshot
     bound: Bound
     pool: ThreadPoolExecutor
-    backfilled: Backfilled
-    standings: dict[str, Standing]
-    parts: dict[TableName, Part]
+    backfilled: Completeness
+    standings: dict[str, TableVerification]
+    parts: dict[TableName, OrdinalRange]
     is_rotating: bool
 
     def verify_table(self, table: TableName) -> tuple[Verified, Keys | None]:
@@ -244,7 +244,7 @@ class _Sight:
         empty = Verified(table, self.bound.epoch, self.bound.lsn, SKIPPED)
         try:
             found, keys = self._compare(table, empty)
-        except _Skip as skip:
+        except _SkippedTable as skip:
             found, keys = replace(empty, reason=str(skip)), None
         except (LakeError, SourceError) as error:
             if self.snapshot.connection.closed:
@@ -254,23 +254,25 @@ class _Sight:
 
     def _compare(self, table: TableName, empty: Verified) -> tuple[Verified, Keys | None]:
         published = self._find_published(table)
-        lack = self.backfilled.find_lack(str(table), self.bound)
-        if lack is not None and lack.state is Lacking.BACKFILLING:
-            raise _Skip(f"its backfill is not done: {lack.reason}")
+        lack = self.backfilled.find_incomplete(str(table), self.bound)
+        if lack is not None and lack.state is IncompleteState.BACKFILLING:
+            raise _SkippedTable(f"its backfill is not done: {lack.reason}")
         reading = table_at(self.session, self.lake, table, self.bound, is_newest=True)
         if reading.halt is not None:
-            raise _Skip(
+            raise _SkippedTable(
                 f"halted at {reading.through.lsn}: {reading.halt.reason}; fix: {reading.halt.fix}"
             )
         shape = verify.find_shape(reading.rows)
         self._require_rule(published, shape)
         hashed = frozenset(self._find_rule(table).hash)
         if concealed := sorted(hashed.intersection(shape.key_names)):
-            raise _Skip(f"its key is hashed ({', '.join(concealed)}): the source cannot tell it")
+            raise _SkippedTable(
+                f"its key is hashed ({', '.join(concealed)}): the source cannot tell it"
+            )
         compared = verify.choose_compared(shape, among=published.sent_columns, hashed=hashed)
         if lost := sorted({*shape.key_names} - {name for name, _ in compared.columns}):
-            raise _Skip(f"the source no longer sends its key ({', '.join(lost)})")
-        sides = Sides(self.snapshot, published, reading.rows, shape, compared, self.pool)
+            raise _SkippedTable(f"the source no longer sends its key ({', '.join(lost)})")
+        sides = TableComparison(self.snapshot, published, reading.rows, shape, compared, self.pool)
         part, share, width = self._choose_part(table, sides)
         source, lake = sides.sum_ranges(part, width)
         found = replace(
@@ -292,16 +294,18 @@ class _Sight:
 
     def _find_published(self, table: TableName) -> PublishedTable:
         if (refused := self.snapshot.refused.get(table)) is not None:
-            raise _Skip(f"{refused.message}; fix: {refused.fix}")
+            raise _SkippedTable(f"{refused.message}; fix: {refused.fix}")
         found = self.snapshot.published.get(table)
         if found is None:
-            raise _Skip("it is not published: its rows stay as they are")
+            raise _SkippedTable("it is not published: its rows stay as they are")
         if not found.key_columns:
-            raise _Skip("it has no key: its rows cannot be told apart; fix: add a primary key")
+            raise _SkippedTable(
+                "it has no key: its rows cannot be told apart; fix: add a primary key"
+            )
         return found
 
-    def _require_rule(self, published: PublishedTable, shape: Shape) -> None:
-        """Refuse rows that were written under another exclude or hash rule. Raises: _Skip.
+    def _require_rule(self, published: PublishedTable, shape: TableSchema) -> None:
+        """Refuse rows that were written under another exclude or hash rule. Raises: _SkippedTable.
 
         A hashed column is compared for NULL only, so the comparison would not notice.
         """
@@ -314,14 +318,16 @@ class _Sight:
             () if relation is None else relation.left_out,
         )
         if said := "; ".join(changed):
-            raise _Skip(f"{said}; fix: walgate backfill {published.table}")
+            raise _SkippedTable(f"{said}; fix: walgate backfill {published.table}")
 
     def _find_rule(self, table: TableName) -> TableSettings:
         rules = self.settings.tables
         chosen = choose_rule(rules, table, having=lambda rule: rule.conceals)
         return TableSettings() if chosen is None else chosen[1]
 
-    def _choose_part(self, table: TableName, sides: Sides) -> tuple[Part, float, int]:
+    def _choose_part(
+        self, table: TableName, sides: TableComparison
+    ) -> tuple[OrdinalRange, float, int]:
         """The part to compare, its share of the table, and the width of the ranges."""
         connection, ordering = self.snapshot.connection, sides.compared.ordering
         most = self.settings.verify.ranges
@@ -329,15 +335,15 @@ class _Sight:
         span = checksums.find_span(connection, sides.published, sides.compared)
         part = self.parts.get(table)
         if part is None:
-            part = Part()
+            part = OrdinalRange()
             per_run = self.settings.verify.rows_per_run
             if self.is_rotating and rows > per_run and span is not None:
                 standing = self.standings.get(str(table))
                 is_same = standing is not None and standing.ordering == ordering
                 low = standing.next_ordinal if standing is not None and is_same else None
-                part = Part(low, self._find_end(sides, low, span, per_run / rows))
+                part = OrdinalRange(low, self._find_end(sides, low, span, per_run / rows))
         share = 1.0
-        if part != Part() and span is not None:
+        if part != OrdinalRange() and span is not None:
             low = span[0] if part.low is None else part.low
             high = span[1] + 1 if part.high is None else part.high
             share = min(1.0, max(0.0, (high - low) / (span[1] + 1 - span[0])))
@@ -346,7 +352,7 @@ class _Sight:
         return part, round(share, 4), width
 
     def _find_end(
-        self, sides: Sides, low: int | None, span: tuple[int, int], share: float
+        self, sides: TableComparison, low: int | None, span: tuple[int, int], share: float
     ) -> int | None:
         """The ordinal at which a part that begins at `low` ends; None at the end of the table."""
         if sides.compared.ordering is not Ordering.HASH:
@@ -366,7 +372,7 @@ class _Sight:
         return max(estimated, 0 if delta is None else count_rows(folder, delta))
 
     def _describe_left_out(
-        self, published: PublishedTable, shape: Shape, compared: Compared
+        self, published: PublishedTable, shape: TableSchema, compared: Compared
     ) -> str | None:
         """Which columns were not compared, or not by their values."""
         rule = self._find_rule(published.table)

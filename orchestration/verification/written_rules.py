@@ -11,11 +11,16 @@ from collections.abc import Iterable, Iterator
 
 from cdc_core.settings import TableSettings
 from cdc_core.source.published_tables import PublishedTable
-from spark_jobs.schema.evolution import Shape, explain_excluded, explain_hash, explain_left_out
+from spark_jobs.schema.evolution import (
+    TableSchema,
+    explain_excluded,
+    explain_hash,
+    explain_left_out,
+)
 
 
 def find_changed_rules(
-    shape: Shape,
+    shape: TableSchema,
     rule: TableSettings,
     mark: str,
     published: PublishedTable,

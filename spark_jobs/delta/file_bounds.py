@@ -35,7 +35,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 _Ends: TypeAlias = tuple[Any, Any]
 
 
-class Bounds:
+class ColumnStatistics:
     """Collects the statistics of the rows of one file."""
 
     def __init__(self, schema: pa.Schema) -> None:

@@ -10,20 +10,20 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_jobs.delta.direct_parquet import is_plain
-from spark_jobs.fast_path.unshared_reads import LoneReads
+from spark_jobs.fast_path.unshared_reads import UnsharedReads
 from spark_jobs.fold.outcome import Outcome
-from spark_jobs.fold.plan import Stretch
+from spark_jobs.fold.plan import TablePlan
 from spark_jobs.fold.rows import match_names
 from spark_jobs.fold.steps import id_names
-from spark_jobs.schema.evolution import Shape
-from spark_jobs.target.table_before import Base
+from spark_jobs.schema.evolution import TableSchema
+from spark_jobs.target.table_before import TargetTable
 
 # The most keys of the table that Spark sends to every task.
 _MOST_NEAR = 100_000
 
 
 def is_addition(
-    stretch: Stretch, base: Base | None, lone: LoneReads, outcome: Outcome | None
+    stretch: TablePlan, base: TargetTable | None, lone: UnsharedReads, outcome: Outcome | None
 ) -> bool:
     """Whether a table plan only adds rows to its table. False also if this is not certain.
 
@@ -44,14 +44,14 @@ def is_addition(
         return False
     is_met = None
     if lone.typed is not None and is_plain(base.table):
-        is_met = lone.typed.do_meet(base.path, base.table)
+        is_met = lone.typed.has_any_key(base.path, base.table)
     if is_met is not None:
         return not is_met
     return not _is_touched(base.rows, shape, lone.read(), lone.least, lone.greatest)
 
 
 def _is_touched(
-    base: DataFrame, shape: Shape, rows: DataFrame, least: object, greatest: object
+    base: DataFrame, shape: TableSchema, rows: DataFrame, least: object, greatest: object
 ) -> bool:
     """Whether a base may have a row with the key of one of `rows`.
 

@@ -28,12 +28,12 @@ from pyspark.sql import types as T
 from cdc_core.vocabulary import Operation
 from spark_jobs.delta.attempts import attempting
 from spark_jobs.delta.direct_parquet import describe_file
-from spark_jobs.fast_path.arrow_copy_task import TypedFile, Wanted, type_files
-from spark_jobs.fold.plan import Stretch
+from spark_jobs.fast_path.arrow_copy_task import ReadsToType, TypedFile, type_files
+from spark_jobs.fold.plan import TablePlan
 from spark_jobs.fold.rows import find_converts, match_names, table_fields
 from spark_jobs.fold.steps import id_names
 from spark_jobs.log.files import LogRange
-from spark_jobs.schema.evolution import Shape
+from spark_jobs.schema.evolution import TableSchema
 from spark_jobs.session.failures import explain
 
 _logger = logging.getLogger("walgate.merge")
@@ -50,7 +50,7 @@ class TypedReads:
     """All reads of a table plan in the table's columns, in files that no commit names yet."""
 
     session: SparkSession
-    shape: Shape
+    shape: TableSchema
     files: tuple[TypedFile, ...]
     keys: pa.Table  # The ids of each row, named as in a step.
 
@@ -70,7 +70,7 @@ class TypedReads:
         """The greatest value of the first key column; None without rows."""
         return pc.max(self.keys.column(0)).as_py()
 
-    def find_again(self, changed: pa.Table | None) -> tuple[pa.Table, int]:
+    def find_shared_keys(self, changed: pa.Table | None) -> tuple[pa.Table, int]:
         """The keys that several reads have or any change has; and how many of these a read has.
 
         `changed` has the keys of the other changes, in the form of `keys`.
@@ -91,7 +91,7 @@ class TypedReads:
         touched = pc.sum(pc.greater(again["_reads_sum"], 0), min_count=0).as_py()
         return again.select(names), touched
 
-    def do_meet(self, path: Path, table: DeltaTable) -> bool | None:
+    def has_any_key(self, path: Path, table: DeltaTable) -> bool | None:
         """Whether a table has a row with one of the keys.
 
         Walgate must be able to read the table's files directly. None if the files that may have the
@@ -121,7 +121,7 @@ class TypedReads:
 
 @contextmanager
 def typing_reads(
-    session: SparkSession, stretch: Stretch, above: LogRange, path: Path
+    session: SparkSession, stretch: TablePlan, above: LogRange, path: Path
 ) -> Iterator[TypedReads | None]:
     """Type the reads of a table plan to files inside its table's folder.
 
@@ -145,7 +145,7 @@ def typing_reads(
         yield TypedReads(session, stretch.shape, files, keys) if files and keys else None
 
 
-def _find_wanted(stretch: Stretch, above: LogRange) -> Wanted | None:
+def _find_wanted(stretch: TablePlan, above: LogRange) -> ReadsToType | None:
     """The reads to type; None if the plan alone shows that Arrow cannot type every one."""
     shape = stretch.shape
     assert shape is not None
@@ -154,11 +154,11 @@ def _find_wanted(stretch: Stretch, above: LogRange) -> Wanted | None:
     if stretch.truncated_at is not None or len(relations) != 1:
         return None
     columns = find_converts(shape)
-    if columns is None or Shape.of(relations[0]).names != shape.names:
+    if columns is None or TableSchema.of(relations[0]).names != shape.names:
         return None
     (version,) = versions
     assert version is not None
-    return Wanted(
+    return ReadsToType(
         str(stretch.table),
         above.low,
         above.high,
@@ -168,12 +168,12 @@ def _find_wanted(stretch: Stretch, above: LogRange) -> Wanted | None:
     )
 
 
-def _count(stretch: Stretch) -> int:
+def _count(stretch: TablePlan) -> int:
     return sum(span.entries for span in stretch.spans if span.operation == Operation.READ)
 
 
 def _type_all(
-    session: SparkSession, sources: Mapping[Path, int], wanted: Wanted, folder: Path
+    session: SparkSession, sources: Mapping[Path, int], wanted: ReadsToType, folder: Path
 ) -> tuple[TypedFile, ...] | None:
     context = session.sparkContext
     groups = _divide(sources, context.defaultParallelism)
@@ -193,7 +193,7 @@ def _type_all(
     return tuple(files)
 
 
-def _gather_keys(files: tuple[TypedFile, ...], shape: Shape) -> pa.Table | None:
+def _gather_keys(files: tuple[TypedFile, ...], shape: TableSchema) -> pa.Table | None:
     """The ids of each row; None if they are too large for memory."""
     keys: list[pa.Table] = []
     for file in files:
@@ -203,7 +203,7 @@ def _gather_keys(files: tuple[TypedFile, ...], shape: Shape) -> pa.Table | None:
     return pa.concat_tables(keys)
 
 
-def _read_keys(file: Path, shape: Shape) -> pa.Table:
+def _read_keys(file: Path, shape: TableSchema) -> pa.Table:
     names = match_names(shape)
     return pq.read_table(file, columns=names).select(names).rename_columns(id_names(shape))
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cdc_core.vocabulary import Operation, Position
-from spark_jobs.delta.file_bounds import Bounds
+from spark_jobs.delta.file_bounds import ColumnStatistics
 from spark_jobs.lake.lake import Bound
 from spark_jobs.log.entries import ROW_COLUMNS, is_above, is_inside, may_hold_table
 from spark_jobs.pg_types.arrow_rows import Columns, have_width, is_true_of_all, make_rows
@@ -30,7 +30,7 @@ _FEW = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ReadsToType:
     """The reads to type: those of a table above `low` and up to `high`, under one relation version.
 
     `columns` are the table's columns in order, with their conversions. No read may have a position
@@ -54,11 +54,11 @@ class TypedFile:
     statistics: str
 
 
-class _NotPlain(Exception):
+class _CannotType(Exception):
     """Arrow cannot type one of the wanted reads."""
 
 
-def type_files(sources: list[str], wanted: Wanted, folder: str) -> list[TypedFile] | None:
+def type_files(sources: list[str], wanted: ReadsToType, folder: str) -> list[TypedFile] | None:
     """Write the wanted reads of some log files to one file; return no file if they have no read.
 
     None if Arrow cannot type every wanted read; then no file is left. Raises: OSError.
@@ -66,7 +66,7 @@ def type_files(sources: list[str], wanted: Wanted, folder: str) -> list[TypedFil
     path = Path(folder) / f"part-{uuid.uuid4()}.parquet"
     try:
         file = _write(path, _type_rows(sources, wanted))
-    except _NotPlain:
+    except _CannotType:
         path.unlink(missing_ok=True)
         return None
     return [file] if file.rows else []
@@ -76,7 +76,7 @@ def _write(path: Path, typed: Iterator[pa.RecordBatch]) -> TypedFile:
     first = next(typed, None)
     if first is None:
         return TypedFile(path, 0, "")
-    bounds, rows, waiting = Bounds(first.schema), 0, [first]
+    bounds, rows, waiting = ColumnStatistics(first.schema), 0, [first]
     with pq.ParquetWriter(path, first.schema, use_dictionary=_find_repeated(first)) as writer:
         bounds.add(first)
         for batch in typed:
@@ -107,7 +107,7 @@ def _find_repeated(rows: pa.RecordBatch) -> list[str]:
     ]
 
 
-def _type_rows(sources: list[str], wanted: Wanted) -> Iterator[pa.RecordBatch]:
+def _type_rows(sources: list[str], wanted: ReadsToType) -> Iterator[pa.RecordBatch]:
     for source in sources:
         with pq.ParquetFile(source) as log:
             for index in range(log.num_row_groups):
@@ -115,7 +115,7 @@ def _type_rows(sources: list[str], wanted: Wanted) -> Iterator[pa.RecordBatch]:
                 if not may_hold_table(group, wanted.table):
                     continue
                 if group.total_byte_size > _MOST_GROUP_BYTES:
-                    raise _NotPlain
+                    raise _CannotType
                 entries = log.read_row_group(index, columns=ROW_COLUMNS, use_threads=False)
                 is_wanted = _is_wanted(entries, wanted)
                 # Most row groups have only wanted reads: these need no copy.
@@ -125,15 +125,15 @@ def _type_rows(sources: list[str], wanted: Wanted) -> Iterator[pa.RecordBatch]:
                     yield _type(batch, wanted)
 
 
-def _is_wanted(entries: pa.Table, wanted: Wanted) -> pa.ChunkedArray:
+def _is_wanted(entries: pa.Table, wanted: ReadsToType) -> pa.ChunkedArray:
     own = pc.and_(
         pc.equal(entries["op"], Operation.READ.value), pc.equal(entries["table"], wanted.table)
     )
     return pc.and_(own, is_inside(entries, wanted.low, wanted.high))
 
 
-def _type(reads: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
-    """Convert reads to rows of the table. Raises: _NotPlain."""
+def _type(reads: pa.RecordBatch, wanted: ReadsToType) -> pa.RecordBatch:
+    """Convert reads to rows of the table. Raises: _CannotType."""
     is_plain = have_width(reads["values"], len(wanted.columns)) and is_true_of_all(
         pc.equal(reads["relation_version"], wanted.relation_version)
     )
@@ -143,5 +143,5 @@ def _type(reads: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
         is_plain = is_plain and is_true_of_all(is_above(position, least))
     rows = make_rows(reads, wanted.columns) if is_plain else None
     if rows is None:
-        raise _NotPlain
+        raise _CannotType
     return rows

@@ -22,14 +22,14 @@ _TRANSACTION = list(POSITION[:2])
 
 
 @dataclass(frozen=True, slots=True)
-class LittleOutcome:
+class ArrowOutcome:
     """The rows that arrive, in the table's columns, and the keys that departed, by column name."""
 
     rows: pa.Table
     gone: pa.Table
 
 
-def fold_little(entries: pa.Table, columns: Columns, key: tuple[int, ...]) -> LittleOutcome | None:
+def fold_by_arrow(entries: pa.Table, columns: Columns, key: tuple[int, ...]) -> ArrowOutcome | None:
     """Fold row changes of one table, in any order; None if the last change does not decide.
 
     `key` has the indexes of the columns that identify a row; their types must be exact.
@@ -57,7 +57,7 @@ def fold_little(entries: pa.Table, columns: Columns, key: tuple[int, ...]) -> Li
     keys = [convert_plainly(columns[i][1], _join(gone)[n]) for n, i in zip(names, key, strict=True)]
     if rows is None or any(one is None for one in keys):
         return None
-    return LittleOutcome(
+    return ArrowOutcome(
         pa.Table.from_batches([rows]), pa.table(keys, names=[columns[i][0] for i in key])
     )
 

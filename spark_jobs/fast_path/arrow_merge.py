@@ -19,29 +19,29 @@ from deltalake import DeltaTable
 from cdc_core.crash_points import reach
 from spark_jobs.delta.decoded_size import bound_size, count_decoded, list_coded
 from spark_jobs.delta.direct_parquet import can_read, commit_files, has_schema, is_plain, write_file
-from spark_jobs.fast_path.arrow_fold import LittleOutcome, fold_little
-from spark_jobs.fold.plan import Stretch
+from spark_jobs.fast_path.arrow_fold import ArrowOutcome, fold_by_arrow
+from spark_jobs.fold.plan import TablePlan
 from spark_jobs.fold.rows import find_converts, match_names, table_fields
 from spark_jobs.lake.lake import Epoch, read_losses
-from spark_jobs.log.in_memory import LittleLog
+from spark_jobs.log.in_memory import LogInMemory
 from spark_jobs.log.reading import ROW_OPERATIONS
-from spark_jobs.schema.evolution import Shape
-from spark_jobs.target.merged import Merged
+from spark_jobs.schema.evolution import TableSchema
+from spark_jobs.target.merged import TableMergeResult
 
 # The most entries of a table in a round, and the most bytes that its rows take in memory.
 _MOST_ENTRIES = 100_000
 _MOST_BYTES = 64 << 20
 
 
-def merge_little(
+def merge_by_arrow(
     path: Path,
     before: DeltaTable,
     epoch: Epoch,
-    stretch: Stretch,
-    log: LittleLog,
+    stretch: TablePlan,
+    log: LogInMemory,
     *,
     began: float,
-) -> Merged | None:
+) -> TableMergeResult | None:
     """Merge a table plan into a small table; do nothing and return None if it is not eligible.
 
     `log` must have the plan's log range. `began` is when the merge began, by the monotonic clock.
@@ -59,7 +59,7 @@ def merge_little(
     if lossy is None or any(lossy.values()):
         return None
     entries = log.take(str(stretch.table), stretch.upper)
-    outcome = None if entries is None else fold_little(entries, columns, shape.key)
+    outcome = None if entries is None else fold_by_arrow(entries, columns, shape.key)
     base = None if outcome is None else _read_rows(path, before, outcome.rows.schema)
     if outcome is None or base is None:
         return None
@@ -72,10 +72,10 @@ def merge_little(
     # No other commit came between: delta-rs would have refused this one.
     version, inserted = before.version() + 1, outcome.rows.num_rows - updated
     seconds = time.monotonic() - began
-    return Merged(version, rows.num_rows, inserted, updated, deleted, lossy, seconds)
+    return TableMergeResult(version, rows.num_rows, inserted, updated, deleted, lossy, seconds)
 
 
-def _is_little(stretch: Stretch) -> bool:
+def _is_little(stretch: TablePlan) -> bool:
     """Whether a plan has few changes, only of rows, and all with the columns of the table."""
     shape = stretch.shape
     assert shape is not None
@@ -83,7 +83,7 @@ def _is_little(stretch: Stretch) -> bool:
         stretch.before == shape
         and sum(span.entries for span in stretch.spans) <= _MOST_ENTRIES
         and all(span.operation in ROW_OPERATIONS for span in stretch.spans)
-        and all(Shape.of(one).names == shape.names for one in stretch.relations.values())
+        and all(TableSchema.of(one).names == shape.names for one in stretch.relations.values())
     )
 
 
@@ -113,9 +113,7 @@ def _read_rows(path: Path, table: DeltaTable, schema: pa.Schema) -> pa.Table | N
     return pa.concat_tables(read)
 
 
-def _tell_apart(
-    base: pa.Table, outcome: LittleOutcome, key: list[str]
-) -> tuple[pa.Table, int, int]:
+def _tell_apart(base: pa.Table, outcome: ArrowOutcome, key: list[str]) -> tuple[pa.Table, int, int]:
     """Return the rows of the base that stay, and how many others are updated and deleted."""
     arriving = outcome.rows.select(key).append_column(
         "_present", pa.repeat(pa.scalar(value=True), outcome.rows.num_rows)

@@ -23,13 +23,13 @@ from pyspark.sql import functions as F
 from cdc_core.vocabulary import Operation
 from spark_jobs.fast_path.arrow_copy import TypedReads, typing_reads
 from spark_jobs.fold.outcome import Outcome, measure
-from spark_jobs.fold.plan import Read, Stretch, give
+from spark_jobs.fold.plan import EntriesQuery, TablePlan, as_query
 from spark_jobs.fold.rows import identify_rows, type_rows
 from spark_jobs.fold.steps import id_names
 from spark_jobs.fold.sweeps import is_swept
 from spark_jobs.log.files import LogRange
 from spark_jobs.log.reading import POSITION, ROW_OPERATIONS
-from spark_jobs.schema.evolution import Shape
+from spark_jobs.schema.evolution import TableSchema
 
 # With fewer reads, all are folded: to type reads in files takes half a second, however few.
 FEW_READS = 10_000
@@ -39,7 +39,7 @@ _KEPT = (*POSITION, "committed_at", "values")
 
 
 @dataclass(frozen=True, slots=True)
-class LoneReads:
+class UnsharedReads:
     """The unshared reads of a table plan as rows in the table's columns, and the other steps.
 
     `read` makes the query of the rows, which few callers need. `others` is None if every step is an
@@ -47,7 +47,7 @@ class LoneReads:
     files; None if they are in no files.
     """
 
-    read: Read
+    read: EntriesQuery
     others: DataFrame | None
     least: object
     greatest: object
@@ -55,9 +55,9 @@ class LoneReads:
 
 
 @contextmanager
-def setting_apart(
-    session: SparkSession, stretch: Stretch, above: LogRange | None, path: Path
-) -> Iterator[LoneReads | None]:
+def splitting_unshared(
+    session: SparkSession, stretch: TablePlan, above: LogRange | None, path: Path
+) -> Iterator[UnsharedReads | None]:
     """Split the unshared reads of a table plan from its other steps.
 
     None if the plan has few reads, too many other changes or too many shared keys. `above` is the
@@ -75,15 +75,19 @@ def setting_apart(
             yield _set_apart(session, stretch, reads, rest, typed)
 
 
-def add_lone(outcome: Outcome | None, lone: LoneReads, shape: Shape) -> Outcome:
+def add_unshared(outcome: Outcome | None, lone: UnsharedReads, shape: TableSchema) -> Outcome:
     """Add unshared reads to the outcome of the other changes; None if no others exist."""
     rows = lone.read() if outcome is None else lone.read().unionByName(outcome.rows)
     return measure(rows, shape, frozenset() if outcome is None else outcome.carried)[0]
 
 
 def _set_apart(
-    session: SparkSession, stretch: Stretch, reads: Stretch, rest: Stretch, typed: TypedReads | None
-) -> LoneReads | None:
+    session: SparkSession,
+    stretch: TablePlan,
+    reads: TablePlan,
+    rest: TablePlan,
+    typed: TypedReads | None,
+) -> UnsharedReads | None:
     assert stretch.shape is not None
     shape, ids = stretch.shape, id_names(stretch.shape)
     # A row that moved has a step for the key that it left, too.
@@ -101,7 +105,7 @@ def _set_apart(
     if named.count > _MOST_OTHERS:
         return None
     if not named.touched:
-        return LoneReads(read, changed, named.least, named.greatest, typed)
+        return UnsharedReads(read, changed, named.least, named.greatest, typed)
     # An id is NULL if its type cannot hold the text. NULL is counted as a key, too.
     again = F.broadcast(named.read_again().alias("a"))
     same = [F.col(f"r.{name}").eqNullSafe(F.col(f"a.{name}")) for name in ids]
@@ -110,7 +114,7 @@ def _set_apart(
         for of_reads, kind in ((reads.take_steps(), "left_semi"), (read(), "left_anti"))
     )
     others = others if changed is None else others.unionByName(changed)
-    return LoneReads(give(rows), others, named.least, named.greatest, None)
+    return UnsharedReads(as_query(rows), others, named.least, named.greatest, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,7 @@ class _Named:
     `least` and `greatest`.
     """
 
-    read_again: Read
+    read_again: EntriesQuery
     count: int
     touched: int
     least: object
@@ -142,7 +146,9 @@ def _count_named(read: DataFrame, changed: DataFrame | None, ids: list[str]) -> 
     )
     again = again.select(*ids).localCheckpoint()
     ends, counts = bounds.get, found.get
-    return _Named(give(again), counts["count"], counts["touched"], ends["least"], ends["greatest"])
+    return _Named(
+        as_query(again), counts["count"], counts["touched"], ends["least"], ends["greatest"]
+    )
 
 
 def _find_named(
@@ -151,12 +157,12 @@ def _find_named(
     keys = None
     if changed is not None:
         keys = changed.select(*ids).toArrow().cast(typed.keys.schema)
-    again, touched = typed.find_again(keys)
+    again, touched = typed.find_shared_keys(keys)
     read_again = partial(session.createDataFrame, again)
     return _Named(read_again, again.num_rows, touched, typed.least, typed.greatest)
 
 
-def _type(read: DataFrame, stretch: Stretch) -> DataFrame:
+def _type(read: DataFrame, stretch: TablePlan) -> DataFrame:
     assert stretch.shape is not None
     ids = id_names(stretch.shape)
     rows = type_rows(read.select(*ids, F.lit(True).alias("present"), *_KEPT), stretch.shape)
@@ -165,7 +171,7 @@ def _type(read: DataFrame, stretch: Stretch) -> DataFrame:
     return rows
 
 
-def _only(stretch: Stretch, *operations: Operation) -> Stretch:
+def _only(stretch: TablePlan, *operations: Operation) -> TablePlan:
     """Return the plan with only the changes of some operations, and its TRUNCATEs."""
     wanted = [operation.value for operation in operations]
     return replace(
@@ -177,7 +183,7 @@ def _only(stretch: Stretch, *operations: Operation) -> Stretch:
     )
 
 
-def _count(stretch: Stretch) -> int:
+def _count(stretch: TablePlan) -> int:
     """Count the row changes, without range summaries that lie wholly before the last TRUNCATE."""
     # Without this, an input could be empty. Spark then gives no observation at all.
     cut = stretch.truncated_at

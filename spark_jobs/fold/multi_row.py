@@ -26,13 +26,13 @@ from spark_jobs.fold.fold import GONE, SAID
 from spark_jobs.fold.rows import carry, insert, match_names, table_fields, type_rows
 from spark_jobs.fold.steps import ARRIVAL, DEPARTURE, RENEWAL, id_names
 from spark_jobs.log.reading import POSITION
-from spark_jobs.schema.evolution import Shape
+from spark_jobs.schema.evolution import TableSchema
 
 _TRANSACTION = ("epoch", "commit_lsn")
 
 
 def fold_by_lineage(
-    steps: DataFrame, shape: Shape, unsent: frozenset[int], target: DataFrame | None
+    steps: DataFrame, shape: TableSchema, unsent: frozenset[int], target: DataFrame | None
 ) -> DataFrame:
     """Reduce steps to typed rows as `fold_by_last` and `type_rows` do, for any sequence of steps.
 
@@ -118,7 +118,7 @@ def _judge(steps: DataFrame, ids: list[str]) -> DataFrame:
 
 
 def _find_held(
-    verdicts: DataFrame, target: DataFrame | None, ids: list[str], shape: Shape
+    verdicts: DataFrame, target: DataFrame | None, ids: list[str], shape: TableSchema
 ) -> DataFrame:
     """Find for each key whether the target has a row with it. Shape: ids, `held`."""
     keys = verdicts.select(*ids).distinct()
@@ -272,7 +272,9 @@ def _trace(nodes: DataFrame, unsent: frozenset[int]) -> DataFrame:
     return nodes.drop("up", "up_segment")
 
 
-def _fill(named: DataFrame, ids: list[str], unsent: frozenset[int], shape: Shape) -> DataFrame:
+def _fill(
+    named: DataFrame, ids: list[str], unsent: frozenset[int], shape: TableSchema
+) -> DataFrame:
     """Fill the texts that segments have, and say where the others are.
 
     They are in the target's row (`carried`), under `root` if that is another key, or are `lost`.
@@ -301,7 +303,7 @@ def _fill(named: DataFrame, ids: list[str], unsent: frozenset[int], shape: Shape
 
 
 def _fetch(
-    rows: DataFrame, shape: Shape, unsent: frozenset[int], target: DataFrame | None
+    rows: DataFrame, shape: TableSchema, unsent: frozenset[int], target: DataFrame | None
 ) -> DataFrame:
     """Take values that moved rows did not send from the target's rows under their root keys."""
     s = rows.alias("s")

@@ -12,11 +12,11 @@ from pyspark.sql import functions as F
 
 from spark_jobs.fold.fold import fold_by_last
 from spark_jobs.fold.multi_row import fold_by_lineage
-from spark_jobs.fold.plan import Stretch
+from spark_jobs.fold.plan import TablePlan
 from spark_jobs.fold.rows import name_lossy, type_rows
 from spark_jobs.fold.steps import id_names
 from spark_jobs.fold.sweeps import is_swept
-from spark_jobs.schema.evolution import Shape
+from spark_jobs.schema.evolution import TableSchema
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,9 @@ class Outcome:
     greatest: object
 
 
-def work_out(stretch: Stretch, target: DataFrame | None, steps: DataFrame | None = None) -> Outcome:
+def fold_plan(
+    stretch: TablePlan, target: DataFrame | None, steps: DataFrame | None = None
+) -> Outcome:
     """Fold a table plan, or only `steps` of it, onto a target; None if its rows do not count."""
     assert stretch.shape is not None
     shape, ids = stretch.shape, id_names(stretch.shape)
@@ -50,7 +52,7 @@ def work_out(stretch: Stretch, target: DataFrame | None, steps: DataFrame | None
     return outcome
 
 
-def _drop_swept(rows: DataFrame, stretch: Stretch) -> DataFrame:
+def _drop_swept(rows: DataFrame, stretch: TablePlan) -> DataFrame:
     """Mark the rows that a sweep removes as not present."""
     if not stretch.swept:
         return rows
@@ -61,7 +63,7 @@ def _drop_swept(rows: DataFrame, stretch: Stretch) -> DataFrame:
 
 
 def _settle(
-    rows: DataFrame, steps: DataFrame, stretch: Stretch, target: DataFrame | None
+    rows: DataFrame, steps: DataFrame, stretch: TablePlan, target: DataFrame | None
 ) -> DataFrame:
     """Fold the keys that the last step does not decide again, by the multi-row fold.
 
@@ -80,7 +82,7 @@ def _settle(
     return rows.where("not _unclear").unionByName(traced.join(unclear, ids, "left_semi"))
 
 
-def measure(rows: DataFrame, shape: Shape, unsent: frozenset[int]) -> tuple[Outcome, int]:
+def measure(rows: DataFrame, shape: TableSchema, unsent: frozenset[int]) -> tuple[Outcome, int]:
     """Compute rows once, and count them; the second result is how many are unclear."""
     totals = Observation()
     first_id = id_names(shape)[0]

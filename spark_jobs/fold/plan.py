@@ -21,28 +21,28 @@ from cdc_core.vocabulary import Operation, Position, Relation, ReplicaIdentity, 
 from spark_jobs.fold.steps import take_steps
 from spark_jobs.fold.sweeps import Sweep, find_sweeps
 from spark_jobs.lake.lake import Bound, Lake
-from spark_jobs.log.ranges import Span, survey
+from spark_jobs.log.ranges import RangeSummary, summarize
 from spark_jobs.log.reading import ROW_OPERATIONS, find_first, is_after
 from spark_jobs.pg_types.types import settle_type
-from spark_jobs.schema.evolution import Choose, Halt, Shape, admit, choose_own, follow
+from spark_jobs.schema.evolution import Choose, Halt, TableSchema, accept_first, choose_own, evolve
 
 # Makes a query of entries. That costs more than to merge a few, so callers make it when needed.
-Read: TypeAlias = Callable[[], DataFrame]
+EntriesQuery: TypeAlias = Callable[[], DataFrame]
 
 _KNOWN_OPERATIONS = ROW_OPERATIONS | {Operation.TRUNCATE, Operation.SWEEP}
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class TablePlan:
     """The changes of a log range, up to `upper`, that a table can follow; and its halt, if any."""
 
     table: TableName
     upper: Bound
-    shape: Shape | None  # None if it had none and can follow no change.
-    before: Shape | None
+    shape: TableSchema | None  # None if it had none and can follow no change.
+    before: TableSchema | None
     halt: Halt | None
-    read: Read  # Its entries.
-    spans: tuple[Span, ...]
+    read: EntriesQuery  # Its entries.
+    spans: tuple[RangeSummary, ...]
     relations: Mapping[int, Relation]
     swept: tuple[Sweep, ...] = ()
     halted_at: Position | None = None  # The first change that cannot be followed.
@@ -80,7 +80,7 @@ class Stretch:
         return frozenset(found)
 
     @property
-    def has_younger_values(self) -> bool:
+    def has_default_to_apply(self) -> bool:
         """Whether an added column has a default that existing rows must receive."""
         if self.before is None or self.shape is None:
             return False
@@ -96,16 +96,16 @@ class Stretch:
         return take_steps(entries, self.shape, self.relations, has_moves=self.has_moves)
 
 
-def plot_stretch(
-    log: Read,
+def plan_table(
+    log: EntriesQuery,
     table: TableName,
-    spans: list[Span],
+    spans: list[RangeSummary],
     *,
-    before: Shape | None,
+    before: TableSchema | None,
     relations: Mapping[int, Relation],
     upper: Bound,
     choose: Choose = choose_own,
-) -> Stretch:
+) -> TablePlan:
     """Plan how far a table can follow a log range.
 
     `spans` are the range summaries of this table. `log` makes a query of the range's entries; this
@@ -129,7 +129,7 @@ def plot_stretch(
             refused = (span.first, _describe_unknown(span))
     if refused is None:
         swept = _find_swept(read, spans)
-        return Stretch(table, upper, shape, before, None, read, tuple(spans), used, swept)
+        return TablePlan(table, upper, shape, before, None, read, tuple(spans), used, swept)
     position, halt = refused
     # Every earlier transaction ends at or before the commit record of the one that halts.
     upper = Bound(position.epoch, position.commit_lsn)
@@ -138,19 +138,19 @@ def plot_stretch(
         F.col("end_lsn") <= int(position.commit_lsn)
     )
     followed = followed.unionByName(entries.where(F.col("epoch") < position.epoch))
-    spans = survey(followed)
+    spans = summarize(followed)
     # The relation versions that the table cannot follow would not fit its schema.
     versions = {span.relation_version for span in spans}
     used = {version: relation for version, relation in used.items() if version in versions}
-    shape, _ = _walk(give(followed), table, spans, used, before, choose=choose)
-    swept = _find_swept(give(followed), spans)
-    return Stretch(
-        table, upper, shape, before, halt, give(followed), tuple(spans), used, swept, position
+    shape, _ = _walk(as_query(followed), table, spans, used, before, choose=choose)
+    swept = _find_swept(as_query(followed), spans)
+    return TablePlan(
+        table, upper, shape, before, halt, as_query(followed), tuple(spans), used, swept, position
     )
 
 
-def give(entries: DataFrame) -> Read:
-    """A `Read` of entries whose query exists already."""
+def as_query(entries: DataFrame) -> EntriesQuery:
+    """A `EntriesQuery` of entries whose query exists already."""
     return lambda: entries
 
 
@@ -160,13 +160,13 @@ def choose_types(lake: Lake, table: TableName) -> Choose:
     return lambda column: settle_type(column, types.get(column.name))
 
 
-def read_shape(table: DeltaTable) -> Shape:
+def read_shape(table: DeltaTable) -> TableSchema:
     """Read the table schema of a table of the lake.
 
     Raises: LakeError if another writer has replaced the table, and its columns with it.
     """
     try:
-        return Shape.from_metadata([field.metadata for field in table.schema().fields])
+        return TableSchema.from_metadata([field.metadata for field in table.schema().fields])
     except (ValueError, TypeError) as error:
         raise LakeError(
             f"another writer has replaced the table in {unquote(urlsplit(table.table_uri).path)}:"
@@ -187,21 +187,21 @@ def has_shape(table: DeltaTable) -> bool:
 
 
 def _walk(
-    read: Read,
+    read: EntriesQuery,
     table: TableName,
-    spans: list[Span],
+    spans: list[RangeSummary],
     relations: Mapping[int, Relation],
-    shape: Shape | None,
+    shape: TableSchema | None,
     *,
     choose: Choose,
-) -> tuple[Shape | None, tuple[Position, Halt] | None]:
+) -> tuple[TableSchema | None, tuple[Position, Halt] | None]:
     """Follow the announcements by position, to the last or to the first that halts the table."""
     here: Position | None = None
     while True:
-        steps: list[tuple[Position, Shape | Halt]] = []
+        steps: list[tuple[Position, TableSchema | Halt]] = []
         for version, relation in relations.items():
             following = (
-                admit(relation, choose) if shape is None else follow(shape, relation, choose)
+                accept_first(relation, choose) if shape is None else evolve(shape, relation, choose)
             )
             own = [span for span in spans if span.relation_version == version]
             if following == shape or not own:
@@ -219,7 +219,7 @@ def _walk(
         shape = following
 
 
-def _find_swept(read: Read, spans: list[Span]) -> tuple[Sweep, ...]:
+def _find_swept(read: EntriesQuery, spans: list[RangeSummary]) -> tuple[Sweep, ...]:
     has_sweep = any(span.operation == Operation.SWEEP for span in spans)
     return find_sweeps(read()) if has_sweep else ()
 
@@ -235,7 +235,7 @@ def _find_relation(relations: Mapping[int, Relation], table: TableName, version:
     return relations[version]
 
 
-def _describe_unknown(span: Span) -> Halt:
+def _describe_unknown(span: RangeSummary) -> Halt:
     if span.operation == Operation.UNDECODED:
         return Halt(
             "a change could not be decoded",

@@ -17,9 +17,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from cdc_core.vocabulary import Lsn, Operation, Position
-from spark_jobs.fold.plan import Stretch, give
+from spark_jobs.fold.plan import TablePlan, as_query
 from spark_jobs.lake.lake import Bound
-from spark_jobs.log.ranges import survey
+from spark_jobs.log.ranges import summarize
 from spark_jobs.log.reading import is_after
 
 
@@ -31,13 +31,13 @@ class _Swept:
     end: Bound
 
 
-def renew(
-    stretch: Stretch,
+def plan_rebuild(
+    stretch: TablePlan,
     read_above: Callable[[Bound], DataFrame],
-    plot: Callable[..., Stretch],
+    plot: Callable[..., TablePlan],
     *,
     entries: DataFrame,
-) -> Stretch | None:
+) -> TablePlan | None:
     """Plan a halted table again, from the start of a backfill; None if no backfill ends the halt.
 
     `entries` are all entries of the log range, also those that the table cannot follow.
@@ -49,7 +49,7 @@ def renew(
             continue  # The plan reaches this sweep without a rebuild.
         log = read_above(Bound(swept.start.epoch, swept.start.commit_lsn))
         log = log.where(own & is_after(swept.start))
-        renewed = plot(give(log), spans=survey(log), before=None)
+        renewed = plot(as_query(log), spans=summarize(log), before=None)
         if renewed.upper >= swept.end:
             return renewed
     return None

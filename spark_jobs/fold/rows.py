@@ -19,7 +19,7 @@ from spark_jobs.fold.steps import has_exact_key, id_names
 from spark_jobs.fold.sweeps import Sweep, is_swept
 from spark_jobs.pg_types.arrow_rows import Columns
 from spark_jobs.pg_types.types import TypeMapping, map_type
-from spark_jobs.schema.evolution import Shape
+from spark_jobs.schema.evolution import TableSchema
 
 _EPOCH = "_epoch"
 _META_FIELDS = (
@@ -31,7 +31,7 @@ _META_FIELDS = (
 )
 
 
-def table_fields(shape: Shape) -> list[T.StructField]:
+def table_fields(shape: TableSchema) -> list[T.StructField]:
     """The columns of a table, with the metadata that hold the table schema."""
     columns = [
         T.StructField(name, mapping.spark_type, True, shape.describe_column(i))
@@ -42,14 +42,14 @@ def table_fields(shape: Shape) -> list[T.StructField]:
     return [*columns, *key, epoch, *_META_FIELDS]
 
 
-def map_columns(shape: Shape) -> list[TypeMapping]:
+def map_columns(shape: TableSchema) -> list[TypeMapping]:
     """The type mapping of each column; if the settings chose a type, the mapping to that type."""
     return [
         map_type(column, kind) for column, kind in zip(shape.columns, shape.chosen, strict=True)
     ]
 
 
-def find_converts(shape: Shape) -> Columns | None:
+def find_converts(shape: TableSchema) -> Columns | None:
     """The conversions by which Arrow reads the columns; None if Arrow cannot read all of them.
 
     Also None if the key is not exact, or if the settings chose a type for a key column.
@@ -62,12 +62,12 @@ def find_converts(shape: Shape) -> Columns | None:
     return tuple(zip(shape.names, known, strict=True))
 
 
-def match_names(shape: Shape) -> list[str]:
+def match_names(shape: TableSchema) -> list[str]:
     """The columns of a table that identify a row, in the order of the ids."""
     return [shape.names[i] for i in shape.key] if has_exact_key(shape) else ["_key"]
 
 
-def match_keys(shape: Shape) -> list[Expression]:
+def match_keys(shape: TableSchema) -> list[Expression]:
     """The conditions that a row of the table, alias `t`, has the ids of another row, alias `s`."""
     return [
         F.col(f"t.`{name}`") == F.col(f"s.{id_name}")
@@ -75,7 +75,7 @@ def match_keys(shape: Shape) -> list[Expression]:
     ]
 
 
-def type_rows(folded: DataFrame, shape: Shape) -> DataFrame:
+def type_rows(folded: DataFrame, shape: TableSchema) -> DataFrame:
     """Give folded rows the columns of the table.
 
     `carried`, `lost` and `unclear` are optional if the rows needed no fold.
@@ -113,7 +113,7 @@ def type_rows(folded: DataFrame, shape: Shape) -> DataFrame:
     )
 
 
-def identify_rows(rows: DataFrame, shape: Shape) -> DataFrame:
+def identify_rows(rows: DataFrame, shape: TableSchema) -> DataFrame:
     """Give rows that have a table's columns the form that `type_rows` gives to unfolded rows."""
     own = {field.name: F.col(f"`{field.name}`") for field in table_fields(shape)}
     ids = zip(match_names(shape), id_names(shape), strict=True)
@@ -126,7 +126,9 @@ def identify_rows(rows: DataFrame, shape: Shape) -> DataFrame:
     )
 
 
-def carry(shape: Shape, carried: frozenset[int], source: str, target: str) -> dict[str, Expression]:
+def carry(
+    shape: TableSchema, carried: frozenset[int], source: str, target: str
+) -> dict[str, Expression]:
     """By column name, the values of a `source` row that replaces a `target` row.
 
     `source` and `target` are aliases. A row may take only the columns in `carried` from its target.
@@ -150,7 +152,7 @@ def carry(shape: Shape, carried: frozenset[int], source: str, target: str) -> di
     return values | {"_raw": raw, "_holes": holes}
 
 
-def insert(shape: Shape, carried: frozenset[int], source: str) -> dict[str, Expression]:
+def insert(shape: TableSchema, carried: frozenset[int], source: str) -> dict[str, Expression]:
     """By column name, the values of a `source` row whose key has no row in the target."""
     row = _qualify(source)
     values = {field.name: row(field.name) for field in table_fields(shape)}
@@ -163,7 +165,7 @@ def insert(shape: Shape, carried: frozenset[int], source: str) -> dict[str, Expr
 def apply_rows(
     target: DataFrame | None,
     rows: DataFrame,
-    shape: Shape,
+    shape: TableSchema,
     carried: frozenset[int],
     *,
     swept: Sequence[Sweep],
@@ -201,7 +203,7 @@ def apply_rows(
     return kept.unionByName(joined.select(*_select(replaced, shape)))
 
 
-def widen(target: DataFrame, shape: Shape) -> DataFrame:
+def widen(target: DataFrame, shape: TableSchema) -> DataFrame:
     """Add a table schema's new columns to a target's rows, with the values that old rows have."""
     known = set(target.columns)
     raws: list[tuple[str, TypeMapping, Expression, Expression]] = []
@@ -222,7 +224,7 @@ def widen(target: DataFrame, shape: Shape) -> DataFrame:
     return widened.withColumn("_raw", null_if_empty(raw))
 
 
-def name_lossy(shape: Shape) -> Expression:
+def name_lossy(shape: TableSchema) -> Expression:
     """The names of the columns that are NULL in a row and have a text in `_raw`."""
     unfilled = [
         F.when(F.col(f"`{name}`").isNull(), F.lit(name))
@@ -239,7 +241,7 @@ def null_if_empty(collection: Expression) -> Expression:
     return F.when(F.size(collection) > 0, collection)
 
 
-def _select(values: dict[str, Expression], shape: Shape) -> list[Expression]:
+def _select(values: dict[str, Expression], shape: TableSchema) -> list[Expression]:
     """The columns of a table in their order, with their metadata."""
     return [
         values[field.name].alias(field.name, metadata=field.metadata)

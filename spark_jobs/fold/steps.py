@@ -17,17 +17,17 @@ from pyspark.sql import types as T
 from cdc_core.vocabulary import Operation, Relation, ReplicaIdentity
 from spark_jobs.log.reading import POSITION
 from spark_jobs.pg_types.types import map_type
-from spark_jobs.schema.evolution import Shape
+from spark_jobs.schema.evolution import TableSchema
 
 DEPARTURE, ARRIVAL, RENEWAL = 0, 1, 2
 
 
-def id_names(shape: Shape) -> list[str]:
+def id_names(shape: TableSchema) -> list[str]:
     """The columns of a step that identify its row."""
     return [f"_id{i}" for i in range(len(shape.key) if has_exact_key(shape) else 1)]
 
 
-def has_exact_key(shape: Shape) -> bool:
+def has_exact_key(shape: TableSchema) -> bool:
     """Whether different texts of a key always have different typed values.
 
     If so, the typed values identify a row; if not, its key's texts do.
@@ -35,7 +35,7 @@ def has_exact_key(shape: Shape) -> bool:
     return all(map_type(shape.columns[i]).is_exact for i in shape.key)
 
 
-def identify(shape: Shape, texts: Expression) -> list[Expression]:
+def identify(shape: TableSchema, texts: Expression) -> list[Expression]:
     """Return the ids of a row from its texts: the typed key if it is exact, else the key texts."""
     keys = [texts[i] for i in shape.key]
     if has_exact_key(shape):
@@ -46,7 +46,7 @@ def identify(shape: Shape, texts: Expression) -> list[Expression]:
 
 
 def take_steps(
-    entries: DataFrame, shape: Shape, relations: Mapping[int, Relation], *, has_moves: bool
+    entries: DataFrame, shape: TableSchema, relations: Mapping[int, Relation], *, has_moves: bool
 ) -> DataFrame:
     """Turn one table's row changes into steps.
 
@@ -120,7 +120,7 @@ def take_steps(
     )
 
 
-def _id_type(shape: Shape) -> T.StructType:
+def _id_type(shape: TableSchema) -> T.StructType:
     kinds = [map_type(shape.columns[i]).spark_type for i in shape.key]
     if not has_exact_key(shape):
         kinds = [T.StringType()]
@@ -133,7 +133,7 @@ def _pack(ids: list[Expression], names: list[str]) -> Expression:
     return F.struct(*(value.alias(name) for value, name in zip(ids, names, strict=True)))
 
 
-def _align_values(name: str, shape: Shape, relations: Mapping[int, Relation]) -> Expression:
+def _align_values(name: str, shape: TableSchema, relations: Mapping[int, Relation]) -> Expression:
     """Return texts in the order of the table schema.
 
     A column that is newer than the change gets the value that rows older than the column have.
@@ -142,7 +142,7 @@ def _align_values(name: str, shape: Shape, relations: Mapping[int, Relation]) ->
     for version, relation in relations.items():
         known = len(relation.columns)
         # Columns are in the order of attnum, and each new column has a higher attnum.
-        assert shape.names[:known] == Shape.of(relation).names
+        assert shape.names[:known] == TableSchema.of(relation).names
         younger = [F.lit(column.missing_value).cast("string") for column in shape.columns[known:]]
         if younger:
             padded = F.concat(F.col(name), F.array(*younger))

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from cdc_core.vocabulary import Lsn, Operation, Position
 from spark_jobs.log.reading import POSITION, write_position
 from spark_jobs.pg_types.types import map_type
-from spark_jobs.schema.evolution import Shape
+from spark_jobs.schema.evolution import TableSchema
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,9 @@ def may_hold_older(table: DeltaTable, sweeps: Sequence[Sweep]) -> bool:
     return False
 
 
-def find_reaching(table: DataFrame, shape: Shape, sweeps: Sequence[Sweep]) -> tuple[Sweep, ...]:
+def keep_effective_sweeps(
+    table: DataFrame, shape: TableSchema, sweeps: Sequence[Sweep]
+) -> tuple[Sweep, ...]:
     """Return all the sweeps; none of them if they remove no row of the table."""
     if not sweeps:
         return ()
@@ -87,7 +89,7 @@ def find_reaching(table: DataFrame, shape: Shape, sweeps: Sequence[Sweep]) -> tu
     return tuple(sweeps) if swept.limit(1).count() else ()
 
 
-def is_swept(rows: str, shape: Shape, sweeps: Sequence[Sweep]) -> Expression:
+def is_swept(rows: str, shape: TableSchema, sweeps: Sequence[Sweep]) -> Expression:
     """Whether one of the sweeps removes a row of the table; `rows` is the table's alias.
 
     NULL sorts lowest in a struct, so a row without a position is older than every sweep.
@@ -104,7 +106,9 @@ def is_swept(rows: str, shape: Shape, sweeps: Sequence[Sweep]) -> Expression:
     return found
 
 
-def _compare_key(rows: str, shape: Shape, bound: tuple[str, ...], *, is_above: bool) -> Expression:
+def _compare_key(
+    rows: str, shape: TableSchema, bound: tuple[str, ...], *, is_above: bool
+) -> Expression:
     """Whether a row's first key columns are at or above a range bound, or at or below it."""
     own, others = [], []
     for i, text in zip(shape.key, bound, strict=False):

@@ -33,7 +33,7 @@ _DONE = "done"
 _UNDER_WAY = frozenset({"begun", "running", "resumed", "held"})
 
 
-class Lacking(StrEnum):
+class IncompleteState(StrEnum):
     """The state of an incomplete table: its backfill waits, or it runs."""
 
     QUEUED = "queued"
@@ -41,21 +41,21 @@ class Lacking(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Lack:
+class Incomplete:
     """A table that may lack rows: the state of its backfill, and why it needs one.
 
     If `is_read`, the log already has all rows, and the table only waits for a merge. If `since` is
     not None, only a backfill that begins at or above it helps.
     """
 
-    state: Lacking
+    state: IncompleteState
     reason: str
     is_read: bool = False
     since: Bound | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class CompletedBackfill:
     """A finished backfill of a whole table: where it began, and the end LSN of its sweep."""
 
     start: Bound
@@ -63,17 +63,17 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True)
-class Backfilled:
+class Completeness:
     """What the ledgers say about whole backfills, by quoted table name.
 
     `under_way` goes by the last recorded state of any backfill of a table, also of a range.
     """
 
-    done: dict[str, list[Whole]] = field(default_factory=dict)
+    done: dict[str, list[CompletedBackfill]] = field(default_factory=dict)
     under_way: frozenset[str] = frozenset()
     requests: tuple[Request, ...] = ()
 
-    def find_lack(self, table: str, at: Bound | None = None) -> Lack | None:
+    def find_incomplete(self, table: str, at: Bound | None = None) -> Incomplete | None:
         """Find why a table may lack rows; None if it has all rows.
 
         If `at` is not None, only requests and finished backfills up to this bound count.
@@ -85,12 +85,12 @@ class Backfilled:
             is_there = at is None or whole.through <= at
             if is_there and (since is None or whole.start >= since):
                 return None
-        state = Lacking.BACKFILLING if table in self.under_way else Lacking.QUEUED
-        return Lack(state, NEVER if request is None else request.reason, since=since)
+        state = IncompleteState.BACKFILLING if table in self.under_way else IncompleteState.QUEUED
+        return Incomplete(state, NEVER if request is None else request.reason, since=since)
 
-    def find_need(
+    def find_backfill_need(
         self, table: str, state: TableState | None = None, cut: Bound | None = None
-    ) -> Lack | None:
+    ) -> Incomplete | None:
         """Find why a table needs a whole backfill; None if it needs none.
 
         `state` is what merges last recorded about the table, `cut` the bound of the newest cut. A
@@ -98,52 +98,58 @@ class Backfilled:
         backfill ended above the cut, no merge has seen it yet: `is_read` is then true.
         """
         if state is None or state.state != HALTED:
-            return self.find_lack(table)
+            return self.find_incomplete(table)
         if not state.curable:
             return None
         reason, newest = state.reason or "", self.find_newest(table)
         is_unseen = newest is not None and (cut is None or cut < newest.through)
         if is_unseen or table in self.under_way:
-            return Lack(Lacking.BACKFILLING, reason, is_read=is_unseen, since=state.since)
-        return Lack(Lacking.QUEUED, reason, since=state.since)
+            return Incomplete(
+                IncompleteState.BACKFILLING, reason, is_read=is_unseen, since=state.since
+            )
+        return Incomplete(IncompleteState.QUEUED, reason, since=state.since)
 
-    def tell_state(
+    def derive_state(
         self, table: str, state: TableState | None = None, cut: Bound | None = None
     ) -> TableState:
         """Return the state of a table, from its need of a backfill and what merges recorded."""
-        need = self.find_need(table, state, cut)
+        need = self.find_backfill_need(table, state, cut)
         if need is None:
             return state or TableState(table, STREAMING)
         fix = FIX if state is None else state.fix or FIX
         return TableState(table, need.state.value, need.reason, fix)
 
-    def find_newest(self, table: str) -> Whole | None:
+    def find_newest(self, table: str) -> CompletedBackfill | None:
         """Find the finished whole backfill of a table with the highest end LSN; None if none."""
         return max(self.done.get(table, ()), key=lambda whole: whole.through, default=None)
 
-    def list_lacking(self, tables: Iterable[str], at: Bound | None = None) -> dict[str, Lack]:
-        """Find, of some tables, those that may lack rows, as `find_lack` does."""
-        found = {table: self.find_lack(table, at) for table in tables}
+    def list_incomplete(
+        self, tables: Iterable[str], at: Bound | None = None
+    ) -> dict[str, Incomplete]:
+        """Find, of some tables, those that may lack rows, as `find_incomplete` does."""
+        found = {table: self.find_incomplete(table, at) for table in tables}
         return {table: lack for table, lack in found.items() if lack is not None}
 
 
-def read_backfilled(lake: Lake) -> Backfilled:
+def read_completeness(lake: Lake) -> Completeness:
     """Read the requests and the finished and running backfills from the ledgers."""
     requests = tuple(read_requests(lake))
     folder = lake.root / "ledger" / "backfills"
     ledger = open_table(folder)
     if ledger is None:
-        return Backfilled(requests=requests)
-    done: dict[str, list[Whole]] = defaultdict(list)
+        return Completeness(requests=requests)
+    done: dict[str, list[CompletedBackfill]] = defaultdict(list)
     states: dict[str, str] = {}
     for row in sorted(_read_rows(folder, ledger), key=lambda row: row["number"]):
         states[row["table"]] = row["state"]
         # The backfill of a range has no sweep of the whole table: its `staged_lsn` is None.
         if row["state"] == _DONE and row["staged_lsn"] is not None:
             start = Bound(row["epoch"], Lsn(row["start_lsn"]))
-            done[row["table"]].append(Whole(start, Bound(row["epoch"], Lsn(row["staged_lsn"]))))
+            done[row["table"]].append(
+                CompletedBackfill(start, Bound(row["epoch"], Lsn(row["staged_lsn"])))
+            )
     under_way = frozenset(table for table, state in states.items() if state in _UNDER_WAY)
-    return Backfilled(dict(done), under_way, requests)
+    return Completeness(dict(done), under_way, requests)
 
 
 def _read_rows(folder: Path, ledger: DeltaTable) -> Iterator[dict[str, Any]]:

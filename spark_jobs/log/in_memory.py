@@ -25,7 +25,7 @@ _MOST_BYTES = 64 << 20
 _SHARED_BYTES = 4 << 20
 
 
-class LittleLog:
+class LogInMemory:
     """A log range, from which callers take the entries of one table at a time."""
 
     def __init__(self, whole: LogRange) -> None:

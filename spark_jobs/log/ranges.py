@@ -35,7 +35,7 @@ _MOST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class RangeSummary:
     """What a log range holds of one table under one relation version, for one operation.
 
     `unchanged` are the indexes of the columns that some change did not send.
@@ -52,7 +52,7 @@ class Span:
     has_old_values: bool
 
 
-def survey(log: DataFrame) -> list[Span]:
+def summarize(log: DataFrame) -> list[RangeSummary]:
     """Summarize a query of entries, by table, relation version and operation."""
     position = F.struct(*POSITION)
     rows = (
@@ -69,7 +69,7 @@ def survey(log: DataFrame) -> list[Span]:
         .collect()
     )
     return [
-        Span(
+        RangeSummary(
             row["table"],
             row["relation_version"],
             row["op"],
@@ -84,16 +84,16 @@ def survey(log: DataFrame) -> list[Span]:
     ]
 
 
-def survey_files(files: Iterable[Path], low: Bound | None, high: Bound) -> list[Span]:
+def summarize_files(files: Iterable[Path], low: Bound | None, high: Bound) -> list[RangeSummary]:
     """Summarize the entries of `(low, high]` in some files of the log.
 
     Raises: LakeError if a file cannot be read.
     """
-    found: dict[tuple[object, ...], Span] = {}
+    found: dict[tuple[object, ...], RangeSummary] = {}
     for file in files:
         with naming(file):
             for entries in _read_entries(file):
-                for span in survey_entries(entries.filter(is_inside(entries, low, high))):
+                for span in summarize_entries(entries.filter(is_inside(entries, low, high))):
                     of = (span.table, span.relation_version, span.operation)
                     known = found.get(of)
                     found[of] = span if known is None else _join(known, span)
@@ -114,7 +114,7 @@ def _read_entries(file: Path) -> Iterator[pa.Table]:
         yield log.read_row_groups(groups, columns=_COLUMNS, use_threads=False)
 
 
-def survey_entries(entries: pa.Table) -> Iterator[Span]:
+def summarize_entries(entries: pa.Table) -> Iterator[RangeSummary]:
     """Summarize entries that are in memory."""
     # This gives each column one dictionary for all row groups.
     entries = entries.combine_chunks()
@@ -133,7 +133,7 @@ def survey_entries(entries: pa.Table) -> Iterator[Span]:
     )
     unchanged = _list_unchanged(entries)
     for row in facts.to_pylist():
-        yield Span(
+        yield RangeSummary(
             row["table"],
             row["relation_version"],
             row["op"],
@@ -157,7 +157,7 @@ def _list_unchanged(entries: pa.Table) -> dict[tuple[object, ...], frozenset[int
     return {of: frozenset(indexes) for of, indexes in found.items()}
 
 
-def _join(one: Span, other: Span) -> Span:
+def _join(one: RangeSummary, other: RangeSummary) -> RangeSummary:
     return replace(
         one,
         entries=one.entries + other.entries,

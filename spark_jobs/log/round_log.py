@@ -11,8 +11,8 @@ from pyspark.sql import functions as F
 from spark_jobs.lake.lake import Bound
 from spark_jobs.log.backlog import is_scattered
 from spark_jobs.log.files import LogFiles, LogRange
-from spark_jobs.log.in_memory import LittleLog
-from spark_jobs.log.ranges import Span, survey, survey_entries, survey_files
+from spark_jobs.log.in_memory import LogInMemory
+from spark_jobs.log.ranges import RangeSummary, summarize, summarize_entries, summarize_files
 from spark_jobs.log.reading import read_log
 
 
@@ -46,25 +46,25 @@ class RoundLog:
         if self._kept is not None:
             self._kept.unpersist()
 
-    def list_spans(self, table: str) -> list[Span]:
+    def list_spans(self, table: str) -> list[RangeSummary]:
         """The range summaries of a table."""
         return [span for span in self.spans if span.table == table]
 
     @cached_property
-    def spans(self) -> list[Span]:
+    def spans(self) -> list[RangeSummary]:
         """The range summaries of all its tables."""
         low, high = self.range.low, self.range.high
         if low == high:
             return []
         if self._table is None and self.little.entries is not None:
-            return list(survey_entries(self.little.entries))
+            return list(summarize_entries(self.little.entries))
         files = self.range.find_files(self._table)
-        return survey(self._entries) if files is None else survey_files(files, low, high)
+        return summarize(self._entries) if files is None else summarize_files(files, low, high)
 
     @cached_property
-    def little(self) -> LittleLog:
+    def little(self) -> LogInMemory:
         """The range for the Arrow merge, which takes one table's few entries at a time."""
-        return LittleLog(self.range)
+        return LogInMemory(self.range)
 
     @cached_property
     def _entries(self) -> DataFrame:

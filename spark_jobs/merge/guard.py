@@ -18,14 +18,14 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs.fold.outcome import Outcome
-from spark_jobs.fold.plan import Stretch
+from spark_jobs.fold.plan import TablePlan
 from spark_jobs.fold.rows import apply_rows, match_keys, match_names
 from spark_jobs.lake.lake import Epoch, Losses
 from spark_jobs.log.reading import POSITION
-from spark_jobs.schema.evolution import Shape
-from spark_jobs.target.table_before import Base
+from spark_jobs.schema.evolution import TableSchema
 from spark_jobs.target.commits import write_rows
 from spark_jobs.target.losses import count_losses
+from spark_jobs.target.table_before import TargetTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def rewrite_table(  # noqa: PLR0917 - What is written, where, and what its commi
     path: Path,
     versions: tuple[DeltaTable, DeltaTable],
     epoch: Epoch,
-    stretch: Stretch,
+    stretch: TablePlan,
     outcome: Outcome,
 ) -> Written:
     """Overwrite the result of a MERGE, starting from the table before it.
@@ -73,7 +73,7 @@ def rewrite_table(  # noqa: PLR0917 - What is written, where, and what its commi
     """
     assert stretch.shape is not None
     shape, (before, after) = stretch.shape, versions
-    base = _keep_newest(Base(session, path, before, shape).rows, shape).localCheckpoint()
+    base = _keep_newest(TargetTable(session, path, before, shape).rows, shape).localCheckpoint()
     older = [*match_keys(shape), is_newer("t", "s")]
     rows = outcome.rows.alias("s").join(base.alias("t"), older, "left_anti").localCheckpoint()
     outcome = replace(outcome, rows=rows)
@@ -89,7 +89,7 @@ def _locate(rows: str) -> Expression:
     return F.struct(*(F.col(f"{rows}._{name}").alias(name) for name in POSITION))
 
 
-def _keep_newest(rows: DataFrame, shape: Shape) -> DataFrame:
+def _keep_newest(rows: DataFrame, shape: TableSchema) -> DataFrame:
     """Keep one row of each key: the one with the newest position."""
     whole = F.struct(*(F.col(f"`{name}`") for name in rows.columns))
     position = F.struct(*(F.col(f"_{name}") for name in POSITION))

@@ -29,10 +29,10 @@ from cdc_core.vocabulary import TableName
 from spark_jobs.delta.attempts import clear_attempts
 from spark_jobs.delta.direct_parquet import TABLE_PROPERTY, commit_files, is_ours, write_files
 from spark_jobs.fast_path.append_only import is_addition
-from spark_jobs.fast_path.arrow_merge import merge_little
-from spark_jobs.fast_path.unshared_reads import LoneReads, add_lone, setting_apart
-from spark_jobs.fold.outcome import Outcome, work_out
-from spark_jobs.fold.plan import Stretch
+from spark_jobs.fast_path.arrow_merge import merge_by_arrow
+from spark_jobs.fast_path.unshared_reads import UnsharedReads, add_unshared, splitting_unshared
+from spark_jobs.fold.outcome import Outcome, fold_plan
+from spark_jobs.fold.plan import TablePlan
 from spark_jobs.fold.rows import (
     apply_rows,
     carry,
@@ -41,7 +41,7 @@ from spark_jobs.fold.rows import (
     table_fields,
 )
 from spark_jobs.fold.steps import id_names
-from spark_jobs.fold.sweeps import Sweep, find_reaching, is_swept, may_hold_older
+from spark_jobs.fold.sweeps import Sweep, is_swept, keep_effective_sweeps, may_hold_older
 from spark_jobs.lake.durability import require_durable
 from spark_jobs.lake.lake import (
     Epoch,
@@ -55,18 +55,18 @@ from spark_jobs.lake.lake import (
 from spark_jobs.lake.ledger import queue_tables
 from spark_jobs.log.round_log import RoundLog
 from spark_jobs.merge.guard import Written, find_damage, is_newer, rewrite_table
-from spark_jobs.schema.evolution import Shape
-from spark_jobs.target.table_before import Base
+from spark_jobs.schema.evolution import TableSchema
 from spark_jobs.target.commits import (
     OwnCommit,
     carry_bound,
     find_own_commit,
     move_bound,
-    tell_losses,
+    record_losses,
     write_rows,
 )
 from spark_jobs.target.losses import count_added, count_losses
-from spark_jobs.target.merged import Merged
+from spark_jobs.target.merged import TableMergeResult
+from spark_jobs.target.table_before import TargetTable
 
 # Delta turns this feature on by itself only when it creates a table.
 _LOCAL_TIME = "timestampNtz"
@@ -79,15 +79,15 @@ SMALL_TABLE_BYTES = 4 << 20
 _FEW_ROWS = 25_000
 
 
-def merge_stretch(
+def merge_plan(
     session: SparkSession,
     lake: Lake,
     epoch: Epoch,
-    stretch: Stretch,
+    stretch: TablePlan,
     *,
     there: LogReader | None,
     log: RoundLog | None,
-) -> Merged:
+) -> TableMergeResult:
     """Commit a table plan to its table, whose lock the caller holds; create it if `there` is None.
 
     A plan without a schema before it replaces all rows of the table. `log` is the log range, if the
@@ -98,7 +98,7 @@ def merge_stretch(
     path = lake.locate(stretch.table)
     clear_attempts(path)
     if there is not None and log is not None and _is_small(there, 0):
-        little = merge_little(path, there, epoch, stretch, log.little, began=began)
+        little = merge_by_arrow(path, there, epoch, stretch, log.little, began=began)
         if little is not None:
             return little
     if there is None:
@@ -106,7 +106,7 @@ def merge_stretch(
     else:
         before = _allow_types(session, path, there, stretch.shape)
     above = None if log is None else log.range.up_to(stretch.upper)
-    with setting_apart(session, stretch, above, path) as lone:
+    with splitting_unshared(session, stretch, above, path) as lone:
         return _commit(session, lake, before, epoch, stretch, lone=lone, began=began)
 
 
@@ -115,25 +115,25 @@ def _commit(
     lake: Lake,
     before: LogReader,
     epoch: Epoch,
-    stretch: Stretch,
+    stretch: TablePlan,
     *,
-    lone: LoneReads | None,
+    lone: UnsharedReads | None,
     began: float,
-) -> Merged:
+) -> TableMergeResult:
     assert stretch.shape is not None
     path = lake.locate(stretch.table)
     replaces_all = stretch.before is None or stretch.truncated_at is not None
-    base = None if replaces_all else Base(session, path, before, stretch.shape)
-    is_counted = stretch.before is not None and not stretch.has_younger_values
+    base = None if replaces_all else TargetTable(session, path, before, stretch.shape)
+    is_counted = stretch.before is not None and not stretch.has_default_to_apply
     known = read_losses(before) if is_counted else None
     others = None if lone is None else lone.others
     outcome = None
     if lone is None or others is not None:
-        outcome = work_out(stretch, _read(base), others)
+        outcome = fold_plan(stretch, _read(base), others)
     # The arriving rows are swept. Keep the sweeps only if they remove a row of the table.
     reaching: tuple[Sweep, ...] = ()
     if base is not None and may_hold_older(before, stretch.swept):
-        reaching = find_reaching(base.rows, stretch.shape, stretch.swept)
+        reaching = keep_effective_sweeps(base.rows, stretch.shape, stretch.swept)
     stretch = replace(stretch, swept=reaching)
     assert stretch.shape is not None
     may_add = base is None or is_ours(before)
@@ -144,12 +144,12 @@ def _commit(
         rows, gone = count_rows(path, after), count_rows(path, before)
         inserted, deleted = (rows, gone) if base is None else (rows - gone, 0)
         seconds = time.monotonic() - began
-        return Merged(after.version(), rows, inserted, 0, deleted, lossy, seconds)
+        return TableMergeResult(after.version(), rows, inserted, 0, deleted, lossy, seconds)
     if lone is not None:
-        outcome = add_lone(outcome, lone, stretch.shape)
+        outcome = add_unshared(outcome, lone, stretch.shape)
     assert outcome is not None
     is_small = _is_small(before, outcome.arrived)
-    is_replaced = replaces_all or stretch.has_younger_values or is_small
+    is_replaced = replaces_all or stretch.has_default_to_apply or is_small
     lossy = count_losses(outcome, stretch, _read(base), known)
     made = before.version() + 1
     reach("before_merge_commit")
@@ -168,10 +168,10 @@ def _commit(
     reach("after_merge_commit")
     after = LogReader(path, version=made)
     rows, seconds = count_rows(path, after), time.monotonic() - began
-    return Merged(after.version(), rows, inserted, updated, deleted, lossy, seconds)
+    return TableMergeResult(after.version(), rows, inserted, updated, deleted, lossy, seconds)
 
 
-def _read(base: Base | None) -> DataFrame | None:
+def _read(base: TargetTable | None) -> DataFrame | None:
     return None if base is None else base.rows
 
 
@@ -179,7 +179,7 @@ def _read(base: Base | None) -> DataFrame | None:
 class _Addition:
     """Unshared reads and the outcome of other changes; without a `base` they replace the table."""
 
-    lone: LoneReads
+    lone: UnsharedReads
     outcome: Outcome | None
     base: LogReader | None
 
@@ -193,7 +193,7 @@ def _add(
     path: Path,
     before: LogReader,
     epoch: Epoch,
-    stretch: Stretch,
+    stretch: TablePlan,
     *,
     added: _Addition,
     known: Losses | None,
@@ -215,12 +215,12 @@ def _add(
         since = min(span.first for span in stretch.spans) if is_known else None
         table = session.read.format("delta").load(str(path))
         lossy = count_added(table, stretch.shape, known, since=since)
-    tell_losses(session, path, stretch.table, lossy)
+    record_losses(session, path, stretch.table, lossy)
     return lossy
 
 
 def _write_added(
-    path: Path, before: LogReader, epoch: Epoch, stretch: Stretch, added: _Addition
+    path: Path, before: LogReader, epoch: Epoch, stretch: TablePlan, added: _Addition
 ) -> None:
     shape, lone, outcome = stretch.shape, added.lone, added.outcome
     assert shape is not None
@@ -237,7 +237,7 @@ def _write_added(
     write_rows(rows, path, before, added.mode, epoch, stretch, None)
 
 
-def _changes_nothing(stretch: Stretch, outcome: Outcome) -> bool:
+def _changes_nothing(stretch: TablePlan, outcome: Outcome) -> bool:
     """Whether a table plan that does not replace the table changes no row and no column."""
     is_same = stretch.shape == stretch.before
     return is_same and not (stretch.swept or outcome.arrived or outcome.departed)
@@ -267,7 +267,7 @@ def _read_metrics(own: OwnCommit) -> tuple[int, int, int]:
     return inserted, updated, deleted
 
 
-def _create(session: SparkSession, lake: Lake, table: TableName, shape: Shape) -> LogReader:
+def _create(session: SparkSession, lake: Lake, table: TableName, shape: TableSchema) -> LogReader:
     """Create a table without rows. Raises: DeltaError if another process created it first."""
     path = lake.locate(table)
     vectors = "true" if lake.wants_deletion_vectors(table) else "false"
@@ -283,7 +283,9 @@ def _create(session: SparkSession, lake: Lake, table: TableName, shape: Shape) -
     return _require_version(path, 0)
 
 
-def _allow_types(session: SparkSession, path: Path, table: LogReader, shape: Shape) -> LogReader:
+def _allow_types(
+    session: SparkSession, path: Path, table: LogReader, shape: TableSchema
+) -> LogReader:
     """Allow timestamps without a time zone, if a table needs them, in a commit before the rows.
 
     Raises: DeltaError if another process committed in between.
@@ -310,7 +312,7 @@ def _merge_guarded(  # noqa: PLR0917 - What is written, where, and what its comm
     lake: Lake,
     before: LogReader,
     epoch: Epoch,
-    stretch: Stretch,
+    stretch: TablePlan,
     outcome: Outcome,
     lossy: Losses,
 ) -> tuple[int, Written]:
@@ -332,7 +334,7 @@ def _merge_guarded(  # noqa: PLR0917 - What is written, where, and what its comm
     return after.version() + 1, written
 
 
-def _merge(table: DeltaTable, outcome: Outcome, stretch: Stretch) -> None:
+def _merge(table: DeltaTable, outcome: Outcome, stretch: TablePlan) -> None:
     assert stretch.shape is not None
     shape, carried = stretch.shape, outcome.carried
     ids = id_names(shape)
@@ -370,7 +372,7 @@ def _replace(  # noqa: PLR0917 - What is written, where, and what its commit say
     path: Path,
     before: LogReader,
     epoch: Epoch,
-    stretch: Stretch,
+    stretch: TablePlan,
     lossy: Losses,
 ) -> tuple[int, int]:
     """Write the table whole; return how many rows of the base were updated and deleted."""

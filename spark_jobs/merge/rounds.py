@@ -19,9 +19,9 @@ from pyspark.sql import functions as F
 
 from cdc_core.crash_points import reach
 from cdc_core.vocabulary import Operation, Position, TableName
-from spark_jobs.fold.plan import Stretch, choose_types, give, plot_stretch, read_shape
-from spark_jobs.fold.rebuild import renew
-from spark_jobs.lake.completeness import read_backfilled
+from spark_jobs.fold.plan import TablePlan, as_query, choose_types, plan_table, read_shape
+from spark_jobs.fold.rebuild import plan_rebuild
+from spark_jobs.lake.completeness import read_completeness
 from spark_jobs.lake.cut_plan import Found, Place, name_places
 from spark_jobs.lake.damaged_tables import open_current
 from spark_jobs.lake.durability import require_durable
@@ -39,15 +39,15 @@ from spark_jobs.lake.ledger import (
 )
 from spark_jobs.log.backlog import choose_cut
 from spark_jobs.log.files import LogFiles
-from spark_jobs.log.ranges import Span, survey
+from spark_jobs.log.ranges import RangeSummary, summarize
 from spark_jobs.log.reading import is_after, read_log
 from spark_jobs.log.round_log import RoundLog
-from spark_jobs.merge.merge import merge_stretch
+from spark_jobs.merge.merge import merge_plan
 from spark_jobs.merge.round_start import RoundStart, find_behind
 from spark_jobs.schema.evolution import Halt
 from spark_jobs.session.failures import Failures
-from spark_jobs.session.session import find_jvm, noticing_death
-from spark_jobs.target.merged import Merged
+from spark_jobs.session.session import find_jvm, reporting_jvm_death
+from spark_jobs.target.merged import TableMergeResult
 from spark_jobs.target.older_tables import find_older, find_there
 
 # Seconds. A staged batch wakes a waiting merge. Without wake-ups, the merge looks this often.
@@ -67,7 +67,7 @@ class Round:
     staged: Bound
     committed_at: datetime | None
     created_at: datetime
-    tables: dict[str, Merged]
+    tables: dict[str, TableMergeResult]
     halted: dict[str, Halt]
     partial: tuple[str, ...]
     entries: int
@@ -100,7 +100,7 @@ def merge_until(
     epochs = require_epochs(lake)
     staged = lake.read_staged(epochs)
     rounds: list[Round] = []
-    with noticing_death(session), lake.lock_table("rounds", jvm=find_jvm(session)):
+    with reporting_jvm_death(session), lake.lock_table("rounds", jvm=find_jvm(session)):
         if is_thorough:
             rewrite_newest_commit(lake.cuts)
             rewrite_newest_commit(lake.states)
@@ -192,7 +192,7 @@ class _Result:
     """Where a table is after a round, what the round did to it, and why the table halts, if so."""
 
     place: Place
-    merged: Merged | None
+    merged: TableMergeResult | None
     halt: Halt | None
 
 
@@ -264,7 +264,7 @@ def _merge_table(start: RoundStart, table: str, log: RoundLog, cut: Bound) -> _R
         spans = log.list_spans(table)
         own = None if there is None or there.is_foreign else delta
         plot = partial(
-            plot_stretch,
+            plan_table,
             table=name,
             before=None if own is None else read_shape(own),
             relations=start.relations,
@@ -278,7 +278,7 @@ def _merge_table(start: RoundStart, table: str, log: RoundLog, cut: Bound) -> _R
             stretch = _begin_anew(stretch, log.read(), plot)
         if stretch.halt is not None and _has_sweep(spans):
             read_above = partial(read_log, start.session, start.log, upper=cut)
-            stretch = renew(stretch, read_above, plot, entries=log.read()) or stretch
+            stretch = plan_rebuild(stretch, read_above, plot, entries=log.read()) or stretch
         version = None if own is None else own.version()
         if stretch.is_empty:
             bound = stretch.upper if low is None else max(low, stretch.upper)
@@ -286,7 +286,7 @@ def _merge_table(start: RoundStart, table: str, log: RoundLog, cut: Bound) -> _R
             return _Result(Place(bound, version, held), None, stretch.halt)
         epoch = next(epoch for epoch in start.epochs if epoch.number == stretch.upper.epoch)
         whole = log if stretch is plotted else None
-        merged = merge_stretch(start.session, start.lake, epoch, stretch, there=delta, log=whole)
+        merged = merge_plan(start.session, start.lake, epoch, stretch, there=delta, log=whole)
         place = Place(stretch.upper, merged.version, stretch.upper)
         return _Result(place, merged, stretch.halt)
 
@@ -318,11 +318,11 @@ def _find_left(start: RoundStart, table: str, there: Found | None) -> int | None
     return there.version if is_left else None
 
 
-def _has_sweep(spans: list[Span]) -> bool:
+def _has_sweep(spans: list[RangeSummary]) -> bool:
     return any(span.operation == Operation.SWEEP for span in spans)
 
 
-def _begin_anew(stretch: Stretch, log: DataFrame, plot: Callable[..., Stretch]) -> Stretch:
+def _begin_anew(stretch: TablePlan, log: DataFrame, plot: Callable[..., TablePlan]) -> TablePlan:
     """Plan a halted table that is gone or replaced, from the change that halted it.
 
     The transaction of that change may begin with changes under the old schema; these are left out.
@@ -332,8 +332,8 @@ def _begin_anew(stretch: Stretch, log: DataFrame, plot: Callable[..., Stretch]) 
         begins_at = stretch.halted_at
         assert begins_at is not None
         log = log.where(is_after(replace(begins_at, seq=begins_at.seq - 1)))
-        spans = survey(log.where(F.col("table") == str(stretch.table)))
-        stretch = plot(give(log), spans=spans)
+        spans = summarize(log.where(F.col("table") == str(stretch.table)))
+        stretch = plot(as_query(log), spans=spans)
     return stretch
 
 
@@ -371,7 +371,7 @@ def _write_cut(
     results: dict[str, _Result],
     *,
     halted: Collection[str],
-    spans: list[Span],
+    spans: list[RangeSummary],
 ) -> Cut:
     places = name_places(
         cut,
@@ -392,7 +392,7 @@ def _write_cut(
         versions,
         merged,
         tuple(sorted(halted)),
-        tuple(sorted(read_backfilled(start.lake).list_lacking(versions.keys() | merged, cut))),
+        tuple(sorted(read_completeness(start.lake).list_incomplete(versions.keys() | merged, cut))),
         {table: place.held for table, place in places.items() if place.held is not None},
     )
     write_cut(start.lake, written)

@@ -17,24 +17,24 @@ from pyspark.sql import functions as F
 from cdc_core.errors import LakeError, Retry
 from cdc_core.vocabulary import Lsn, TableName
 from spark_jobs.delta.direct_parquet import read_rows
-from spark_jobs.fold.outcome import work_out
-from spark_jobs.fold.plan import choose_types, give, plot_stretch, read_shape
-from spark_jobs.fold.rebuild import renew
+from spark_jobs.fold.outcome import fold_plan
+from spark_jobs.fold.plan import as_query, choose_types, plan_table, read_shape
+from spark_jobs.fold.rebuild import plan_rebuild
 from spark_jobs.fold.rows import apply_rows, table_fields, widen
-from spark_jobs.lake.completeness import Lack, read_backfilled
+from spark_jobs.lake.completeness import Incomplete, read_completeness
 from spark_jobs.lake.cut_plan import Place, needs_fold
 from spark_jobs.lake.damaged_tables import open_current
 from spark_jobs.lake.lake import Bound, Lake, find_bound, require_epochs
 from spark_jobs.lake.ledger import Cut, find_cut, read_states
 from spark_jobs.log.files import LogFiles
-from spark_jobs.log.ranges import survey
+from spark_jobs.log.ranges import summarize
 from spark_jobs.log.reading import read_log
 from spark_jobs.schema.evolution import Halt
 from spark_jobs.target.older_tables import know_place
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class TableReading:
     """A table as of the bound `through`. A halted table is as of the bound at which it halted.
 
     If `lack` is not None, rows may be missing: no whole backfill of the table ended by the bound
@@ -44,7 +44,7 @@ class Reading:
     rows: DataFrame
     through: Bound
     halt: Halt | None
-    lack: Lack | None
+    lack: Incomplete | None
 
 
 def find_bound_at(lake: Lake, at: str) -> Bound:
@@ -94,7 +94,7 @@ def find_bound_at(lake: Lake, at: str) -> Bound:
 
 def table_at(
     session: SparkSession, lake: Lake, table: TableName, at: Bound, *, is_newest: bool = False
-) -> Reading:
+) -> TableReading:
     """Read a table with every transaction up to a bound, and no other.
 
     The read begins from the version in the newest cut at or below the bound. If `is_newest`, it
@@ -105,7 +105,7 @@ def table_at(
     """
     cut = find_cut(lake, at)
     name = str(table)
-    lack = read_backfilled(lake).find_lack(name, at)
+    lack = read_completeness(lake).find_incomplete(name, at)
     version = None if cut is None else cut.versions.get(name)
     low = None if cut is None else cut.merged.get(name, cut.bound)
     if cut is not None and version is not None:
@@ -116,22 +116,22 @@ def table_at(
     if cut is not None and low is not None and base is not None and not is_newest:
         halt = _find_halt(lake, cut, name) if at == cut.bound else None
         if not needs_fold(low, at, is_halted=halt is not None):
-            return Reading(base, low, halt, lack)
+            return TableReading(base, low, halt, lack)
     files = LogFiles.open(lake)
     assert files is not None
     log = read_log(session, files, low, at)
     plot = partial(
-        plot_stretch,
+        plan_table,
         table=table,
         before=None if version is None else read_shape(_open_version(lake, table, version)),
         relations=lake.read_relations(),
         upper=at,
         choose=choose_types(lake, table),
     )
-    stretch = plot(give(log), spans=survey(log.where(F.col("table") == name)))
+    stretch = plot(as_query(log), spans=summarize(log.where(F.col("table") == name)))
     if stretch.halt is not None:
         read_above = partial(read_log, session, files, upper=at)
-        renewed = renew(stretch, read_above, plot, entries=log)
+        renewed = plan_rebuild(stretch, read_above, plot, entries=log)
         if renewed is not None:
             stretch, base = renewed, None
     through = stretch.upper if low is None else max(low, stretch.upper)
@@ -144,14 +144,14 @@ def table_at(
         )
     if stretch.is_empty:
         assert base is not None
-        return Reading(base, through, stretch.halt, lack)
+        return TableReading(base, through, stretch.halt, lack)
     target = None
     if stretch.truncated_at is None and base is not None:
         target = widen(base, stretch.shape)
-    outcome = work_out(stretch, target)
+    outcome = fold_plan(stretch, target)
     rows = apply_rows(target, outcome.rows, stretch.shape, outcome.carried, swept=stretch.swept)
     names = [f"`{field.name}`" for field in table_fields(stretch.shape)]
-    return Reading(rows.select(*names), through, stretch.halt, lack)
+    return TableReading(rows.select(*names), through, stretch.halt, lack)
 
 
 def list_tables(lake: Lake) -> list[TableName]:

@@ -16,9 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cdc_core.errors import LakeError, Retry
 from cdc_core.vocabulary import TableName
-from spark_jobs.lake.completeness import Lack
+from spark_jobs.lake.completeness import Incomplete
 from spark_jobs.lake.lake import Bound, Lake
-from spark_jobs.query.as_of import Reading, list_tables, table_at
+from spark_jobs.query.as_of import TableReading, list_tables, table_at
 from spark_jobs.schema.evolution import Halt
 
 _CURRENT_SCHEMA = "public"
@@ -41,7 +41,7 @@ class Answer:
     rows: DataFrame
     at: Bound
     halted: Mapping[TableName, tuple[Bound, Halt]]
-    lacking: Mapping[TableName, Lack]
+    lacking: Mapping[TableName, Incomplete]
 
 
 def answer_query(session: SparkSession, lake: Lake, query: str, at: Bound) -> Answer:
@@ -75,9 +75,9 @@ def answer_query(session: SparkSession, lake: Lake, query: str, at: Bound) -> An
 
 def _register_views(
     session: SparkSession, lake: Lake, at: Bound, tables: list[TableName]
-) -> dict[TableName, Reading]:
+) -> dict[TableName, TableReading]:
     """Make a temporary view of each table at a bound."""
-    readings: dict[TableName, Reading] = {}
+    readings: dict[TableName, TableReading] = {}
     for table in tables:
         reading = readings[table] = table_at(session, lake, table, at)
         reading.rows.createOrReplaceTempView(_quote(_view_name(table)))

@@ -42,7 +42,7 @@ class Halt:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TableSchema:
     """A table schema: columns in the order of the lake, indexes of the key columns, chosen types.
 
     `chosen` has, for each column, the type that the settings chose; None is the column's own type.
@@ -59,7 +59,7 @@ class Shape:
     left_out: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, relation: Relation, choose: Choose = choose_own) -> Shape:
+    def of(cls, relation: Relation, choose: Choose = choose_own) -> TableSchema:
         """The table schema that a relation announces."""
         chosen = tuple(choose(column) for column in relation.columns)
         return cls(
@@ -105,7 +105,7 @@ class Shape:
         return {TABLE_KEY: json.dumps(stored)}
 
     @classmethod
-    def from_metadata(cls, fields: Sequence[Mapping[str, object]]) -> Shape:
+    def from_metadata(cls, fields: Sequence[Mapping[str, object]]) -> TableSchema:
         """Read a table schema from the metadata of each Delta column.
 
         Raises: ValueError if they hold none, for example if another writer replaced the columns.
@@ -143,9 +143,9 @@ class Shape:
         return cls(oid, tuple(columns), key, tuple(chosen), published, rewritten, tuple(left_out))
 
 
-def admit(relation: Relation, choose: Choose = choose_own) -> Shape | Halt:
+def accept_first(relation: Relation, choose: Choose = choose_own) -> TableSchema | Halt:
     """The table schema of a first announcement, or why the lake cannot hold the table."""
-    shape = Shape.of(relation, choose)
+    shape = TableSchema.of(relation, choose)
     if not shape.key:
         return Halt(
             "the table has no key: its rows cannot be told apart",
@@ -169,9 +169,11 @@ def admit(relation: Relation, choose: Choose = choose_own) -> Shape | Halt:
     return next(filter(None, map(_explain_choice, _list_choices(shape))), shape)
 
 
-def follow(shape: Shape, relation: Relation, choose: Choose = choose_own) -> Shape | Halt:
+def evolve(
+    shape: TableSchema, relation: Relation, choose: Choose = choose_own
+) -> TableSchema | Halt:
     """The table schema after a further announcement: the same with new columns, or a halt."""
-    admitted = admit(relation, choose)
+    admitted = accept_first(relation, choose)
     if isinstance(admitted, Halt):
         return admitted
     if relation.oid != shape.oid:
@@ -207,7 +209,7 @@ def follow(shape: Shape, relation: Relation, choose: Choose = choose_own) -> Sha
     return replace(shape, columns=(*shape.columns, *added), chosen=chosen)
 
 
-def _list_choices(shape: Shape) -> list[tuple[Column, str, bool]]:
+def _list_choices(shape: TableSchema) -> list[tuple[Column, str, bool]]:
     """Each column with a chosen type, that type, and whether the column is in the key."""
     return [
         (column, kind, i in shape.key)
@@ -263,7 +265,7 @@ def explain_excluded(name: str) -> str:
     return f"column {quote_identifier(name)} is excluded now, and older rows have its values"
 
 
-def _compare(known: Column, relation: Relation, shape: Shape) -> str | None:
+def _compare(known: Column, relation: Relation, shape: TableSchema) -> str | None:
     """Say what changed in a column so that the table cannot follow; None if nothing did."""
     name = quote_identifier(known.name)
     column = next((column for column in relation.columns if column.name == known.name), None)

@@ -100,7 +100,7 @@ def _launch(conf: Mapping[str, str]) -> None:
 
 
 @contextmanager
-def noticing_death(session: SparkSession) -> Iterator[None]:
+def reporting_jvm_death(session: SparkSession) -> Iterator[None]:
     """If the session's JVM died inside the block, report that, not the error that it led to.
 
     Raises: MergeError if the JVM died.

@@ -31,11 +31,11 @@ from spark_jobs.delta.direct_parquet import (
     is_ours,
     write_files,
 )
-from spark_jobs.fold.plan import Stretch
+from spark_jobs.fold.plan import TablePlan
 from spark_jobs.fold.rows import table_fields
 from spark_jobs.lake.durability import require_durable
 from spark_jobs.lake.lake import Bound, Epoch, Losses, format_losses
-from spark_jobs.target.table_before import Base
+from spark_jobs.target.table_before import TargetTable
 
 _TXN_APP = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
@@ -48,7 +48,7 @@ def write_rows(  # noqa: PLR0917 - What is written, where, and what its commit s
     before: LogReader,
     mode: str,
     epoch: Epoch,
-    stretch: Stretch,
+    stretch: TablePlan,
     lossy: Losses | None,
 ) -> None:
     """Write rows in one commit that extends `before` and has the bound that the table reached.
@@ -118,7 +118,7 @@ def _refuse(path: Path) -> CommitFailedError:
 
 @contextmanager
 def carry_bound(
-    session: SparkSession, epoch: Epoch, stretch: Stretch, lossy: Losses
+    session: SparkSession, epoch: Epoch, stretch: TablePlan, lossy: Losses
 ) -> Iterator[None]:
     """Add the bound and the counts of lost values to the commits that Spark makes in a block."""
     carried = {
@@ -136,7 +136,12 @@ def carry_bound(
 
 
 def move_bound(  # noqa: PLR0917 - What is written, where, and what its commit says.
-    base: Base, path: Path, before: LogReader, epoch: Epoch, stretch: Stretch, lossy: Losses
+    base: TargetTable,
+    path: Path,
+    before: LogReader,
+    epoch: Epoch,
+    stretch: TablePlan,
+    lossy: Losses,
 ) -> None:
     """Commit the bound that the table has reached, and no row."""
     if is_ours(before):
@@ -146,7 +151,7 @@ def move_bound(  # noqa: PLR0917 - What is written, where, and what its commit s
         write_rows(base.rows.limit(0), path, before, "append", epoch, stretch, lossy)
 
 
-def tell_losses(session: SparkSession, path: Path, table: TableName, lossy: Losses) -> None:
+def record_losses(session: SparkSession, path: Path, table: TableName, lossy: Losses) -> None:
     """Record the counts of lost values in a commit that changes no row."""
     if is_ours(written := LogReader(path)):
         commit_files(path, written, [], "append", reached=None, lossy=lossy)

@@ -17,15 +17,15 @@ from pyspark.sql import functions as F
 
 from cdc_core.vocabulary import Position
 from spark_jobs.fold.outcome import Outcome
-from spark_jobs.fold.plan import Stretch
+from spark_jobs.fold.plan import TablePlan
 from spark_jobs.fold.rows import match_keys, match_names, name_lossy
 from spark_jobs.fold.sweeps import Sweep, is_swept
 from spark_jobs.lake.lake import Losses
-from spark_jobs.schema.evolution import Shape
+from spark_jobs.schema.evolution import TableSchema
 
 
 def count_losses(
-    outcome: Outcome, stretch: Stretch, base: DataFrame | None, known: Losses | None
+    outcome: Outcome, stretch: TablePlan, base: DataFrame | None, known: Losses | None
 ) -> Losses:
     """Return the counts after folded rows replace rows of a base.
 
@@ -48,7 +48,7 @@ def count_losses(
 
 
 def count_added(
-    table: DataFrame, shape: Shape, known: Losses | None, *, since: Position | None
+    table: DataFrame, shape: TableSchema, known: Losses | None, *, since: Position | None
 ) -> Losses:
     """Return the counts of a table: those of its rows from a transaction on, added to `known`.
 
@@ -67,7 +67,7 @@ def count_added(
 
 
 def _count_swept(
-    rows: DataFrame, shape: Shape, base: DataFrame, swept: Sequence[Sweep]
+    rows: DataFrame, shape: TableSchema, base: DataFrame, swept: Sequence[Sweep]
 ) -> Counter[str]:
     """Count the raw values of base rows that a sweep removes and that no row replaces."""
     old = base.where("_raw is not null").alias("t").where(is_swept("t", shape, swept))
@@ -75,7 +75,7 @@ def _count_swept(
     return _count(gone, name_lossy(shape))
 
 
-def _count_replaced(rows: DataFrame, shape: Shape, base: DataFrame) -> Counter[str]:
+def _count_replaced(rows: DataFrame, shape: TableSchema, base: DataFrame) -> Counter[str]:
     """Count the raw values of base rows that are replaced, without those that new rows keep."""
     names = [f"`{name}`" for name in match_names(shape)]
     old = base.where("_raw is not null").select(*names, name_lossy(shape).alias("_lossy"))

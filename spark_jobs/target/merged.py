@@ -8,7 +8,7 @@ from spark_jobs.lake.lake import Losses
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class TableMergeResult:
     """A table's Delta version after a merge, its row count, and how many rows the merge changed.
 
     The key identifies a row: a row whose key came again, or whose position alone is new, counts as

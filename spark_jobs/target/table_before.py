@@ -11,17 +11,17 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.delta.direct_parquet import read_rows
 from spark_jobs.fold.rows import widen
-from spark_jobs.schema.evolution import Shape
+from spark_jobs.schema.evolution import TableSchema
 
 
 @dataclass(frozen=True)
-class Base:
+class TargetTable:
     """A table at one version; Spark reads its rows, in a table schema, when they are needed."""
 
     session: SparkSession
     path: Path
     table: DeltaTable
-    shape: Shape
+    shape: TableSchema
 
     @cached_property
     def rows(self) -> DataFrame:

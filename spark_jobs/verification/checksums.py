@@ -22,14 +22,14 @@ from cdc_core.comparing import (
     CanonicalForm,
     Compared,
     Ordering,
-    Part,
+    OrdinalRange,
     RangeSum,
 )
 from spark_jobs.fold.rows import map_columns
 from spark_jobs.fold.steps import has_exact_key
 from spark_jobs.pg_types.built_in import OIDS
 from spark_jobs.pg_types.text_output import choose_form
-from spark_jobs.schema.evolution import Shape
+from spark_jobs.schema.evolution import TableSchema
 
 _INTEGERS = frozenset(OIDS[name] for name in ("int2", "int4", "int8"))
 # No text of a type that keeps texts in `_raw` begins with this.
@@ -47,12 +47,14 @@ class LakeKey:
     has_holes: bool
 
 
-def find_shape(rows: DataFrame) -> Shape:
+def find_shape(rows: DataFrame) -> TableSchema:
     """The table schema, from the columns of a table's rows."""
-    return Shape.from_metadata([field.metadata for field in rows.schema.fields])
+    return TableSchema.from_metadata([field.metadata for field in rows.schema.fields])
 
 
-def choose_compared(shape: Shape, *, among: Sequence[str], hashed: frozenset[str]) -> Compared:
+def choose_compared(
+    shape: TableSchema, *, among: Sequence[str], hashed: frozenset[str]
+) -> Compared:
     """Choose the columns to compare: those in `among`, by the source's names.
 
     A column in `hashed` is compared by presence only.
@@ -75,7 +77,7 @@ def choose_compared(shape: Shape, *, among: Sequence[str], hashed: frozenset[str
 
 
 def sum_ranges(
-    rows: DataFrame, shape: Shape, compared: Compared, part: Part, width: int
+    rows: DataFrame, shape: TableSchema, compared: Compared, part: OrdinalRange, width: int
 ) -> dict[int | None, RangeSum]:
     """Sum up the rows of a part in ranges of `width` ordinals; by range number."""
     first, second = (
@@ -99,7 +101,7 @@ def sum_ranges(
 
 
 def list_keys(
-    rows: DataFrame, shape: Shape, compared: Compared, parts: Sequence[Part]
+    rows: DataFrame, shape: TableSchema, compared: Compared, parts: Sequence[OrdinalRange]
 ) -> list[LakeKey]:
     """Each row of some parts that has an ordinal."""
     found = _hash_rows(rows, shape, compared, parts).where(F.col(_ORDINAL).isNotNull())
@@ -108,7 +110,7 @@ def list_keys(
     return [LakeKey(row[0], tuple(row[1] or ()), row[2], row[3]) for row in listed]
 
 
-def write_texts(shape: Shape) -> dict[str, Expression]:
+def write_texts(shape: TableSchema) -> dict[str, Expression]:
     """Each column's value in its canonical form, by the source's name of the column.
 
     A text in `_raw` counts as this form only if it parses to the value in the typed column.
@@ -130,7 +132,7 @@ def write_texts(shape: Shape) -> dict[str, Expression]:
     return texts
 
 
-def _choose_ordering(shape: Shape) -> Ordering:
+def _choose_ordering(shape: TableSchema) -> Ordering:
     if len(shape.key) == 1:
         column, kind = shape.columns[shape.key[0]], shape.chosen[shape.key[0]]
         oid = column.base_oid or column.type_oid
@@ -142,7 +144,7 @@ def _choose_ordering(shape: Shape) -> Ordering:
 
 
 def _hash_rows(
-    rows: DataFrame, shape: Shape, compared: Compared, parts: Sequence[Part]
+    rows: DataFrame, shape: TableSchema, compared: Compared, parts: Sequence[OrdinalRange]
 ) -> DataFrame:
     """Compute `ordinal, key, digest, has_holes` of each row; first each text, and only once."""
     texts = write_texts(shape)
@@ -177,7 +179,7 @@ def _hash_rows(
     )
 
 
-def _read_key(shape: Shape, texts: Mapping[str, Expression]) -> tuple[Expression, Expression]:
+def _read_key(shape: TableSchema, texts: Mapping[str, Expression]) -> tuple[Expression, Expression]:
     """The key in `_key`, NULL if the key columns hold another one; and whether they agree.
 
     A merge finds a row by `_key` alone. If `_key` holds another text, the table has the row twice
@@ -219,7 +221,7 @@ def _join_texts(places: Sequence[int]) -> list[Expression]:
     return pieces
 
 
-def _is_inside(part: Part) -> Expression:
+def _is_inside(part: OrdinalRange) -> Expression:
     ordinal = F.col(_ORDINAL)
     inside = F.lit(True)
     if part.low is not None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cdc_core.backfill.results import Progress
+from cdc_core.backfill.results import BackfillProgress
 from cdc_core.settings import load_settings
 from cdc_core.staging.backfills import BackfillLedger, BackfillState
 from cdc_core.vocabulary import TableName
@@ -50,7 +50,7 @@ def test_a_backfill_begins_anew_under_another_key(
     settings = load_settings(pipeline.folder / "walgate.toml", slowly)
     stop = threading.Event()
 
-    def act(_: TableName, progress: Progress) -> None:
+    def act(_: TableName, progress: BackfillProgress) -> None:
         if progress.chunks == 4 and not stop.is_set():
             stop.set()
             if is_running:
@@ -102,7 +102,7 @@ def require_read_again(pipeline: Pipeline, database: Database, *, is_running: bo
     def alter() -> None:
         database.execute('alter table t alter k type text collate "C"')
 
-    def act(_: TableName, progress: Progress) -> None:
+    def act(_: TableName, progress: BackfillProgress) -> None:
         if progress.chunks == 4 and not stop.is_set():
             stop.set()
             if is_running:

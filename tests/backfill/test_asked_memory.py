@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from cdc_core.backfill.asked_memory import AskedMemory
+from cdc_core.backfill.asked_memory import ChangedKeysRequest
 from cdc_core.vocabulary import Lsn, Position
 
 FIRST, LATER = Position(1, Lsn(8), 0), Position(1, Lsn(16), 0)
@@ -11,7 +11,7 @@ def said(step: str, state: str, memory: str = "a") -> dict[str, str]:
 
 
 def test_chunks_are_read_only_once_all_before_the_memory_is_seen() -> None:
-    memory = AskedMemory("a")
+    memory = ChangedKeysRequest("a")
     memory.note(said("begin", "kept", "b"), FIRST)
     assert not memory.is_answered
     memory.note(said("begin", "kept"), FIRST)
@@ -25,7 +25,7 @@ def test_chunks_are_read_only_once_all_before_the_memory_is_seen() -> None:
 
 def test_a_memory_that_was_forgotten_once_stays_forgotten() -> None:
     for step in ("begin", "alive", "watermark"):
-        memory = AskedMemory("a", is_settled=True)
+        memory = ChangedKeysRequest("a", is_settled=True)
         memory.note(said(step, "void", "b"), FIRST)
         assert memory.is_usable
         memory.note(said(step, "void"), FIRST)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from cdc_core.backfill.results import Progress
+from cdc_core.backfill.results import BackfillProgress
 from cdc_core.settings import load_settings
 from cdc_core.vocabulary import TableName
 from orchestration.backfill.backfill import run_backfills
@@ -58,7 +58,7 @@ def test_a_hashed_key_is_no_bound_of_a_chunk(database18: Database, pipeline: Pip
     settings = load_settings(file, {"WALGATE_HASH_KEY": KEY})
     stop = threading.Event()
 
-    def stop_at_two(_: TableName, progress: Progress) -> None:
+    def stop_at_two(_: TableName, progress: BackfillProgress) -> None:
         if progress.chunks == 2:
             stop.set()
 

@@ -12,7 +12,7 @@ from contextlib import closing
 
 import pytest
 
-from cdc_core.backfill.results import Progress
+from cdc_core.backfill.results import BackfillProgress
 from cdc_core.errors import WalgateError, WrongServer
 from cdc_core.source.connection import open_connection
 from cdc_core.source.first_reading import FirstReading
@@ -63,7 +63,7 @@ def test_it_is_announced_and_costs_no_slot(loaded: Pipeline) -> None:
         assert "the slot may keep 32MB" in answer.stdout + answer.stderr
     reasons: list[str] = []
 
-    def note(_: TableName, progress: Progress) -> None:
+    def note(_: TableName, progress: BackfillProgress) -> None:
         if progress.state is BackfillState.HELD:
             reasons.append(str(progress.reason))
             # Others see it, and can pause or cancel it.

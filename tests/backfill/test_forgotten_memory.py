@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from cdc_core.backfill import reading, session
-from cdc_core.backfill.remembering import Remembering
-from cdc_core.backfill.steps import Alive, Begin
+from cdc_core.backfill.remembering import ChangedKeyTracker
+from cdc_core.backfill.steps import BeginBackfill, KeepChangedKeys
 from cdc_core.settings import load_settings
 from cdc_core.source.chunks import ChunkReader
 from cdc_core.vocabulary import TableName
@@ -24,9 +24,9 @@ from tests.postgres_server import Database
 T = TableName("public", "t")
 
 
-def begin_again(memories: Remembering, step: Alive, *, at_us: int) -> bool:
+def begin_again(memories: ChangedKeyTracker, step: KeepChangedKeys, *, at_us: int) -> bool:
     """What a sign of life once did: it made the memory of which nothing is known."""
-    memories.begin(Begin(step.backfill, step.memory, str(T)), at_us=at_us)
+    memories.begin(BeginBackfill(step.backfill, step.memory, str(T)), at_us=at_us)
     return True
 
 
@@ -42,7 +42,7 @@ def test_a_chunk_that_outlives_a_session_of_capture_is_read_again(
     database18.execute("insert into t select i, 'old' from generate_series(1, 10) i")
     pipeline = make_pipeline(database18)
     if not is_guarded:
-        monkeypatch.setattr(Remembering, "renew", begin_again)
+        monkeypatch.setattr(ChangedKeyTracker, "renew", begin_again)
     # What was in the spool before a capture begins is void in any case.
     gate = Gate("after_chunk_read")
     monkeypatch.setattr(reading, "reach", gate.reach)

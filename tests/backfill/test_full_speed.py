@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from cdc_core.backfill.visibility import Memory
+from cdc_core.backfill.visibility import ChangedKeys
 from cdc_core.settings import load_settings
 from cdc_core.vocabulary import TableName
 from orchestration.backfill.backfill import run_backfills
@@ -58,6 +58,6 @@ def test_a_large_table_is_right_at_every_watermark(pipeline: Pipeline, seed: int
 def test_without_the_rule_a_hot_table_is_wrong(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Memory, "find_current", let_all_pass)
+    monkeypatch.setattr(ChangedKeys, "find_current", let_all_pass)
     _, differences = backfill(pipeline, rows=HOT_ROWS, seed=0, chunk_rows=100)
     assert differences

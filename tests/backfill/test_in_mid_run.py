@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc_core.backfill.results import Progress
-from cdc_core.backfill.visibility import Memory
+from cdc_core.backfill.results import BackfillProgress
+from cdc_core.backfill.visibility import ChangedKeys
 from cdc_core.settings import Settings, load_settings
 from cdc_core.source.snapshots import open_snapshot
 from cdc_core.vocabulary import Lsn, TableName
@@ -132,7 +132,7 @@ class Looking:
     def merge(self) -> None:
         merge_until(self.session, self.lake, round_rows=1_000_000)
 
-    def look_at_times(self, writers: ChildProcess, progress: Progress) -> None:
+    def look_at_times(self, writers: ChildProcess, progress: BackfillProgress) -> None:
         """Look whenever so many chunks more are in the log, and others are being read."""
         if progress.chunks in LOOKS[len(self.looks) :]:
             self.look(writers)
@@ -153,7 +153,7 @@ def test_a_table_at_an_lsn_is_the_source_in_mid_run(
 ) -> None:
     streamed = lay(pipeline, ROWS)
     if not is_guarded:
-        monkeypatch.setattr(Memory, "find_current", let_all_pass)
+        monkeypatch.setattr(ChangedKeys, "find_current", let_all_pass)
     settings = load_settings(pipeline.folder / "walgate.toml", {})
     looking = Looking(pipeline, settings, spark)
     with ExitStack() as running:

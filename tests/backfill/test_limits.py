@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from cdc_core.backfill.chunk_size import AIM_BYTES, AIM_S, ChunkSize
-from cdc_core.backfill.sharing import WAITING_BYTES, Sharing
+from cdc_core.backfill.sharing import WAITING_BYTES, BackfillLimits
 
 DEADLINE_S = 30.0
 
@@ -49,7 +49,7 @@ def test_wide_rows_are_few_in_a_chunk() -> None:
 
 
 def test_connections_and_bytes_are_shared() -> None:
-    sharing = Sharing(2)
+    sharing = BackfillLimits(2)
     assert sharing.try_begin()
     assert sharing.try_begin()
     assert not sharing.try_begin()
@@ -62,7 +62,7 @@ def test_connections_and_bytes_are_shared() -> None:
 
 def test_the_rate_holds_over_all_reads() -> None:
     clock = Clock()
-    sharing = Sharing(4, rows_per_second=100, clock=clock)
+    sharing = BackfillLimits(4, rows_per_second=100, clock=clock)
     begun = clock.now
     rows = 0
     while rows < 10_000:
@@ -78,7 +78,7 @@ def test_the_rate_holds_over_all_reads() -> None:
 def test_the_source_is_looked_at_now_and_then() -> None:
     clock = Clock()
     reasons = iter(["slot", "slot", None])
-    sharing = Sharing(1, look=lambda: next(reasons), clock=clock)
+    sharing = BackfillLimits(1, look=lambda: next(reasons), clock=clock)
     assert [sharing.held for _ in range(9)] == ["slot"] * 9
     clock.now += 2
     assert sharing.held == "slot"
@@ -94,6 +94,6 @@ def test_reads_begin_and_end_while_the_source_is_looked_at() -> None:
         thread.start()
         thread.join(DEADLINE_S)
 
-    sharing = Sharing(1, look=look)
+    sharing = BackfillLimits(1, look=look)
     assert sharing.held is None
     assert begun == [True]

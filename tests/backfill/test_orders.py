@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cdc_core.backfill.results import Progress
+from cdc_core.backfill.results import BackfillProgress
 from cdc_core.settings import load_settings
 from cdc_core.staging.backfills import BackfillLedger, BackfillState
 from cdc_core.vocabulary import TableName
@@ -38,7 +38,7 @@ class Worker:
         environment = SLOWLY if at_chunk else {}
         self.settings = load_settings(pipeline.folder / "walgate.toml", environment)
         self.at_chunk = at_chunk
-        self.done: dict[TableName, Progress] = {}
+        self.done: dict[TableName, BackfillProgress] = {}
         self.stop = threading.Event()
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
@@ -53,7 +53,7 @@ class Worker:
             on_progress=self._act,
         )
 
-    def _act(self, _: TableName, progress: Progress) -> None:
+    def _act(self, _: TableName, progress: BackfillProgress) -> None:
         if act := self.at_chunk.pop(progress.chunks, None):
             act()
 

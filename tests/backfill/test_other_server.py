@@ -20,7 +20,7 @@ from cdc_core.source.marks import emit_mark
 from cdc_core.source.primary import History, open_primary, read_history
 from cdc_core.source.server import MarkConnection, Source
 from cdc_core.source.snapshots import open_snapshot
-from cdc_core.source.steps import StepConnection
+from cdc_core.source.steps import BackfillMarkConnection
 from cdc_core.vocabulary import TableName
 from orchestration.backfill.backfill import run_backfills
 from tests.backfill.folded_log import fold, read_source
@@ -176,7 +176,7 @@ def test_a_connection_that_is_kept_is_proven_at_each_use(pair: Pair) -> None:
     assert here.timeline is not None
     there = History(here.system_id, here.timeline + 1)
     expected = [here]
-    steps = StepConnection(source, lambda: expected[-1])
+    steps = BackfillMarkConnection(source, lambda: expected[-1])
     watch = LoadWatch(source, lambda: expected[-1], most_percent=0.001, most_lag=1)
     pair.database.query("select pg_create_logical_replication_slot('walgate', 'pgoutput')")
     pair.database.query("select pg_logical_emit_message(false, 'x', repeat('x', 1 << 20))")

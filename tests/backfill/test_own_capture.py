@@ -28,7 +28,7 @@ def test_a_slot_that_another_holds_to_the_end_is_not_asked_for(
     monkeypatch.setattr(own_capture, "capture", lambda settings, _: asked.append(settings))
     capture = pipeline.start_streaming()
     settings = load_settings(pipeline.folder / "walgate.toml", {})
-    with own_capture.capturing(settings, threading.Event()):
+    with own_capture.ensuring_capture(settings, threading.Event()):
         pass
     assert not asked
     pipeline.finish(capture)
@@ -77,7 +77,7 @@ def test_a_backfill_whose_slot_is_gone_ends_with_the_reason(
     ended = threading.Event()
 
     def wait_for_end() -> None:
-        with own_capture.capturing(settings, ended):
+        with own_capture.ensuring_capture(settings, ended):
             pipeline.finish(capture)
             database.query("select pg_drop_replication_slot(%s)", [pipeline.truth_slot])
             if loss == "missing":

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cdc_core.backfill.results import Progress
+from cdc_core.backfill.results import BackfillProgress
 from cdc_core.settings import load_settings
 from cdc_core.vocabulary import TableName
 from orchestration.backfill.backfill import run_backfills
@@ -40,8 +40,8 @@ def make_table(database: Database) -> None:
 
 def run(
     pipeline: Pipeline, tables: list[TableName], at_chunk: dict[int, Callable[[], None]]
-) -> dict[TableName, Progress]:
-    def act(_: TableName, progress: Progress) -> None:
+) -> dict[TableName, BackfillProgress]:
+    def act(_: TableName, progress: BackfillProgress) -> None:
         if found := at_chunk.pop(progress.chunks, None):
             found()
 

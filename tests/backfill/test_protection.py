@@ -10,16 +10,16 @@ import psycopg
 import pytest
 
 from cdc_core.backfill import reading
-from cdc_core.backfill.results import Progress
-from cdc_core.backfill.sharing import Sharing
+from cdc_core.backfill.results import BackfillProgress
+from cdc_core.backfill.sharing import BackfillLimits
 from cdc_core.backfill.worker import Backfill
 from cdc_core.errors import SourceError
 from cdc_core.source import reading_connection
 from cdc_core.source.load import LoadWatch
 from cdc_core.staging.backfills import BackfillLedger, BackfillState
 from cdc_core.vocabulary import TableName
-from orchestration.backfill.backfill import make_wanted, run_backfills
-from orchestration.capture.own_capture import capturing
+from orchestration.backfill.backfill import make_request, run_backfills
+from orchestration.capture.own_capture import ensuring_capture
 from tests.backfill.folded_log import fold, read_changes, read_source
 from tests.deadline import wait_for
 from tests.fix_pipeline import Pipeline
@@ -37,13 +37,13 @@ class Run:
         self.states: list[BackfillState] = []
         self.result: BackfillState | None = None
         self.stop = threading.Event()
-        self.sharing = Sharing(2, look=look)
+        self.sharing = BackfillLimits(2, look=look)
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
 
     def _run(self) -> None:
-        wanted = make_wanted(self.settings, T, chunk_rows=50_000)
-        with capturing(self.settings, self.stop):
+        wanted = make_request(self.settings, T, chunk_rows=50_000)
+        with ensuring_capture(self.settings, self.stop):
             backfill = Backfill(
                 self.settings.lake,
                 wanted,
@@ -154,7 +154,7 @@ def test_a_table_that_fails_keeps_no_other_from_being_read(
     for name in ("a", "b"):
         database18.execute(f"create table {name} (id int primary key)")
         database18.execute(f"insert into {name} select generate_series(1, 10)")
-    seen: dict[TableName, Progress] = {}
+    seen: dict[TableName, BackfillProgress] = {}
     with pytest.raises(SourceError, match=r"public\.missing is not in publication"):
         run_backfills(
             pipeline.load_settings(),

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from cdc_core.backfill.reading import Wanted
-from cdc_core.backfill.results import Progress
-from cdc_core.backfill.sharing import Sharing
+from cdc_core.backfill.reading import BackfillRequest
+from cdc_core.backfill.results import BackfillProgress
+from cdc_core.backfill.sharing import BackfillLimits
 from cdc_core.backfill.worker import Backfill
 from cdc_core.settings import load_settings
 from cdc_core.staging.backfills import BackfillState
@@ -21,10 +21,12 @@ from tests.postgres_server import Database
 SEED = 20261121
 
 
-def backfill(pipeline: Pipeline, table: str) -> Progress:
+def backfill(pipeline: Pipeline, table: str) -> BackfillProgress:
     settings = load_settings(pipeline.folder / "walgate.toml", {})
-    wanted = Wanted(settings.source, lambda: None, TableName.parse(table), 3000, lambda _: None)
-    run = Backfill(settings.lake, wanted, sharing=Sharing(2), stop=threading.Event())
+    wanted = BackfillRequest(
+        settings.source, lambda: None, TableName.parse(table), 3000, lambda _: None
+    )
+    run = Backfill(settings.lake, wanted, sharing=BackfillLimits(2), stop=threading.Event())
     assert run.run() is BackfillState.DONE
     return run.progress
 

@@ -15,11 +15,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from cdc_core.backfill.remembering import Remembering, _Kept
-from cdc_core.backfill.results import Progress
+from cdc_core.backfill.remembering import ChangedKeyTracker, _Kept
+from cdc_core.backfill.results import BackfillProgress
 from cdc_core.backfill.steps import Watermark
-from cdc_core.backfill.visibility import Memory
-from cdc_core.capture.loop import Bound
+from cdc_core.backfill.visibility import ChangedKeys
+from cdc_core.capture.loop import RunLimit
 from cdc_core.capture.run import run_capture
 from cdc_core.settings import Settings, load_settings
 from cdc_core.source import marks
@@ -88,10 +88,10 @@ def test_a_commit_that_no_snapshot_shows_wins_over_the_chunk(
 ) -> None:
     pipeline = make_pipeline(waiting)
     if not is_guarded:
-        monkeypatch.setattr(Memory, "find_current", let_all_pass)
+        monkeypatch.setattr(ChangedKeys, "find_current", let_all_pass)
     held = HeldWriter(waiting)
 
-    def hold(_: TableName, progress: Progress) -> None:
+    def hold(_: TableName, progress: BackfillProgress) -> None:
         if progress.chunks == 5:
             held.start()
 
@@ -109,14 +109,16 @@ def test_a_commit_that_no_snapshot_shows_wins_over_the_chunk(
     assert is_equal == is_guarded
 
 
-def admit_without_memory(self: Remembering, step: Watermark, chunk: Chunk, *, at_us: int) -> Any:
+def admit_without_memory(
+    self: ChangedKeyTracker, step: Watermark, chunk: Chunk, *, at_us: int
+) -> Any:
     """The rule switched off: a memory that another session began counts as empty."""
-    kept = _Kept(str(chunk.relation.table), Memory(), at_us)
+    kept = _Kept(str(chunk.relation.table), ChangedKeys(), at_us)
     self._kept.setdefault(step.memory, kept)
     return _ADMIT(self, step, chunk, at_us=at_us)
 
 
-_ADMIT = Remembering.admit
+_ADMIT = ChangedKeyTracker.admit
 
 
 @pytest.mark.parametrize(
@@ -134,13 +136,13 @@ def test_history_15_a_commit_that_the_capture_before_has_seen_wins_as_well(
     pipeline = make_pipeline(waiting)
     settings = load_settings(pipeline.folder / "walgate.toml", {})
     if not is_guarded:
-        monkeypatch.setattr(Remembering, "admit", admit_without_memory)
+        monkeypatch.setattr(ChangedKeyTracker, "admit", admit_without_memory)
         # The second guard: a chunk that the capture before has not taken is read again.
         monkeypatch.setattr(ChunkFolder, "empty", lambda _: None)
     held = HeldWriter(waiting)
     captures = [Capturing(settings), Capturing(settings)]
 
-    def change_captures(_: TableName, progress: Progress) -> None:
+    def change_captures(_: TableName, progress: BackfillProgress) -> None:
         if progress.chunks == 5:
             held.start()
             written = pipeline.current_lsn()
@@ -234,7 +236,7 @@ class Capturing:
 
     def __init__(self, settings: Settings) -> None:
         self._stop = threading.Event()
-        bound = Bound(self._stop)
+        bound = RunLimit(self._stop)
         # A test that fails before it finishes this must not keep the process from its end.
         self._thread = threading.Thread(target=run_capture, args=(settings, bound), daemon=True)
         self._source = settings.source

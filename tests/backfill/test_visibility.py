@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc_core.backfill.visibility import Memory, Snapshot, find_common, join_key
+from cdc_core.backfill.visibility import ChangedKeys, Snapshot, find_common, join_key
 
 CYCLE = 1 << 32
 
@@ -124,7 +124,7 @@ class Server:
 def backfill(seed: int, *, guarded: bool) -> bool:
     """Run a random history, chunks read meanwhile; whether the result is what the server has."""
     rng = random.Random(seed)
-    server, memory = Server(rng, keys=12), Memory()
+    server, memory = Server(rng, keys=12), ChangedKeys()
     result: dict[str, int | None] = {}
     told = 0
     read: list[tuple[Snapshot, dict[str, int | None]]] = []

@@ -9,7 +9,7 @@ import pytest
 
 from cdc_core.backfill import worker
 from cdc_core.backfill.incomplete import Move, find_incomplete
-from cdc_core.backfill.results import Progress
+from cdc_core.backfill.results import BackfillProgress
 from cdc_core.errors import SourceError
 from cdc_core.settings import load_settings
 from cdc_core.spooled import WHOLE, Scope
@@ -59,8 +59,8 @@ def run(
     pipeline: Pipeline,
     *,
     scope: Scope = WHOLE,
-    on_progress: Callable[[TableName, Progress], None] = lambda _table, _progress: None,
-) -> Progress:
+    on_progress: Callable[[TableName, BackfillProgress], None] = lambda _table, _progress: None,
+) -> BackfillProgress:
     """Read the table, or a part of it, by 20 rows at a time."""
     settings = load_settings(pipeline.folder / "walgate.toml", {"WALGATE_HASH_KEY": "0123" * 16})
     done = run_backfills(
@@ -167,7 +167,7 @@ def test_a_backfill_of_a_hashed_key_holds_while_a_row_changes_at_each_reading(
     act_once(monkeypatch, table, *["update t set v = v + 1 where id = 7"] * 28)
     held: list[str] = []
 
-    def note(_: TableName, progress: Progress) -> None:
+    def note(_: TableName, progress: BackfillProgress) -> None:
         if progress.state is BackfillState.HELD and progress.reason not in held:
             held.append(str(progress.reason))
 

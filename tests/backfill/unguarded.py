@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cdc_core.backfill.visibility import Memory, Snapshot
+from cdc_core.backfill.visibility import ChangedKeys, Snapshot
 
 
-def let_all_pass(self: Memory, _: Snapshot, keys: pa.StringArray) -> Any:
-    """Stand in for `Memory.find_current`."""
+def let_all_pass(self: ChangedKeys, _: Snapshot, keys: pa.StringArray) -> Any:
+    """Stand in for `ChangedKeys.find_current`."""
     del self
     return np.ones(len(keys), np.bool_)

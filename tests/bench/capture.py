@@ -13,7 +13,7 @@ import threading
 import time
 from pathlib import Path
 
-from cdc_core.capture.loop import Bound
+from cdc_core.capture.loop import RunLimit
 from cdc_core.capture.run import run_capture
 from cdc_core.settings import load_settings
 from tests.bench.null_log import NullLog
@@ -41,7 +41,7 @@ def main(config: Path, sink: str, answer: Path) -> None:
     settings = load_settings(config, {})
     log = NullLog(config.parent)
     commits = CommitTimes()
-    bound = Bound(threading.Event(), until_current=True)
+    bound = RunLimit(threading.Event(), until_current=True)
     if sink == "null":
         run_capture(settings, bound, open_log=lambda _: log)
     else:

@@ -5,23 +5,29 @@ from __future__ import annotations
 import json
 import random
 
-from cdc_core.backfill.steps import Begin, End, Sweep, Watermark, format_step
+from cdc_core.backfill.steps import (
+    BeginBackfill,
+    EndBackfill,
+    RequestSweep,
+    Watermark,
+    format_backfill_mark,
+)
 from cdc_core.backfill.visibility import Snapshot
 
 BACKFILL, MEMORY = "a" * 32, "b" * 32
 SNAPSHOT = Snapshot.parse("90:100:90,95")
 STEPS = (
-    Begin(BACKFILL, MEMORY, "public.a"),
+    BeginBackfill(BACKFILL, MEMORY, "public.a"),
     Watermark(BACKFILL, MEMORY, 0, 1, SNAPSHOT, SNAPSHOT),
-    Sweep(BACKFILL),
-    End(BACKFILL, MEMORY),
+    RequestSweep(BACKFILL),
+    EndBackfill(BACKFILL, MEMORY),
 )
 DEEP = 100_000
 
 
 def _change(**fields: object) -> bytes:
     """Give a watermark with some of its fields changed."""
-    return json.dumps(json.loads(format_step(STEPS[1])) | fields).encode()
+    return json.dumps(json.loads(format_backfill_mark(STEPS[1])) | fields).encode()
 
 
 def _begin(table: object) -> bytes:
@@ -96,7 +102,7 @@ def draw_hostile(chance: random.Random) -> bytes:
         return chance.choice(WORST[:8] + WORST[10:])
     if kind == 1:
         return bytes(chance.randbytes(chance.randrange(60)))
-    fields = json.loads(format_step(chance.choice(STEPS)))
+    fields = json.loads(format_backfill_mark(chance.choice(STEPS)))
     for _ in range(chance.randrange(3)):
         fields[chance.choice([*fields, "other"])] = _draw_value(chance, 3)
     text = bytearray(

@@ -9,13 +9,21 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cdc_core.backfill.steps import Alive, Begin, End, Step, Sweep, Watermark, format_step
+from cdc_core.backfill.steps import (
+    BackfillMark,
+    BeginBackfill,
+    EndBackfill,
+    KeepChangedKeys,
+    RequestSweep,
+    Watermark,
+    format_backfill_mark,
+)
 from cdc_core.backfill.visibility import Snapshot
 from cdc_core.capture.backfills import Spooled
 from cdc_core.capture.transactions import Collector
 from cdc_core.layout import DECODED_SCHEMA
 from cdc_core.protocol.messages import Announcement, parse_message
-from cdc_core.spooled import Chunk, Sweeping
+from cdc_core.spooled import Chunk, SweepRequest
 from cdc_core.vocabulary import Lsn, Position, Relation, TransactionId
 from tests.capture.stream import POSTGRES_EPOCH_US, TIME_US, announcement, complete
 from tests.protocol import encoding
@@ -25,16 +33,16 @@ BACKFILL, MEMORY = "a" * 32, "b" * 32
 SEES_99 = Snapshot.parse("100:100:")
 
 
-def message(step: Step) -> bytes:
-    return encoding.logical_message(1, 5, b"walgate", format_step(step).encode())
+def message(step: BackfillMark) -> bytes:
+    return encoding.logical_message(1, 5, b"walgate", format_backfill_mark(step).encode())
 
 
 def begin(memory: str = MEMORY, table: str = "public.a") -> bytes:
-    return message(Begin(BACKFILL, memory, table))
+    return message(BeginBackfill(BACKFILL, memory, table))
 
 
 def alive(memory: str = MEMORY) -> bytes:
-    return message(Alive(BACKFILL, memory))
+    return message(KeepChangedKeys(BACKFILL, memory))
 
 
 def watermark(
@@ -61,7 +69,7 @@ class Session:
             None,
             ("9",),
         )
-        self.sweeping = Sweeping(self.chunk.relation, Position(1, Lsn(1000), 0))
+        self.sweeping = SweepRequest(self.chunk.relation, Position(1, Lsn(1000), 0))
         self.collector = Collector(
             staged=Lsn(staged),
             expected=[
@@ -199,7 +207,7 @@ def test_a_chunk_of_which_too_little_is_remembered_is_void() -> None:
     assert void(watermark("100:100:"))
     assert void(begin("c" * 32), watermark("100:100:"))
     assert void(begin(table="public.b"), watermark("100:100:"))
-    assert void(begin(), message(End(BACKFILL, MEMORY)), watermark("100:100:"))
+    assert void(begin(), message(EndBackfill(BACKFILL, MEMORY)), watermark("100:100:"))
     assert void(begin(), watermark("100:100:", chunk=1))
     assert not void(begin(), watermark("100:100:"))
 
@@ -297,7 +305,7 @@ def test_no_step_brings_a_memory_back_that_ended_or_was_given_up(
     ended = Session()
     ended.commit(50, begin())
     ended.commit(101, encoding.insert(A, ["1", "new"]))
-    ended.commit(51, message(End(BACKFILL, MEMORY)), alive(), watermark("100:100:"))
+    ended.commit(51, message(EndBackfill(BACKFILL, MEMORY)), alive(), watermark("100:100:"))
     assert read_states(ended.take())[1:] == ["alive void", "watermark void"]
     monkeypatch.setattr("cdc_core.backfill.remembering.MEMORY_BYTES", 1)
     given_up = Session()
@@ -331,7 +339,7 @@ def test_a_worker_learns_that_there_are_too_many_memories() -> None:
 
 def test_a_sweep_is_an_entry_of_its_table() -> None:
     session = Session()
-    session.commit(50, message(Sweep(BACKFILL)))
+    session.commit(50, message(RequestSweep(BACKFILL)))
     entry = session.take()[-1]
     assert (entry["op"], entry["table"]) == ("sweep", "public.a")
     assert json.loads(entry["detail"])["start"] == [1, 1000, 0]

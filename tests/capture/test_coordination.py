@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from cdc_core.coordination.lease import Lease
+from cdc_core.coordination.lease import RedisCoordination
 from cdc_core.coordination.live import Figures
 from cdc_core.coordination.wakeups import Wakeups
 from cdc_core.settings import RedisSettings
@@ -34,19 +34,21 @@ FIGURES = Figures(
 
 
 @pytest.fixture(params=["real", "twin"])
-def coordination(request: pytest.FixtureRequest) -> Iterator[Lease | MemoryCoordination]:
+def coordination(
+    request: pytest.FixtureRequest,
+) -> Iterator[RedisCoordination | MemoryCoordination]:
     """Lend coordination that is up."""
     if request.param == "twin":
         yield MemoryCoordination()
         return
     server: RedisServer = request.getfixturevalue("redis_server")
-    lease = Lease(RedisSettings(url=server.url), slot="walgate")
+    lease = RedisCoordination(RedisSettings(url=server.url), slot="walgate")
     yield lease
     lease.close()
 
 
 def test_each_term_is_greater_and_figures_are_shown(
-    coordination: Lease | MemoryCoordination,
+    coordination: RedisCoordination | MemoryCoordination,
 ) -> None:
     first, second = coordination.take_term(), coordination.take_term()
     assert first is not None
@@ -57,7 +59,7 @@ def test_each_term_is_greater_and_figures_are_shown(
 
 
 def test_coordination_that_is_down_answers_nothing_and_raises_nothing(
-    coordination: Lease | MemoryCoordination, request: pytest.FixtureRequest
+    coordination: RedisCoordination | MemoryCoordination, request: pytest.FixtureRequest
 ) -> None:
     if isinstance(coordination, MemoryCoordination):
         coordination.is_down = True
@@ -70,7 +72,7 @@ def test_coordination_that_is_down_answers_nothing_and_raises_nothing(
 
 @pytest.fixture
 def wakeups(
-    coordination: Lease | MemoryCoordination, request: pytest.FixtureRequest
+    coordination: RedisCoordination | MemoryCoordination, request: pytest.FixtureRequest
 ) -> Iterator[Wakeups | MemoryWakeups]:
     """Lend what hears the coordination's announcements."""
     if isinstance(coordination, MemoryCoordination):
@@ -89,7 +91,7 @@ def time_wait(wakeups: Wakeups | MemoryWakeups, seconds: float) -> float:
 
 
 def test_a_wait_ends_when_another_staged_lsn_is_announced_and_not_when_the_same_is(
-    coordination: Lease | MemoryCoordination, wakeups: Wakeups | MemoryWakeups
+    coordination: RedisCoordination | MemoryCoordination, wakeups: Wakeups | MemoryWakeups
 ) -> None:
     for staged in ("0/10", "0/18", "0/8"):
         coordination.publish(replace(FIGURES, staged_lsn=staged))
@@ -110,7 +112,7 @@ def test_a_wait_ends_when_another_thread_says_so(
 
 
 def test_a_wait_lasts_while_coordination_is_down_and_is_ended_by_it_afterwards(
-    coordination: Lease | MemoryCoordination,
+    coordination: RedisCoordination | MemoryCoordination,
     wakeups: Wakeups | MemoryWakeups,
     request: pytest.FixtureRequest,
 ) -> None:

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from cdc_core.backfill.steps import Begin
+from cdc_core.backfill.steps import BeginBackfill
 from cdc_core.capture.batches import ENTRY_BYTES
 from cdc_core.capture.transactions import Collector
 from cdc_core.vocabulary import Lsn
@@ -73,7 +73,7 @@ def _send_hostile(seed: int, *, count: int) -> None:
 
 def test_a_backfill_that_no_worker_runs_is_not_remembered_for() -> None:
     session = Session()
-    invented = [message(Begin(f"{n:032x}", f"{n:032x}", "public.a")) for n in range(1000)]
+    invented = [message(BeginBackfill(f"{n:032x}", f"{n:032x}", "public.a")) for n in range(1000)]
     session.commit(50, *invented)
     # All places would be taken now, and the real one's memory had none.
     session.commit(51, begin())

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from cdc_core.backfill.steps import Begin, format_step
-from cdc_core.capture.loop import Bound, CaptureLoop
+from cdc_core.backfill.steps import BeginBackfill, format_backfill_mark
+from cdc_core.capture.loop import CaptureLoop, RunLimit
 from cdc_core.capture.marker import Marker
-from cdc_core.capture.progress import Progress
+from cdc_core.capture.progress import CaptureProgress
 from cdc_core.capture.status import StatusSender
 from cdc_core.capture.transactions import Collector, Frame
 from cdc_core.capture.writer import Writer
@@ -87,8 +87,8 @@ class Run:
         log = MemoryLog(self.storage, spool=spool, subscription=SUBSCRIPTION)
         log.remove_leftovers(EPOCH, Lsn(staged))
         collector = Collector(staged=Lsn(staged), expected=expected, complete=complete)
-        self.bound = Bound(threading.Event(), until_current=True)
-        self.progress = Progress(Lsn(staged), Lsn(0), Lsn(0), collector.is_replay_checked)
+        self.bound = RunLimit(threading.Event(), until_current=True)
+        self.progress = CaptureProgress(Lsn(staged), Lsn(0), Lsn(0), collector.is_replay_checked)
         self.loop = CaptureLoop(
             stream=self.stream,
             log=log,
@@ -181,7 +181,7 @@ def test_the_awaited_mark_is_seen_right_before_a_transaction_that_needs_the_spoo
 def test_a_run_is_idle_once_all_that_was_there_is_staged(tmp_path: Path) -> None:
     run = Run(frames_of(SENT), tmp_path / "spool", settings={"batch_seconds": 0.05})
     stop = threading.Event()
-    loop = threading.Thread(target=run.loop.run, args=[Bound(stop)])
+    loop = threading.Thread(target=run.loop.run, args=[RunLimit(stop)])
     loop.start()
     wait_for(lambda: run.progress.idle_at, 30.0, "the run to be idle")
     assert run.progress.staged == MARKS_FROM + 48
@@ -190,7 +190,7 @@ def test_a_run_is_idle_once_all_that_was_there_is_staged(tmp_path: Path) -> None
 
 
 def test_what_somebody_waits_for_is_staged_at_once(tmp_path: Path) -> None:
-    step = format_step(Begin("a" * 32, "b" * 32, "public.a")).encode()
+    step = format_backfill_mark(BeginBackfill("a" * 32, "b" * 32, "public.a")).encode()
     run = Run(frames_of(SENT), tmp_path / "spool", settings={"batch_seconds": 3600})
     at = MARKS_FROM + 48
     run.stream.follow_first_arrival(
@@ -201,7 +201,7 @@ def test_what_somebody_waits_for_is_staged_at_once(tmp_path: Path) -> None:
         ]
     )
     stop = threading.Event()
-    loop = threading.Thread(target=run.loop.run, args=[Bound(stop)])
+    loop = threading.Thread(target=run.loop.run, args=[RunLimit(stop)])
     loop.start()
     wait_for(lambda: run.progress.staged == at + 48, 30.0, "the step to be staged")
     stop.set()
@@ -215,7 +215,7 @@ def test_a_run_is_not_idle_before_its_first_mark_has_come(
     run = Run([], tmp_path / "spool")
     stop = threading.Event()
     threading.Timer(0.5, stop.set).start()
-    run.loop.run(Bound(stop))
+    run.loop.run(RunLimit(stop))
     assert run.progress.idle_at == 0
 
 
@@ -232,7 +232,7 @@ def test_a_transaction_that_takes_longer_than_the_run_is_staged(
         run.stream.arrive(frames[-1:])
 
     threading.Timer(0.5, commit_late).start()
-    run.loop.run(Bound(threading.Event(), deadline=deadline))
+    run.loop.run(RunLimit(threading.Event(), deadline=deadline))
     assert run.ends() == [1048]
     assert run.stream.confirmed[-1] == 1048
 
@@ -252,7 +252,7 @@ def test_a_large_transaction_that_the_storage_refuses_is_staged_by_a_run_that_is
 
     late = threading.Thread(target=commit_late)
     late.start()
-    run.loop.run(Bound(threading.Event(), deadline=time.monotonic()))
+    run.loop.run(RunLimit(threading.Event(), deadline=time.monotonic()))
     late.join()
     assert run.ends() == [1048, 1096]
     assert run.storage.refusals == []
@@ -282,7 +282,7 @@ def test_a_late_run_takes_nothing_more_until_its_large_transaction_is_staged(
 
     arriving = arrive()
     monkeypatch.setattr(run.stream, "read_frames", read_busily)
-    run.loop.run(Bound(threading.Event(), deadline=time.monotonic()))
+    run.loop.run(RunLimit(threading.Event(), deadline=time.monotonic()))
     assert run.ends() == [1048]
 
 
@@ -295,14 +295,14 @@ def test_a_run_that_is_late_ends_at_once_when_asked_to(
     run = Run(frames, tmp_path / "spool", settings=settings)
     stop = threading.Event()
     threading.Timer(0.5, stop.set).start()
-    run.loop.run(Bound(stop, deadline=time.monotonic()))
+    run.loop.run(RunLimit(stop, deadline=time.monotonic()))
     assert 1048 not in run.ends()
     assert list((tmp_path / "spool").iterdir()) == []
 
 
 def test_a_run_ends_at_its_deadline_once_it_has_staged(tmp_path: Path) -> None:
     run = Run(frames_of(SENT), tmp_path / "spool", settings={"batch_seconds": 0.01})
-    run.loop.run(Bound(threading.Event(), deadline=time.monotonic()))
+    run.loop.run(RunLimit(threading.Event(), deadline=time.monotonic()))
     assert run.ends()
 
 

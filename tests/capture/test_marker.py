@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from cdc_core.capture.marker import Marker
-from cdc_core.capture.progress import Progress
+from cdc_core.capture.progress import CaptureProgress
 from cdc_core.errors import Retry, SourceError
 from cdc_core.vocabulary import Lsn
 from tests.deadline import DeadlineMissedError, wait_for
@@ -47,8 +47,8 @@ class Server:
 
 
 @pytest.fixture
-def progress() -> Progress:
-    return Progress(Lsn(0), Lsn(0), Lsn(0))
+def progress() -> CaptureProgress:
+    return CaptureProgress(Lsn(0), Lsn(0), Lsn(0))
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def markers() -> Iterator[list[Marker]]:
 
 
 def test_a_requested_mark_is_emitted_with_its_term_even_if_the_run_ends_at_once(
-    progress: Progress,
+    progress: CaptureProgress,
 ) -> None:
     server = Server()
     marker = Marker(server.connect, progress=progress, heartbeat_s=60.0)
@@ -72,7 +72,7 @@ def test_a_requested_mark_is_emitted_with_its_term_even_if_the_run_ends_at_once(
 
 
 def test_a_server_that_is_away_for_a_while_gets_the_mark_once(
-    progress: Progress, markers: list[Marker]
+    progress: CaptureProgress, markers: list[Marker]
 ) -> None:
     server = Server(SourceError("away", fix="wait", retry=Retry.LATER))
     markers.append(Marker(server.connect, progress=progress, heartbeat_s=60.0))
@@ -87,7 +87,7 @@ def test_a_server_that_is_away_for_a_while_gets_the_mark_once(
     [SourceError("no right", fix="grant it", retry=Retry.AFTER_FIX), RuntimeError("a bug")],
 )
 def test_the_death_of_the_marker_is_seen(
-    progress: Progress, markers: list[Marker], failure: Exception
+    progress: CaptureProgress, markers: list[Marker], failure: Exception
 ) -> None:
     server = Server(failure)
     markers.append(Marker(server.connect, progress=progress, heartbeat_s=60.0))
@@ -97,7 +97,7 @@ def test_the_death_of_the_marker_is_seen(
 
 
 def test_a_source_that_moves_while_nothing_is_staged_is_marked_and_one_at_rest_is_not(
-    progress: Progress, markers: list[Marker]
+    progress: CaptureProgress, markers: list[Marker]
 ) -> None:
     server = Server()
     markers.append(Marker(server.connect, progress=progress, heartbeat_s=0.05))

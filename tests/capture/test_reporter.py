@@ -5,7 +5,7 @@ import time
 import pytest
 
 from cdc_core.capture import reporter
-from cdc_core.capture.progress import Progress
+from cdc_core.capture.progress import CaptureProgress
 from cdc_core.capture.reporter import Reporter
 from cdc_core.coordination.live import Figures
 from cdc_core.vocabulary import Lsn
@@ -16,20 +16,20 @@ NEVER_S = 3600.0
 
 
 @pytest.fixture
-def progress() -> Progress:
-    return Progress(Lsn(100), Lsn(100), Lsn(500))
+def progress() -> CaptureProgress:
+    return CaptureProgress(Lsn(100), Lsn(100), Lsn(500))
 
 
-def start(progress: Progress, looks: list[Figures]) -> Reporter:
+def start(progress: CaptureProgress, looks: list[Figures]) -> Reporter:
     return Reporter(MemoryCoordination(), progress=progress, term=1, epoch=1, watch=looks.append)
 
 
-def stage(progress: Progress, end_lsn: int) -> None:
+def stage(progress: CaptureProgress, end_lsn: int) -> None:
     progress.record_staged(Lsn(end_lsn), rows=10, transactions=3, committed_at_us=1)
 
 
 def test_what_was_staged_is_shown_without_waiting_for_the_next_look(
-    progress: Progress, monkeypatch: pytest.MonkeyPatch
+    progress: CaptureProgress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reporter, "_INTERVAL_S", NEVER_S)
     looks: list[Figures] = []
@@ -44,7 +44,7 @@ def test_what_was_staged_is_shown_without_waiting_for_the_next_look(
 
 
 def test_batches_staged_soon_after_each_other_are_shown_together(
-    progress: Progress, monkeypatch: pytest.MonkeyPatch
+    progress: CaptureProgress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reporter, "_SHORTEST_INTERVAL_S", NEVER_S)
     looks: list[Figures] = []
@@ -57,7 +57,7 @@ def test_batches_staged_soon_after_each_other_are_shown_together(
     assert [look.staged_lsn for look in looks] == [str(Lsn(101)), str(Lsn(199))]
 
 
-def test_an_idle_run_is_looked_at_all_the_same(progress: Progress) -> None:
+def test_an_idle_run_is_looked_at_all_the_same(progress: CaptureProgress) -> None:
     looks: list[Figures] = []
     showing = start(progress, looks)
     wait_for(lambda: len(looks) >= 2, 30.0, "two looks")
@@ -65,7 +65,7 @@ def test_an_idle_run_is_looked_at_all_the_same(progress: Progress) -> None:
     assert {look.staged_lsn for look in looks} == {str(Lsn(100))}
 
 
-def test_wal_that_brings_nothing_is_no_lag(progress: Progress) -> None:
+def test_wal_that_brings_nothing_is_no_lag(progress: CaptureProgress) -> None:
     looks: list[Figures] = []
     showing = start(progress, looks)
     stage(progress, 200)

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from cdc_core.capture import slot_watch
-from cdc_core.capture.progress import Progress
+from cdc_core.capture.progress import CaptureProgress
 from cdc_core.capture.slot_watch import SlotWatch
 from cdc_core.source.retention import Retention
 from cdc_core.vocabulary import Lsn
 
 
 @pytest.fixture
-def progress() -> Progress:
-    return Progress(Lsn(0), Lsn(0), Lsn(0), idle_at=time.time())
+def progress() -> CaptureProgress:
+    return CaptureProgress(Lsn(0), Lsn(0), Lsn(0), idle_at=time.time())
 
 
 def see(watch: SlotWatch, *percents: int) -> None:
@@ -34,7 +34,7 @@ def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, Any]]:
 
 
 def test_each_level_is_said_once_and_the_way_down_too(
-    progress: Progress, caplog: pytest.LogCaptureFixture
+    progress: CaptureProgress, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     see(SlotWatch(progress), 10, 49, 51, 60, 51, 76, 74, 77, 95, 10, 10, 51)
@@ -43,7 +43,7 @@ def test_each_level_is_said_once_and_the_way_down_too(
 
 
 def test_a_level_is_said_again_after_a_while(
-    progress: Progress, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    progress: CaptureProgress, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slot_watch, "_SAY_AGAIN_S", 0.0)
     see(SlotWatch(progress), 51, 51)
@@ -51,7 +51,7 @@ def test_a_level_is_said_again_after_a_while(
 
 
 def test_storage_that_refuses_is_said_at_once_below_every_level(
-    progress: Progress, caplog: pytest.LogCaptureFixture
+    progress: CaptureProgress, caplog: pytest.LogCaptureFixture
 ) -> None:
     progress.storage_error = "no space"
     see(SlotWatch(progress), 1, 1)
@@ -59,7 +59,7 @@ def test_storage_that_refuses_is_said_at_once_below_every_level(
 
 
 def test_storage_that_hangs_is_said_and_an_idle_source_is_not(
-    progress: Progress, caplog: pytest.LogCaptureFixture
+    progress: CaptureProgress, caplog: pytest.LogCaptureFixture
 ) -> None:
     watch = SlotWatch(progress)
     progress.staged_at = time.monotonic() - 45.0

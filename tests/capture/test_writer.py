@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cdc_core.capture.progress import Progress
+from cdc_core.capture.progress import CaptureProgress
 from cdc_core.capture.transactions import Collector
-from cdc_core.capture.writer import Landing, Writer
+from cdc_core.capture.writer import PendingBatch, Writer
 from cdc_core.errors import Retry, StagingError
 from cdc_core.layout import CHANGES_SCHEMA
 from cdc_core.staging.epochs import Epoch
@@ -33,7 +33,7 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self.storage = Storage()
         self.log = MemoryLog(self.storage, spool=folder, subscription=SUBSCRIPTION)
-        self.progress = Progress(Lsn(0), Lsn(0), Lsn(0), is_replay_checked=True)
+        self.progress = CaptureProgress(Lsn(0), Lsn(0), Lsn(0), is_replay_checked=True)
         self.is_stopped = False
         self.prepared: list[int] = []
         self.unprepared: list[Exception] = []
@@ -62,7 +62,7 @@ class Bench:
         batch = collector.take()
         assert batch is not None
         self.writer.submit(
-            Landing(
+            PendingBatch(
                 end_lsn=batch.end_lsn,
                 committed_at_us=batch.committed_at_us,
                 rows=batch.rows,

@@ -12,7 +12,7 @@ from cdc_core.staging.verifications import DIFFERENT, EQUAL, Verified
 from cdc_core.vocabulary import Lsn, TableName
 from orchestration.demo.damage import DAMAGED, DAMAGED_IDS, Healing
 from orchestration.demo.invariants import list_whole_cuts
-from orchestration.verification.healing import Verdict
+from orchestration.verification.healing import VerificationResult
 from orchestration.verification.table_comparison import Keys
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.lake.ledger import Cut, write_cut
@@ -24,7 +24,7 @@ LSN = Lsn(100)
 
 def judge(keys: dict[TableName, Keys], result: str = EQUAL) -> bool:
     found = Verified(DAMAGED, 1, LSN, result, healed=True)
-    return Healing(Verdict(LSN, (found,), keys)).is_whole
+    return Healing(VerificationResult(LSN, (found,), keys)).is_whole
 
 
 def test_just_what_was_damaged_is_found_and_equal_since() -> None:

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from orchestration.demo.demo import Run
 from orchestration.demo.shop import import_archive
 from orchestration.demo.show import Show
-from orchestration.demo.stack import Plan, Stack, running_stack
+from orchestration.demo.stack import DemoOptions, Stack, running_stack
 from tests.deadline import wait_for
 from tests.demo.running_demo import DEADLINE_S
 from tests.fix_dagster import find_worker
@@ -36,7 +36,7 @@ def show() -> Show:
 def start_demo(tmp_path: Path, show: Show) -> Iterator[Stack]:
     """Lend the demo's stack; Dagster's processes must not get this run's own settings."""
     kept = dict(os.environ)
-    plan = Plan(tmp_path / "demo", rows=3_000, writers=3, per_second=30, seed=3)
+    plan = DemoOptions(tmp_path / "demo", rows=3_000, writers=3, per_second=30, seed=3)
     never = threading.Event()
     try:
         for name in [name for name in os.environ if name.startswith("WALGATE_")]:

@@ -18,7 +18,7 @@ from cdc_core.settings import parse_settings
 from orchestration.demo.servers import LINK, Servers, remove_left_servers, running_servers
 from orchestration.demo.show import Show
 from orchestration.demo.stack import (
-    Plan,
+    DemoOptions,
     choose_port,
     enter_environment,
     format_configuration,
@@ -29,7 +29,7 @@ from orchestration.stack.processes import find_processes, hold_stack
 
 def start_stack(folder: Path) -> None:
     show, never = Show(io.StringIO(), steps=11), threading.Event()
-    plan = Plan(folder, rows=600, writers=1, per_second=1, seed=1)
+    plan = DemoOptions(folder, rows=600, writers=1, per_second=1, seed=1)
     with running_stack(plan, show, stop=never, hurry=never):
         pytest.fail("the stack was started")
 

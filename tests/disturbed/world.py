@@ -23,9 +23,9 @@ from cdc_core.errors import MergeError
 from cdc_core.vocabulary import TableName
 from orchestration.backfill.backfill import run_backfills
 from orchestration.backfill.queue import QueueReader
-from orchestration.capture.own_capture import capturing
+from orchestration.capture.own_capture import ensuring_capture
 from orchestration.verification.verify import verify_tables
-from spark_jobs.lake.completeness import read_backfilled
+from spark_jobs.lake.completeness import read_completeness
 from spark_jobs.lake.lake import Lake, open_table
 from spark_jobs.lake.ledger import HALTED, read_states
 from spark_jobs.merge.rounds import merge_until
@@ -208,10 +208,10 @@ class DisturbedWorld(World):
 
     def _judge(self, when: str, *, may_be_named: bool = True) -> None:
         lake = self._open_lake()
-        states, backfilled = read_states(lake), read_backfilled(lake)
+        states, backfilled = read_states(lake), read_completeness(lake)
         equal = self._verify() if self.rng.random() < 0.3 or not may_be_named else set()
         for table in self._list_tables():
-            state, lack = states.get(str(table)), backfilled.find_lack(str(table))
+            state, lack = states.get(str(table)), backfilled.find_incomplete(str(table))
             is_named = (state is not None and state.state == HALTED) or lack is not None
             difference = self._compare(lake, table)
             if difference is None:
@@ -241,7 +241,7 @@ class DisturbedWorld(World):
     def _verify(self) -> set[str]:
         """The tables that a verification calls equal."""
         settings, stop = self.pipeline.load_settings(), threading.Event()
-        with capturing(settings, stop):
+        with ensuring_capture(settings, stop):
             found = verify_tables(settings, self.spark, None, stop=stop, tell=lambda _: None)
         return {str(one.table) for one in found.tables if one.result == "equal"}
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc_core.capture.loop import Bound
+from cdc_core.capture.loop import RunLimit
 from cdc_core.capture.run import run_capture
 from cdc_core.vocabulary import TableName
 from spark_jobs.lake.lake import Lake, open_table
@@ -170,7 +170,7 @@ class World:
                 self.child = None
         if self.child is None:
             settings = self.pipeline.load_settings(**sizes)
-            run_capture(settings, Bound(threading.Event(), until_current=True))
+            run_capture(settings, RunLimit(threading.Event(), until_current=True))
         self.source.note_seen()
 
     def merge_some(self, spark: SparkSession) -> None:

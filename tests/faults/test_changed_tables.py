@@ -21,7 +21,7 @@ from cdc_core.vocabulary import TableName
 from spark_jobs.lake.lake import Lake
 from spark_jobs.lake.ledger import read_states
 from spark_jobs.merge.rounds import merge_until
-from spark_jobs.schema.evolution import Halt, Shape, admit, follow
+from spark_jobs.schema.evolution import Halt, TableSchema, accept_first, evolve
 from tests.faults.table_changes import CHANGES, Change
 from tests.fix_pipeline import Pipeline
 from tests.fix_postgres import lend_database
@@ -152,13 +152,13 @@ def find_halts(lake: Lake) -> dict[str, Halt]:
     log = DeltaTable(lake.changes).to_pyarrow_table(columns=columns).sort_by(
         [("commit_lsn", "ascending"), ("seq", "ascending")]
     )  # fmt: skip
-    shapes: dict[str, Shape] = {}
+    shapes: dict[str, TableSchema] = {}
     halts: dict[str, Halt] = {}
     for _, _, table, version in zip(*(log.column(c).to_pylist() for c in columns), strict=True):
         if version is None or table in halts:
             continue
         relation, shape = relations[version], shapes.get(table)
-        following = admit(relation) if shape is None else follow(shape, relation)
+        following = accept_first(relation) if shape is None else evolve(shape, relation)
         if isinstance(following, Halt):
             halts[table] = following
         else:

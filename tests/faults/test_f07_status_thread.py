@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from cdc_core.capture.loop import Bound
+from cdc_core.capture.loop import RunLimit
 from cdc_core.capture.run import run_capture
 from cdc_core.settings import load_settings
 from cdc_core.source.replication import ReplicationStream
@@ -39,7 +39,7 @@ def test_f07_the_death_of_the_status_thread_ends_the_run(
         pipeline.database.execute("insert into orders default values")
     started = time.monotonic()
     with pytest.raises(BrokenThreadError):
-        run_capture(settings, Bound(threading.Event()))
+        run_capture(settings, RunLimit(threading.Event()))
     assert time.monotonic() - started < AT_ONCE_S, "it was the silence that was noticed"
     wait_for(lambda: pipeline.slot_facts()["pid"] is None, DEADLINE_S, "the slot to be free")
     monkeypatch.undo()

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from cdc_core.capture.loop import Bound
+from cdc_core.capture.loop import RunLimit
 from cdc_core.capture.run import run_capture
 from cdc_core.coordination.live import Figures
 from cdc_core.settings import load_settings
@@ -56,7 +56,7 @@ def test_f39_a_clock_that_jumps_changes_nothing_but_what_is_shown(
     settings = load_settings(pipeline.folder / "walgate.toml", HEARTBEAT)
     stop, seen = threading.Event(), list[Figures]()
     capture = threading.Thread(
-        target=run_capture, args=(settings, Bound(stop)), kwargs={"watch": seen.append}
+        target=run_capture, args=(settings, RunLimit(stop)), kwargs={"watch": seen.append}
     )
     with caplog.at_level(logging.INFO, "walgate.capture"):
         capture.start()

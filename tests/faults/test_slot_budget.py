@@ -19,7 +19,7 @@ import pytest
 from cdc_core.settings import load_settings
 from cdc_core.source.retention import Growth
 from orchestration.capture.checks import evaluate_staging
-from orchestration.runs.source_view import look_at_source
+from orchestration.runs.source_view import read_source_view
 from tests.fix_pipeline import Pipeline
 from tests.fix_postgres import lend_database
 from tests.postgres_server import Database, PostgresServer
@@ -128,9 +128,9 @@ def check_slot(pipeline: Pipeline) -> dg.AssetCheckEvaluation:
     """Give the check as the sensor evaluates it on its second tick."""
     settings = load_settings(pipeline.folder / "walgate.toml", pipeline.environment)
     growth = Growth()
-    look_at_source(settings, growth)
+    read_source_view(settings, growth)
     threading.Event().wait(0.6)  # Between two ticks.
-    slot, lag = evaluate_staging(settings, look_at_source(settings, growth))
+    slot, lag = evaluate_staging(settings, read_source_view(settings, growth))
     assert (slot.check_name, lag.check_name) == ("slot_budget", "staging_lag")
     assert not lag.passed, "what cannot be read is not in time"
     return slot

@@ -9,7 +9,7 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from cdc_core.backfill.results import Progress
+from cdc_core.backfill.results import BackfillProgress
 from cdc_core.settings import load_settings
 from cdc_core.vocabulary import TableName
 from orchestration.backfill.backfill import run_backfills
@@ -27,7 +27,7 @@ class Worker:
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
         self.at_chunk: dict[int, Callable[[], object]] = {}
-        self.done: dict[TableName, Progress] = {}
+        self.done: dict[TableName, BackfillProgress] = {}
         self.thread = threading.Thread(target=self._run)
 
     def _run(self) -> None:
@@ -40,11 +40,11 @@ class Worker:
             on_progress=self._act,
         )
 
-    def _act(self, _: TableName, progress: Progress) -> None:
+    def _act(self, _: TableName, progress: BackfillProgress) -> None:
         if progress.chunks in self.at_chunk:
             self.at_chunk[progress.chunks]()
 
-    def finish(self) -> Progress:
+    def finish(self) -> BackfillProgress:
         self.thread.join()
         return self.done[T]
 

@@ -14,7 +14,7 @@ from cdc_core.errors import Retry, StagingError
 from cdc_core.staging.subscriptions import Subscription, SubscriptionChange
 from cdc_core.vocabulary import Lsn
 from orchestration.capture.capture import queue_unsent
-from spark_jobs.lake.completeness import read_backfilled
+from spark_jobs.lake.completeness import read_completeness
 from spark_jobs.lake.lake import Lake
 from spark_jobs.lake.ledger import read_requests
 from tests.fix_pipeline import DEADLINE_S, Pipeline
@@ -181,7 +181,7 @@ def test_a_ledger_that_the_disk_refuses_is_tried_again_as_the_log_is(
 def list_queued(shop: Pipeline) -> list[str]:
     """Which of the two tables may lack rows, by the ledgers."""
     tables = ("public.other", "public.common")
-    return sorted(read_backfilled(Lake(shop.root, shop.folder)).list_lacking(tables))
+    return sorted(read_completeness(Lake(shop.root, shop.folder)).list_incomplete(tables))
 
 
 def stage_unconfirmed(shop: Pipeline, settings: dict[str, str]) -> None:

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from cdc_core import durability
 from cdc_core.errors import LakeError, MergeError, Retry
 from cdc_core.vocabulary import Lsn
-from spark_jobs.lake.completeness import read_backfilled
+from spark_jobs.lake.completeness import read_completeness
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.lake.ledger import find_cut, queue_tables, read_requests, read_states, write_cut
 from spark_jobs.merge import rounds
@@ -133,7 +133,7 @@ def test_a_table_whose_log_is_cut_off_is_partial_until_it_is_read_whole(
     (request,) = read_requests(lake.lake)
     assert request.since == Bound(1, Lsn(end))
     assert "its folder is gone" in request.reason
-    lack = read_backfilled(lake.lake).find_lack("public.t")
+    lack = read_completeness(lake.lake).find_incomplete("public.t")
     assert lack is not None
     assert lack.reason == request.reason
     cut = find_cut(lake.lake)
@@ -149,7 +149,7 @@ def test_a_halted_table_whose_folder_is_gone_is_read_whole(lake: SmallLake) -> N
     lake.merge()
     assert [row[0] for row in lake.rows(dropped)] == [5]
     (request,) = read_requests(lake.lake)
-    assert read_backfilled(lake.lake).find_lack("public.t") is not None
+    assert read_completeness(lake.lake).find_incomplete("public.t") is not None
     assert request.since < Bound(1, Lsn(lake.log.lsn))
 
 

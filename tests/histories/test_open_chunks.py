@@ -13,13 +13,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from cdc_core.backfill.remembering import Remembering
-from cdc_core.backfill.results import Progress
+from cdc_core.backfill.remembering import ChangedKeyTracker
+from cdc_core.backfill.results import BackfillProgress
 from cdc_core.settings import load_settings
 from cdc_core.staging.tail import read_marks
 from cdc_core.vocabulary import Lsn, Position, TableName
 from orchestration.backfill.backfill import run_backfills
-from orchestration.capture.own_capture import capturing
+from orchestration.capture.own_capture import ensuring_capture
 from tests.backfill.folded_log import fold, read_changes, read_source
 from tests.backfill.test_crashes import start_worker
 from tests.deadline import wait_for
@@ -41,16 +41,16 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
 
 
 @pytest.fixture
-def rememberings(monkeypatch: pytest.MonkeyPatch) -> list[Remembering]:
+def rememberings(monkeypatch: pytest.MonkeyPatch) -> list[ChangedKeyTracker]:
     """Lend what captures of this process remember, with the most bytes of each in `most`."""
-    made: list[Remembering] = []
-    make = Remembering.__init__
+    made: list[ChangedKeyTracker] = []
+    make = ChangedKeyTracker.__init__
 
-    def keep(self: Remembering) -> None:
+    def keep(self: ChangedKeyTracker) -> None:
         make(self)
         made.append(self)
 
-    monkeypatch.setattr(Remembering, "__init__", keep)
+    monkeypatch.setattr(ChangedKeyTracker, "__init__", keep)
     return made
 
 
@@ -131,7 +131,7 @@ def test_rows_read_before_a_rewrite_that_may_have_changed_them_are_read_again(
 ) -> None:
     """The log has never seen the table; its next chunk is read after the rewrite."""
 
-    def rewrite(_: TableName, progress: Progress) -> None:
+    def rewrite(_: TableName, progress: BackfillProgress) -> None:
         if progress.chunks == 1 and not happened:
             happened.append(statement)
             table.execute(statement)
@@ -155,23 +155,23 @@ def test_history_26_more_than_may_be_remembered_voids_the_chunk_of_a_paused_work
     pipeline: Pipeline,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    rememberings: list[Remembering],
+    rememberings: list[ChangedKeyTracker],
 ) -> None:
     pipeline.make_slot_again()
     bound = 4096
     most: list[int] = []
-    tell = Remembering.tell_rows
+    tell = ChangedKeyTracker.remember_rows
 
-    def watch(self: Remembering, *told: object) -> None:
+    def watch(self: ChangedKeyTracker, *told: object) -> None:
         tell(self, *told)  # type: ignore[arg-type] # As it was called.
         most.append(self.size)
 
     monkeypatch.setattr("cdc_core.backfill.remembering.MEMORY_BYTES", bound)
-    monkeypatch.setattr(Remembering, "tell_rows", watch)
+    monkeypatch.setattr(ChangedKeyTracker, "remember_rows", watch)
     held = tmp_path / "held"
     held.touch()
     settings = load_settings(pipeline.folder / "walgate.toml", {})
-    with capturing(settings, threading.Event()):
+    with ensuring_capture(settings, threading.Event()):
         worker = start_worker(
             pipeline, tables=[str(T)], WALGATE_HOLD_AT=f"after_chunk_stored={held}"
         )
@@ -198,13 +198,13 @@ def test_a_chunk_whose_worker_was_killed_is_remembered_no_more(
     table: Database,
     pipeline: Pipeline,
     monkeypatch: pytest.MonkeyPatch,
-    rememberings: list[Remembering],
+    rememberings: list[ChangedKeyTracker],
 ) -> None:
     pipeline.make_slot_again()
     # By the times of the stream: a worker is heard of every minute, and given up after ten.
     monkeypatch.setattr("cdc_core.backfill.remembering.SILENCE_US", 300_000)
     settings = load_settings(pipeline.folder / "walgate.toml", {})
-    with capturing(settings, threading.Event()):
+    with ensuring_capture(settings, threading.Event()):
         worker = start_worker(pipeline, tables=[str(T)], WALGATE_CRASH_AT="after_chunk_stored")
         assert worker.wait() == -9, worker.output()
         remembering = rememberings[-1]

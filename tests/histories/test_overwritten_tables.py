@@ -15,7 +15,7 @@ from cdc_core.errors import LakeError
 from cdc_core.settings import load_settings
 from cdc_core.vocabulary import Lsn
 from orchestration.backfill.missing_values import HoleReader
-from spark_jobs.lake.completeness import read_backfilled
+from spark_jobs.lake.completeness import read_completeness
 from spark_jobs.lake.lake import Bound
 from spark_jobs.lake.ledger import find_cut, read_requests, read_states
 from spark_jobs.query.as_of import table_at
@@ -116,7 +116,7 @@ def test_a_replaced_table_whose_log_is_cut_off_is_partial_until_it_is_read_whole
     (request,) = read_requests(lake.lake)
     assert request.since == Bound(1, Lsn(end))
     assert "another writer has replaced" in request.reason
-    assert read_backfilled(lake.lake).find_lack("public.t") is not None
+    assert read_completeness(lake.lake).find_incomplete("public.t") is not None
     cut = find_cut(lake.lake)
     assert cut is not None
     assert "public.t" not in cut.versions, "no reader is given rows of another writer"

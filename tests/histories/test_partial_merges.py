@@ -14,7 +14,7 @@ from cdc_core.vocabulary import Lsn, Relation
 from spark_jobs.lake.lake import Bound, find_bound, open_table
 from spark_jobs.lake.ledger import find_cut
 from spark_jobs.merge import rounds
-from spark_jobs.merge.merge import merge_stretch
+from spark_jobs.merge.merge import merge_plan
 from spark_jobs.query.sql import answer_query
 from tests.spark.relations import insert, make_relation
 from tests.spark.small_lake import SmallLake
@@ -76,10 +76,10 @@ def test_a_table_that_a_merge_failed_at_reads_at_the_newest_cut_like_all_others(
     def fail_at_two(*arguments: Any, **options: Any) -> Any:
         if arguments[3].table == TWO.table:
             raise DeltaError("the disk is full")
-        return merge_stretch(*arguments, **options)
+        return merge_plan(*arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(rounds, "merge_stretch", fail_at_two)
+        patch.setattr(rounds, "merge_plan", fail_at_two)
         with pytest.raises(MergeError, match=r"public\.two"):
             lake.merge([insert(ONE, "2"), insert(TWO, "2")])
     assert lake.rows(TWO) == [(1,)]

@@ -8,7 +8,7 @@ import pytest
 
 from cdc_core.staging.tables import read_rows, reopen_table
 from cdc_core.vocabulary import Relation
-from spark_jobs.schema.evolution import Halt, Shape, follow
+from spark_jobs.schema.evolution import Halt, TableSchema, evolve
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import Database
 
@@ -62,7 +62,7 @@ def test_a_table_that_comes_back_to_its_name_halts_until_it_is_read_whole(
     database.execute("insert into sales.t values (2, 2)")
     pipeline.catch_up()
     relations = [r for r in list_relations(pipeline) if str(r.table) == "sales.t"]
-    assert isinstance(follow(Shape.of(relations[0]), relations[-1]), Halt)
+    assert isinstance(evolve(TableSchema.of(relations[0]), relations[-1]), Halt)
 
 
 def list_relations(pipeline: Pipeline) -> list[Relation]:

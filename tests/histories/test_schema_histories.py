@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.lake.completeness import Lack, read_backfilled
+from spark_jobs.lake.completeness import Incomplete, read_completeness
 from spark_jobs.lake.lake import Lake
 from spark_jobs.lake.ledger import read_states
 from spark_jobs.merge.rounds import merge_until
@@ -122,9 +122,9 @@ class World:
         state = read_states(self.lake)[f"public.{table}"]
         return state.reason if state.state == "halted" else None
 
-    def lack_of(self, table: str) -> Lack | None:
+    def lack_of(self, table: str) -> Incomplete | None:
         """Why a table may lack rows, if it may."""
-        return read_backfilled(self.lake).find_lack(f"public.{table}")
+        return read_completeness(self.lake).find_incomplete(f"public.{table}")
 
 
 @pytest.fixture(scope="module", params=[pytest.param(15, marks=pytest.mark.soak), 18])

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from cdc_core.capture.loop import Bound
+from cdc_core.capture.loop import RunLimit
 from cdc_core.capture.run import open_log, run_capture
 from cdc_core.errors import StagingError, WrongServer
 from cdc_core.settings import Settings
@@ -57,7 +57,7 @@ def capture_while(pipeline: Pipeline, happen: Callable[[], None]) -> None:
         assert isinstance(opened, Log)
         return opened
 
-    bound = Bound(threading.Event(), until_current=True)
+    bound = RunLimit(threading.Event(), until_current=True)
     run_capture(settings, bound, open_log=open_watched)
 
 
@@ -93,7 +93,7 @@ def test_a_log_that_was_removed_meanwhile_is_not_begun_again(filled: Pipeline) -
     with pytest.raises(StagingError, match="cannot open changes"):
         capture_while(filled, lambda: shutil.rmtree(filled.root))
     with pytest.raises(StagingError, match="the log is gone from"):
-        run_capture(read_settings(filled), Bound(threading.Event(), until_current=True))
+        run_capture(read_settings(filled), RunLimit(threading.Event(), until_current=True))
     assert filled.slot_facts()["confirmed"] == confirmed
 
 

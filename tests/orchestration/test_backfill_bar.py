@@ -7,17 +7,17 @@ import logging
 
 import pytest
 
-from cdc_core.backfill.results import Progress
+from cdc_core.backfill.results import BackfillProgress
 from cdc_core.staging.backfills import BackfillState
 from cdc_core.vocabulary import TableName
 from orchestration.cli.backfill_bar import showing_progress
 
 T = TableName("public", "orders[bold]")
-BEGUN = Progress("a" * 32, rows_estimated=1000, chunks=2, rows=400, stale=3)
-HELD = Progress(
+BEGUN = BackfillProgress("a" * 32, rows_estimated=1000, chunks=2, rows=400, stale=3)
+HELD = BackfillProgress(
     "a" * 32, BackfillState.HELD, 1000, chunks=3, rows=600, stale=3, reason="the slot is full"
 )
-DONE = Progress("a" * 32, BackfillState.DONE, 1000, chunks=5, rows=990, stale=3)
+DONE = BackfillProgress("a" * 32, BackfillState.DONE, 1000, chunks=5, rows=990, stale=3)
 
 
 class Terminal(io.StringIO):

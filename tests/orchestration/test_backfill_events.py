@@ -7,7 +7,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from cdc_core.backfill.results import Progress
+from cdc_core.backfill.results import BackfillProgress
 from cdc_core.staging.backfills import BackfillState
 from cdc_core.vocabulary import TableName
 from orchestration.backfill import events
@@ -31,7 +31,7 @@ class Telling:
 
     def tell(self, at: float, state: BackfillState, rows: int, **more: Any) -> None:
         self.now = 100.0 + at
-        progress = Progress("b", state, rows=rows, rows_estimated=1000, chunks=3, **more)
+        progress = BackfillProgress("b", state, rows=rows, rows_estimated=1000, chunks=3, **more)
         self.reports.tell(TABLE, progress)
 
     def read(self) -> list[tuple[Any, ...]]:

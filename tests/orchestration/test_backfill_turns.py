@@ -7,9 +7,9 @@ from typing import Any
 import dagster as dg
 
 from cdc_core.vocabulary import TableName
-from orchestration.backfill.queue import Waiting
-from orchestration.backfill.schedule import OP_NAME, Turn, choose_turn
-from orchestration.runs.relaunch import Seen
+from orchestration.backfill.queue import QueuedTable
+from orchestration.backfill.schedule import OP_NAME, LaunchPlan, plan_launches
+from orchestration.runs.relaunch import RunRecord
 
 NOW = 1_000_000.0
 Status = dg.DagsterRunStatus
@@ -18,29 +18,29 @@ MB, GB = 1 << 20, 1 << 30
 
 def make_run(
     number: int, *names: str, status: dg.DagsterRunStatus, ago: float = 1.0, retry: str = "LATER"
-) -> Seen:
+) -> RunRecord:
     """Make a run of one partition, or of several tables by their names."""
     tables = [f"public/{name}" for name in names]
     config: dict[str, Any] = {"ops": {OP_NAME: {"config": {"tables": tables}}}}
     (partition, named) = (tables[0], {}) if len(tables) == 1 else (None, config)
-    return Seen(f"{number:08}-run", status, None, retry, NOW - 60, NOW - ago, partition, named)
+    return RunRecord(f"{number:08}-run", status, None, retry, NOW - 60, NOW - ago, partition, named)
 
 
-def wait(name: str, size: int = GB, *, is_anew: bool = False) -> Waiting:
-    return Waiting(TableName("public", name), "it was never read", size, is_anew)
+def wait(name: str, size: int = GB, *, is_anew: bool = False) -> QueuedTable:
+    return QueuedTable(TableName("public", name), "it was never read", size, is_anew)
 
 
-def choose(waiting: str | list[Waiting], runs: list[Seen]) -> Turn:
+def choose(waiting: str | list[QueuedTable], runs: list[RunRecord]) -> LaunchPlan:
     """Let tables wait, large ones by their names alone; runs are given newest first."""
     listed = [wait(name) for name in waiting] if isinstance(waiting, str) else waiting
-    return choose_turn(listed, runs, now=NOW)
+    return plan_launches(listed, runs, now=NOW)
 
 
-def launched(turn: Turn) -> list[list[str]]:
+def launched(turn: LaunchPlan) -> list[list[str]]:
     return [[key.removeprefix("public/") for key in group.partitions] for group in turn.groups]
 
 
-def keys(turn: Turn) -> list[str]:
+def keys(turn: LaunchPlan) -> list[str]:
     return [group.run_key for group in turn.groups]
 
 

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc_core.backfill import worker
-from cdc_core.backfill.results import Progress
+from cdc_core.backfill.results import BackfillProgress
 from cdc_core.settings import Settings, TableSettings, load_settings
 from cdc_core.vocabulary import Lsn, Position, TableName
 from orchestration.backfill import missing_values
@@ -22,7 +22,7 @@ from orchestration.backfill.missing_value_job import (
 )
 from orchestration.backfill.missing_values import HoleReader, choose_oldest
 from orchestration.runs.keys import AssetKeys
-from orchestration.runs.relaunch import Launch, Seen, Skip
+from orchestration.runs.relaunch import Launch, RunRecord, Skip
 from orchestration.status.status import read_status
 from spark_jobs.lake.lake import Lake
 from spark_jobs.merge.rounds import merge_until
@@ -71,7 +71,7 @@ def test_history_22_a_hole_that_no_chunk_fills_is_filled_by_itself(
 
     reader = HoleReader(settings)
 
-    def act(_: TableName, progress: Progress) -> None:
+    def act(_: TableName, progress: BackfillProgress) -> None:
         if progress.chunks == 1:
             database18.execute("update t set id = -id where id in (39, 40)")
             merge()
@@ -156,7 +156,7 @@ def test_a_run_reads_the_oldest_of_so_many_rows_as_it_can() -> None:
 
 
 def ran(number: int, *, ago: float, sign: str = "a", status: Status = Status.SUCCESS) -> Try:
-    seen = Seen(f"{number:08}-run", status, None, "LATER", NOW - ago - 9, NOW - ago)
+    seen = RunRecord(f"{number:08}-run", status, None, "LATER", NOW - ago - 9, NOW - ago)
     return Try(seen, sign)
 
 

@@ -13,11 +13,11 @@ import pytest
 
 from cdc_core import process_start
 from orchestration.runs.hosting import RETRY_TAG, WORKER_TAG, format_worker, is_worker_gone
-from orchestration.runs.own_runs import Own
+from orchestration.runs.own_runs import PipelineRuns
 from orchestration.runs.relaunch import (
+    Abandon,
     Launch,
-    Reap,
-    Seen,
+    RunRecord,
     Skip,
     decide_on_active,
     decide_on_launch,
@@ -28,10 +28,10 @@ NOW = 1_000_000.0
 Status = dg.DagsterRunStatus
 
 
-def make_run(number: int, status: dg.DagsterRunStatus, **facts: Any) -> Seen:
+def make_run(number: int, status: dg.DagsterRunStatus, **facts: Any) -> RunRecord:
     known: dict[str, Any] = {"worker": None, "retry": None}
     known |= {"started_at": NOW - 60, "ended_at": NOW - 1}
-    return Seen(f"{number:08}-run", status, **(known | facts))
+    return RunRecord(f"{number:08}-run", status, **(known | facts))
 
 
 @pytest.fixture(scope="module")
@@ -79,13 +79,13 @@ def test_a_run_whose_worker_was_killed_is_given_up(gone: str) -> None:
     decision = decide_on_active(
         [make_run(1, Status.STARTED, worker=gone)], doing="streams", now=NOW
     )
-    assert decision == Reap("00000001-run", "the worker of run 00000001 is gone")
+    assert decision == Abandon("00000001-run", "the worker of run 00000001 is gone")
 
 
 def test_a_run_in_the_queue_does_not_hide_a_killed_one(gone: str) -> None:
     runs = [make_run(2, Status.QUEUED), make_run(1, Status.STARTED, worker=gone)]
     decision = decide_on_active(runs, doing="streams", now=NOW)
-    assert isinstance(decision, Reap)
+    assert isinstance(decision, Abandon)
     assert decision.run_id == "00000001-run"
 
 
@@ -116,7 +116,7 @@ def test_a_run_that_never_signed_is_given_up_in_the_end() -> None:
     young = make_run(1, Status.STARTED, started_at=NOW - 100)
     old = make_run(1, Status.STARTED, started_at=NOW - 200)
     assert isinstance(decide_on_active([young], doing="", now=NOW), Skip)
-    assert isinstance(decide_on_active([old], doing="", now=NOW), Reap)
+    assert isinstance(decide_on_active([old], doing="", now=NOW), Abandon)
 
 
 def test_pauses_grow_with_failures_and_end_with_a_success() -> None:
@@ -159,7 +159,7 @@ def test_a_failure_dated_a_little_ahead_by_another_host_has_its_pause() -> None:
 
 def test_a_run_that_never_signed_and_started_far_ahead_is_given_up() -> None:
     run = make_run(1, Status.STARTED, started_at=NOW + 365 * 86_400)
-    assert isinstance(decide_on_active([run], doing="", now=NOW), Reap)
+    assert isinstance(decide_on_active([run], doing="", now=NOW), Abandon)
     run = make_run(1, Status.STARTED, started_at=NOW + 60)
     assert isinstance(decide_on_active([run], doing="", now=NOW), Skip)
 
@@ -178,11 +178,11 @@ def test_runs_are_read_newest_first_with_what_they_were_signed(
         _job().execute_in_process(instance=instance)
     newest = instance.get_runs(limit=1)[0]
     instance.add_run_tags(newest.run_id, {WORKER_TAG: alive, RETRY_TAG: "LATER"})
-    runs = read_runs(instance, Own({}), "quiet")
+    runs = read_runs(instance, PipelineRuns({}), "quiet")
     assert [run.status for run in runs] == [Status.SUCCESS] * 3
     assert (runs[0].run_id, runs[0].worker, runs[0].retry) == (newest.run_id, alive, "LATER")
     assert runs[0].ended_at is not None
-    assert read_runs(instance, Own({}), "another") == []
+    assert read_runs(instance, PipelineRuns({}), "another") == []
 
 
 def _job() -> dg.JobDefinition:

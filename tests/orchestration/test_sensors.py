@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from cdc_core.settings import Settings, load_settings
-from cdc_core.source.connection import open_briefly
+from cdc_core.source.connection import open_for_quick_query
 from cdc_core.staging.backfills import BackfillLedger, BackfillState, Begun
 from cdc_core.vocabulary import Lsn, Position, TableName
 from orchestration.assembly import build_definitions
@@ -235,9 +235,9 @@ def test_tables_that_may_lack_rows_are_read_by_runs(
 
     def connect(*arguments: Any, **named: Any) -> psycopg.Connection:
         questions.append(named["application_name"])
-        return open_briefly(*arguments, **named)
+        return open_for_quick_query(*arguments, **named)
 
-    monkeypatch.setattr(queue, "open_briefly", connect)
+    monkeypatch.setattr(queue, "open_for_quick_query", connect)
     assert deployment.reason(sensor) == "no table waits for a backfill"
     database18.execute("create table keyless (id bigint)")
     database18.execute(TABLE)

@@ -16,7 +16,7 @@ import pytest
 from cdc_core.settings import Settings
 from cdc_core.vocabulary import TableName
 from orchestration.runs.keys import AssetKeys
-from orchestration.runs.own_runs import CLICKED_JOB, PIPELINE_TAG, Own, name_pipeline
+from orchestration.runs.own_runs import CLICKED_JOB, PIPELINE_TAG, PipelineRuns, name_pipeline
 from orchestration.runs.relaunch import _UNSIGNED_S
 from orchestration.stack.draining import drain_runs
 from spark_jobs.lake.lake import Lake, open_table
@@ -46,7 +46,7 @@ class Tenant:
         text = file.read_text().replace("[capture]", "[capture]\nrun_minutes = 1")
         file.write_text(f'{text}[dagster]\npipeline = "{name}"\n')
         self.settings: Settings = pipeline.load_settings()
-        self.own = Own(name_pipeline(self.settings), location=name)
+        self.own = PipelineRuns(name_pipeline(self.settings), location=name)
         self.ids: list[int] = []
         self._next_id = first_id
 

@@ -27,7 +27,7 @@ from orchestration.merge import sensor as merge_sensor
 from orchestration.runs.hosting import WORKER_TAG, format_worker
 from orchestration.runs.keys import AssetKeys
 from orchestration.runs.known_tables import partition_tables
-from orchestration.runs.own_runs import CLICKED_JOB, Own, name_pipeline
+from orchestration.runs.own_runs import CLICKED_JOB, PipelineRuns, name_pipeline
 from orchestration.stack.draining import drain_runs, record_ended
 from tests.fix_pipeline import Pipeline
 from tests.fix_postgres import lend_database
@@ -184,7 +184,9 @@ def test_runs_of_others_hold_nothing_up_and_are_never_ended(
         (request,) = tenant.tick("keep_replicating").run_requests or ()
         assert request.run_key == "first"
     for tenant in tenants:
-        own = Own(name_pipeline(tenant.settings), location=tenant.settings.dagster.pipeline)
+        own = PipelineRuns(
+            name_pipeline(tenant.settings), location=tenant.settings.dagster.pipeline
+        )
         drain_runs(instance, own, most_s=0, hurry=threading.Event())
         record_ended(instance, own)
     assert {read_status(instance, run) for run in foreign} == {Status.STARTED}

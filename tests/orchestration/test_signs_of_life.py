@@ -18,8 +18,8 @@ from dagster._core.remote_origin import (
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
 from orchestration.runs.hosting import ALIVE_TAG, WORKER_TAG, format_worker
-from orchestration.runs.own_runs import PIPELINE_TAG, Own
-from orchestration.runs.relaunch import Reap, Seen, Skip, decide_on_active, read_runs
+from orchestration.runs.own_runs import PIPELINE_TAG, PipelineRuns
+from orchestration.runs.relaunch import Abandon, RunRecord, Skip, decide_on_active, read_runs
 from orchestration.runs.signs_of_life import Listener
 from orchestration.stack.draining import record_left
 
@@ -82,13 +82,13 @@ def test_each_run_is_listened_to_for_itself() -> None:
     assert watch.look({"a": "12:00"}) == set()
 
 
-def make_run(worker: str | None, **facts: Any) -> Seen:
-    return Seen("00000001-run", Status.STARTED, worker, None, 0.0, None, **facts)
+def make_run(worker: str | None, **facts: Any) -> RunRecord:
+    return RunRecord("00000001-run", Status.STARTED, worker, None, 0.0, None, **facts)
 
 
 def test_a_silent_run_of_another_host_is_given_up() -> None:
     decision = decide_on_active([make_run(ELSEWHERE, is_silent=True)], doing="verifies", now=0)
-    assert decision == Reap("00000001-run", "the worker of run 00000001 is gone")
+    assert decision == Abandon("00000001-run", "the worker of run 00000001 is gone")
     assert isinstance(decide_on_active([make_run(ELSEWHERE)], doing="verifies", now=0), Skip)
 
 
@@ -141,7 +141,7 @@ def test_runs_are_read_with_what_was_heard_of_them(instance: dg.DagsterInstance)
 
     def look() -> dict[str, bool]:
         watch.clock.now += 60
-        runs = read_runs(instance, Own({}), "quiet", listener=watch.listener)
+        runs = read_runs(instance, PipelineRuns({}), "quiet", listener=watch.listener)
         return {run.run_id: run.is_silent for run in runs}
 
     for _ in range(15):
@@ -164,7 +164,7 @@ def test_a_stack_records_as_failed_what_an_earlier_one_left(instance: dg.Dagster
         add_run(instance, worker=format_worker(os.getpid()), pipeline="own"),
         add_run(instance, worker=ELSEWHERE, pipeline="another"),
     ]
-    record_left(instance, Own({PIPELINE_TAG: "own"}))
+    record_left(instance, PipelineRuns({PIPELINE_TAG: "own"}))
     found = {run.run_id: run.status for run in instance.get_runs()}
     assert {found[run] for run in left} == {Status.FAILURE}
     assert [found[run] for run in kept] == [Status.QUEUED, Status.STARTED, Status.STARTED]

@@ -16,7 +16,7 @@ from cdc_core.source.slot_renewal import drop_dead_slot
 from cdc_core.staging.epochs import read_newest_epoch
 from orchestration.recovery.recover import plan_recovery, recover
 from orchestration.status.status import read_status
-from spark_jobs.lake.completeness import read_backfilled
+from spark_jobs.lake.completeness import read_completeness
 from spark_jobs.lake.lake import Lake
 from tests.backfill.test_crashes import start_worker
 from tests.deadline import wait_for
@@ -155,11 +155,11 @@ def test_a_lost_slot_is_replaced_however_often_it_is_killed_meanwhile(lossy: Pip
             told = read_status(read_settings(lossy))["problems"]
             assert "recovering" in {problem["code"] for problem in told}
     assert plan_recovery(read_settings(lossy)).breaks == (), "the last step was the last"
-    backfilled = read_backfilled(Lake.of(read_settings(lossy)))
-    assert backfilled.find_lack("public.orders") is not None
+    backfilled = read_completeness(Lake.of(read_settings(lossy)))
+    assert backfilled.find_incomplete("public.orders") is not None
     assert "recovering" not in {p["code"] for p in read_status(read_settings(lossy))["problems"]}
     require_whole(lossy)
-    assert read_backfilled(Lake.of(read_settings(lossy))).find_lack("public.orders") is None
+    assert read_completeness(Lake.of(read_settings(lossy))).find_incomplete("public.orders") is None
     epoch = read_newest_epoch(lossy.root)
     assert epoch is not None
     assert epoch.epoch == 2
@@ -194,8 +194,8 @@ def test_a_backfill_that_runs_meanwhile_begins_again_in_the_new_epoch(
         worker = start_worker(filled, tables=[str(ORDERS)])
     assert worker.wait(DEADLINE_S) == 0, worker.output()
     capture.stop()
-    backfilled = read_backfilled(Lake.of(settings))
-    assert backfilled.find_lack(str(ORDERS)) is None, "one that began before is not enough"
+    backfilled = read_completeness(Lake.of(settings))
+    assert backfilled.find_incomplete(str(ORDERS)) is None, "one that began before is not enough"
     require_equal(filled)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestration.recovery.recover import plan_recovery, recover
-from spark_jobs.lake.completeness import read_backfilled
+from spark_jobs.lake.completeness import read_completeness
 from spark_jobs.lake.lake import Lake
 from tests.fix_pipeline import Pipeline
 from tests.walgate_command import run_walgate
@@ -25,12 +25,12 @@ def test_a_partition_that_is_published_apart_is_read_again_after_its_slot_was_lo
     assert answer.exit_code == 0, answer
     assert LEAF in answer.stdout
     settings = pipeline.load_settings()
-    assert read_backfilled(Lake.of(settings)).find_lack(LEAF) is None
+    assert read_completeness(Lake.of(settings)).find_incomplete(LEAF) is None
     pipeline.database.query("select pg_drop_replication_slot(%s)", [pipeline.slot])
     pipeline.database.execute("update root set v = 'unheard of'")
     plan = plan_recovery(settings)
     assert LEAF in {str(table) for table in plan.tables}
     list(recover(settings, plan))
-    lack = read_backfilled(Lake.of(settings)).find_lack(LEAF)
+    lack = read_completeness(Lake.of(settings)).find_incomplete(LEAF)
     assert lack is not None
     assert "begun anew" in lack.reason

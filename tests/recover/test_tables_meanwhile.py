@@ -17,7 +17,7 @@ from cdc_core.vocabulary import Lsn
 from orchestration.backfill.backfill import run_backfills
 from orchestration.recovery.recover import plan_recovery, recover
 from orchestration.status.status import read_status
-from spark_jobs.lake.completeness import read_backfilled
+from spark_jobs.lake.completeness import read_completeness
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.lake.ledger import find_cut
 from spark_jobs.merge.rounds import merge_until
@@ -90,7 +90,7 @@ def test_tables_keep_their_rows_until_they_equal_the_source_again(reader: Reader
     rows = reader.read()
     assert [row for row in rows if row[0] != 7] == [row for row in old if row[0] != 7]
     assert rows != reader.read_source()
-    lack = read_backfilled(reader.lake).find_lack(str(ORDERS))
+    lack = read_completeness(reader.lake).find_incomplete(str(ORDERS))
     assert lack is not None
     assert lack.state == "queued"
     assert read_status(settings)["capture"]["epoch"] == 2

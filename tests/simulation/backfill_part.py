@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
-from cdc_core.backfill.reading import Wanted
-from cdc_core.backfill.sharing import Sharing
+from cdc_core.backfill.reading import BackfillRequest
+from cdc_core.backfill.sharing import BackfillLimits
 from cdc_core.backfill.worker import Backfill
 from cdc_core.capture.concealing import conceal_nothing
 from cdc_core.source.primary import History
@@ -33,7 +33,7 @@ def start_worker(world: World, table: str, *, chunk_rows: int = 1, parallel: int
     """Have a worker read a table from now on, or go on with what another has begun."""
 
     def work() -> None:
-        wanted = Wanted(
+        wanted = BackfillRequest(
             source=cast("Any", None),
             find_history=_find_history,
             table=TableName("public", table),
@@ -44,7 +44,7 @@ def start_worker(world: World, table: str, *, chunk_rows: int = 1, parallel: int
         backfill = Backfill(
             cast("Any", _Lake()),
             wanted,
-            sharing=Sharing(parallel, clock=clock),
+            sharing=BackfillLimits(parallel, clock=clock),
             stop=cast("Any", Event()),
         )
         state = backfill.run()

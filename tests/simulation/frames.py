@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from cdc_core.vocabulary import Position
 from spark_jobs.lake.lake import Bound
-from spark_jobs.log.ranges import Span
+from spark_jobs.log.ranges import RangeSummary
 from tests.simulation.staging import Entry
 
 Condition: TypeAlias = Callable[[Entry], bool]
@@ -86,18 +86,18 @@ def is_after(position: Position) -> Condition:
     return lambda entry: entry.position > position
 
 
-def survey(frame: Frame) -> list[Span]:
+def survey(frame: Frame) -> list[RangeSummary]:
     """What some entries are, one span per table, relation version and operation."""
     return list_spans(frame.entries)
 
 
-def list_spans(entries: Iterable[Entry]) -> list[Span]:
+def list_spans(entries: Iterable[Entry]) -> list[RangeSummary]:
     """The same of entries by themselves."""
     groups: dict[tuple[str | None, int | None, str], list[Entry]] = {}
     for entry in entries:
         groups.setdefault((entry.table, entry.version, entry.op), []).append(entry)
     return [
-        Span(
+        RangeSummary(
             *of,
             len(own),
             min(entry.position for entry in own),

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from cdc_core.vocabulary import Lsn, Operation, Position, Relation
-from spark_jobs.fast_path.arrow_fold import LittleOutcome, fold_little
-from spark_jobs.fold.plan import Stretch
+from spark_jobs.fast_path.arrow_fold import ArrowOutcome, fold_by_arrow
+from spark_jobs.fold.plan import TablePlan
 from spark_jobs.fold.rows import find_converts
 from spark_jobs.lake.lake import Bound, Epoch, Lake
 from spark_jobs.log.reading import ROW_OPERATIONS
@@ -73,7 +73,7 @@ class SimulatedLake(Lake):
             tables.locks.pop(name, None)
 
 
-def fold_stretch(stretch: Stretch, base: Rows) -> Rows:
+def fold_stretch(stretch: TablePlan, base: Rows) -> Rows:
     """The rows of a table after a stretch, by the fold on Arrow if it can fold the stretch."""
     entries = [e for e in _read(stretch) if e.op in ROW_OPERATIONS or e.op == Operation.SWEEP]
     cut_at = stretch.truncated_at
@@ -83,7 +83,7 @@ def fold_stretch(stretch: Stretch, base: Rows) -> Rows:
     if entries and all(entry.op in ROW_OPERATIONS for entry in entries):
         columns = find_converts(stretch.shape)
         assert columns is not None
-        outcome = fold_little(_make_entries(entries), columns, stretch.shape.key)
+        outcome = fold_by_arrow(_make_entries(entries), columns, stretch.shape.key)
         if outcome is not None:
             return _apply(base, outcome)
     folded = Folded(dict(base))
@@ -92,7 +92,7 @@ def fold_stretch(stretch: Stretch, base: Rows) -> Rows:
     return folded.rows
 
 
-def _read(stretch: Stretch) -> Iterable[Entry]:
+def _read(stretch: TablePlan) -> Iterable[Entry]:
     frame: Any = stretch.read()
     entries: tuple[Entry, ...] = frame.entries
     return entries
@@ -114,7 +114,7 @@ def _make_entries(entries: Iterable[Entry]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=_ENTRIES)
 
 
-def _apply(base: Rows, outcome: LittleOutcome) -> Rows:
+def _apply(base: Rows, outcome: ArrowOutcome) -> Rows:
     rows = dict(base)
     for row in outcome.gone.to_pylist():
         rows.pop(str(row["id"]), None)

@@ -20,16 +20,16 @@ from cdc_core.errors import LakeError, MergeError
 from cdc_core.vocabulary import Lsn, TableName
 from spark_jobs.fold import plan as stretch
 from spark_jobs.fold import rebuild
-from spark_jobs.fold.plan import Stretch
+from spark_jobs.fold.plan import TablePlan
 from spark_jobs.fold.sweeps import Sweep
 from spark_jobs.lake.lake import Bound, Epoch
 from spark_jobs.lake.ledger import Cut, TableState
 from spark_jobs.log.files import LogFile
-from spark_jobs.log.ranges import Span
+from spark_jobs.log.ranges import RangeSummary
 from spark_jobs.merge import rounds
 from spark_jobs.query import as_of
 from spark_jobs.target import older_tables
-from spark_jobs.target.merged import Merged
+from spark_jobs.target.merged import TableMergeResult
 from tests.simulation import frames
 from tests.simulation.frames import Frame, is_between, list_spans
 from tests.simulation.lake import SimulatedLake, fold_stretch
@@ -117,10 +117,10 @@ class _RoundLog:
         self._frame = Frame(tuple(is_own))
 
     @property
-    def spans(self) -> list[Span]:
+    def spans(self) -> list[RangeSummary]:
         return list_spans(self._frame.entries)
 
-    def list_spans(self, table: str) -> list[Span]:
+    def list_spans(self, table: str) -> list[RangeSummary]:
         return [span for span in self.spans if span.table == table]
 
     def read(self) -> Frame:
@@ -143,8 +143,8 @@ class _LogFiles:
 
 
 def _merge_stretch(
-    _: Any, lake: SimulatedLake, epoch: Epoch, plan: Stretch, *, there: Opened | None, log: Any
-) -> Merged:
+    _: Any, lake: SimulatedLake, epoch: Epoch, plan: TablePlan, *, there: Opened | None, log: Any
+) -> TableMergeResult:
     del log
     world, path = World.now, lake.locate(plan.table)
     if str(plan.table) in world.tables.failing:
@@ -160,10 +160,10 @@ def _merge_stretch(
     if len(kept) != (0 if there is None else len(there.versions)):
         raise AssertionError("two merges of one table at once")
     kept.append(version)
-    return Merged(len(kept) - 1, len(rows), 0, 0, 0, {}, 0.0)
+    return TableMergeResult(len(kept) - 1, len(rows), 0, 0, 0, {}, 0.0)
 
 
-def _work_out(plan: Stretch, target: _Rows | None) -> SimpleNamespace:
+def _work_out(plan: TablePlan, target: _Rows | None) -> SimpleNamespace:
     base = {} if target is None else target.rows
     return SimpleNamespace(rows=_Rows(fold_stretch(plan, base)), carried=frozenset())
 
@@ -186,7 +186,7 @@ def _write_cut(_: Any, cut: Cut) -> None:
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have rounds, cuts and plans use the tables of the world that was made last."""
-    lacking = SimpleNamespace(list_lacking=lambda *_: {}, find_lack=lambda *_: None)
+    lacking = SimpleNamespace(list_incomplete=lambda *_: {}, find_incomplete=lambda *_: None)
     for module in (rounds, as_of, stretch, rebuild):
         monkeypatch.setattr(module, "F", frames.Functions)
         monkeypatch.setattr(module, "survey", frames.survey)
@@ -196,7 +196,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (rounds, as_of):
         monkeypatch.setattr(module, "find_cut", _find_cut)
         monkeypatch.setattr(module, "read_states", lambda _: dict(World.now.tables.states))
-        monkeypatch.setattr(module, "read_backfilled", lambda _: lacking)
+        monkeypatch.setattr(module, "read_completeness", lambda _: lacking)
         monkeypatch.setattr(module, "read_shape", lambda opened: opened.newest.shape)
         monkeypatch.setattr(module, "read_log", _read_log)
     monkeypatch.setattr(older_tables, "has_shape", lambda _: True)
@@ -205,11 +205,11 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stretch, "find_first", frames.find_first)
     monkeypatch.setattr(stretch, "find_sweeps", _find_sweeps)
     monkeypatch.setattr(rounds, "RoundLog", _RoundLog)
-    monkeypatch.setattr(rounds, "merge_stretch", _merge_stretch)
+    monkeypatch.setattr(rounds, "merge_plan", _merge_stretch)
     monkeypatch.setattr(rounds, "write_states", _write_states)
     monkeypatch.setattr(rounds, "write_cut", _write_cut)
     monkeypatch.setattr(rounds, "find_jvm", lambda _: None)
-    monkeypatch.setattr(rounds, "noticing_death", lambda _: nullcontext())
+    monkeypatch.setattr(rounds, "reporting_jvm_death", lambda _: nullcontext())
     monkeypatch.setattr(rounds, "require_durable", lambda *_, **__: None)
     monkeypatch.setattr(rounds, "reach", _reach)
     monkeypatch.setattr(as_of, "_read_version", _read_version)

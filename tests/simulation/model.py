@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from cdc_core.vocabulary import Lsn, Position, Relation
 from spark_jobs.lake.lake import Bound
-from spark_jobs.schema.evolution import Halt, Shape, admit, follow
+from spark_jobs.schema.evolution import Halt, TableSchema, accept_first, evolve
 from tests.simulation.server import Row
 from tests.simulation.staging import Entry
 from tests.simulation.tables import Rows
@@ -34,14 +34,14 @@ class Folded:
     """A table as the log leaves it."""
 
     rows: Rows = field(default_factory=dict)
-    shape: Shape | None = None
+    shape: TableSchema | None = None
     halt: Halt | None = None
 
     def apply(self, entry: Entry, relations: dict[int, Relation]) -> None:
         """Apply one entry, unless the table cannot follow it."""
         if entry.version is not None:
             relation = relations[entry.version]
-            shape = admit(relation) if self.shape is None else follow(self.shape, relation)
+            shape = accept_first(relation) if self.shape is None else evolve(self.shape, relation)
             if isinstance(shape, Halt):
                 self.halt = shape
                 return

@@ -16,9 +16,9 @@ import pytest
 
 from cdc_core.backfill import completing
 from cdc_core.backfill.reading import Reading
-from cdc_core.backfill.remembering import Remembering, _Kept
-from cdc_core.backfill.steps import Alive
-from cdc_core.backfill.visibility import Memory, Snapshot, Texts
+from cdc_core.backfill.remembering import ChangedKeyTracker, _Kept
+from cdc_core.backfill.steps import KeepChangedKeys
+from cdc_core.backfill.visibility import ChangedKeys, Snapshot, Texts
 from cdc_core.capture.backfills import Spooled
 from cdc_core.capture.known_relations import KnownRelations
 from cdc_core.capture.replay import Replay
@@ -51,12 +51,12 @@ class Mutation:
 
 
 def _let_signs_of_life_make_memories(monkeypatch: pytest.MonkeyPatch) -> None:
-    def renew(self: Remembering, step: Alive, *, at_us: int) -> bool:
-        kept = self._kept.setdefault(step.memory, _Kept("public.t", Memory(), at_us))
+    def renew(self: ChangedKeyTracker, step: KeepChangedKeys, *, at_us: int) -> bool:
+        kept = self._kept.setdefault(step.memory, _Kept("public.t", ChangedKeys(), at_us))
         kept.heard_at_us = at_us
         return True
 
-    monkeypatch.setattr(Remembering, "renew", renew)
+    monkeypatch.setattr(ChangedKeyTracker, "renew", renew)
 
 
 def _wait_for_listed_transactions_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,19 +120,19 @@ def _read_no_row_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _admit_what_is_stale(monkeypatch: pytest.MonkeyPatch) -> None:
-    def find_current(_: Memory, snapshot: Snapshot, keys: Texts) -> npt.NDArray[np.bool_]:
+    def find_current(_: ChangedKeys, snapshot: Snapshot, keys: Texts) -> npt.NDArray[np.bool_]:
         del snapshot
         return np.ones(len(keys), np.bool_)
 
-    monkeypatch.setattr(Memory, "find_current", find_current)
+    monkeypatch.setattr(ChangedKeys, "find_current", find_current)
 
 
 def _forget_what_an_open_read_does_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forget(self: Memory, oldest: Snapshot) -> None:
+    def forget(self: ChangedKeys, oldest: Snapshot) -> None:
         del oldest
         self._changed.clear()
 
-    monkeypatch.setattr(Memory, "forget", forget)
+    monkeypatch.setattr(ChangedKeys, "forget", forget)
 
 
 def _stage_a_replay_again(monkeypatch: pytest.MonkeyPatch) -> None:

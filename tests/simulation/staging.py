@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from cdc_core.capture.batches import Batch
 from cdc_core.layout import DECODED_SCHEMA
-from cdc_core.spooled import Chunk, Key, Scope, Sweeping
+from cdc_core.spooled import Chunk, Key, Scope, SweepRequest
 from cdc_core.staging.backfills import BackfillState, Begun, StagedChunk
 from cdc_core.staging.epochs import Epoch
 from cdc_core.staging.tail import Staged
-from cdc_core.staging.unsent import Unsent
+from cdc_core.staging.unsent import IncompleteUpdate
 from cdc_core.vocabulary import Lsn, Operation, Position, TableName, TransactionId
 
 _TOLD = {Operation.MARK.value, Operation.SWEEP.value}
@@ -87,9 +87,9 @@ class SimulatedLog:
 
     def read_unsent(
         self, table: TableName, since: Position, wanted: Collection[Key]
-    ) -> list[Unsent]:
+    ) -> list[IncompleteUpdate]:
         """What `staging.unsent.read_unsent` gives, of tables keyed by their first column."""
-        found: list[Unsent] = []
+        found: list[IncompleteUpdate] = []
         for entry in self.entries:
             is_since = entry.position.epoch == since.epoch
             is_since = is_since and entry.position.commit_lsn >= since.commit_lsn
@@ -99,7 +99,7 @@ class SimulatedLog:
             assert new is not None
             moved_from = old if old != new else None
             if moved_from is not None or new in wanted:
-                found.append(Unsent(entry.position, new, moved_from))
+                found.append(IncompleteUpdate(entry.position, new, moved_from))
         return sorted(found, key=lambda one: one.position)
 
     def read_marks(self, since: Position) -> list[Staged]:
@@ -133,7 +133,7 @@ class SimulatedSpool:
     """What workers leave for capture."""
 
     chunks: dict[tuple[str, str, int, int], Chunk] = field(default_factory=dict)
-    sweeps: dict[str, Sweeping] = field(default_factory=dict)
+    sweeps: dict[str, SweepRequest] = field(default_factory=dict)
     claimed: set[str] = field(default_factory=set)
 
     def store(self, chunk: Chunk, *, backfill: str, memory: str, number: int, attempt: int) -> int:
@@ -146,10 +146,10 @@ class SimulatedSpool:
     def discard(self, *, backfill: str, memory: str, number: int, attempt: int) -> None:
         self.chunks.pop((backfill, memory, number, attempt), None)
 
-    def store_sweep(self, sweeping: Sweeping, *, backfill: str) -> None:
+    def store_sweep(self, sweeping: SweepRequest, *, backfill: str) -> None:
         self.sweeps[backfill] = sweeping
 
-    def load_sweep(self, backfill: str) -> Sweeping | None:
+    def load_sweep(self, backfill: str) -> SweepRequest | None:
         return self.sweeps.get(backfill)
 
     @contextmanager

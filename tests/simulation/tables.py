@@ -9,7 +9,7 @@ from typing import TypeAlias
 from cdc_core.vocabulary import Position
 from spark_jobs.lake.lake import Bound
 from spark_jobs.lake.ledger import Cut, TableState
-from spark_jobs.schema.evolution import Shape
+from spark_jobs.schema.evolution import TableSchema
 from tests.simulation.server import Row
 
 # Rows by key, each with the position of the change that it is by.
@@ -21,7 +21,7 @@ class Version:
     """A commit of a table: how far it has come by epoch's application, its shape and rows."""
 
     reached: dict[str, int]
-    shape: Shape
+    shape: TableSchema
     rows: Rows
 
 

@@ -126,7 +126,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "ThreadPoolExecutor", threads.Pool)
     monkeypatch.setattr(session, "wait", threads.wait)
     monkeypatch.setattr(reading, "ChunkReader", source.SimulatedReader)
-    monkeypatch.setattr(worker, "StepConnection", lambda *_: source.SimulatedSteps())
+    monkeypatch.setattr(worker, "BackfillMarkConnection", lambda *_: source.SimulatedSteps())
     monkeypatch.setattr(worker, "BackfillLedger", lambda _: World.now.ledger)
     monkeypatch.setattr(worker, "Orders", lambda *_: SimpleNamespace(read=lambda: None))
     for module in (worker, completing):

@@ -48,7 +48,7 @@ def test_a_backfill_with_a_wrong_statement_of_ours_ends_with_the_reason(
 ) -> None:
     database18.execute("create table t (id int primary key)")
 
-    def resolve(_: reading.Wanted) -> reading.Resolved:
+    def resolve(_: reading.BackfillRequest) -> reading.Resolved:
         with source_errors("read the size of public.t"):
             raise psycopg.ProgrammingError("only '%s', '%b', '%t' are allowed as placeholders")
 

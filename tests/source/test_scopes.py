@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cdc_core.backfill.reading import Resolved, Wanted, resolve
+from cdc_core.backfill.reading import BackfillRequest, Resolved, resolve
 from cdc_core.errors import ConfigurationError
 from cdc_core.settings import SourceSettings
 from cdc_core.source.chunks import ChunkReader
@@ -17,7 +17,7 @@ from tests.postgres_server import Database, PostgresServer
 def look(database: Database, scope: Scope, name: str = "t") -> Resolved:
     source = SourceSettings(dsn=database.dsn)
     return resolve(
-        Wanted(source, lambda: None, TableName("public", name), 10, lambda _: None, scope)
+        BackfillRequest(source, lambda: None, TableName("public", name), 10, lambda _: None, scope)
     )
 
 

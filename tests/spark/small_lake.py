@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from cdc_core.vocabulary import Lsn, Relation
 from spark_jobs.lake.lake import Bound, Lake, open_table
 from spark_jobs.merge.rounds import Round, merge_until
-from spark_jobs.query.as_of import Reading, table_at
+from spark_jobs.query.as_of import TableReading, table_at
 from tests.spark.log_writer import LogWriter
 from tests.spark.relations import Entry
 
@@ -41,7 +41,7 @@ class SmallLake:
         path = str(self.lake.locate(relation.table))
         return self.plain(self.spark.read.format("delta").load(path), relation, *columns)
 
-    def at(self, relation: Relation, lsn: int, epoch: int = 0) -> Reading:
+    def at(self, relation: Relation, lsn: int, epoch: int = 0) -> TableReading:
         return table_at(
             self.spark, self.lake, relation.table, Bound(epoch or self.log.epoch, Lsn(lsn))
         )

@@ -8,7 +8,13 @@ import pytest
 
 from cdc_core.staging.backfills import BackfillLedger, BackfillState, Begun
 from cdc_core.vocabulary import Lsn, Position, TableName
-from spark_jobs.lake.completeness import NEVER, Lack, Lacking, Whole, read_backfilled
+from spark_jobs.lake.completeness import (
+    NEVER,
+    CompletedBackfill,
+    Incomplete,
+    IncompleteState,
+    read_completeness,
+)
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.lake.ledger import (
     TableState,
@@ -20,7 +26,7 @@ from spark_jobs.lake.ledger import (
 
 T = TableName("public", "t")
 NAME = str(T)
-QUEUED, BACKFILLING = Lacking.QUEUED, Lacking.BACKFILLING
+QUEUED, BACKFILLING = IncompleteState.QUEUED, IncompleteState.BACKFILLING
 
 
 @pytest.fixture
@@ -40,40 +46,42 @@ def finish(lake: Lake, begun: Begun, swept: int | None) -> None:
     BackfillLedger(lake.root).record_state(begun, BackfillState.DONE, swept=lsn)
 
 
-def lack_at(lake: Lake, lsn: int, *, epoch: int = 1) -> Lack | None:
-    return read_backfilled(lake).find_lack(NAME, Bound(epoch, Lsn(lsn)))
+def lack_at(lake: Lake, lsn: int, *, epoch: int = 1) -> Incomplete | None:
+    return read_completeness(lake).find_incomplete(NAME, Bound(epoch, Lsn(lsn)))
 
 
 def test_a_table_lacks_rows_until_the_end_of_its_whole_backfill(lake: Lake) -> None:
-    assert lack_at(lake, 100) == Lack(QUEUED, NEVER)
+    assert lack_at(lake, 100) == Incomplete(QUEUED, NEVER)
     begun = begin(lake, 40)
-    assert lack_at(lake, 100) == Lack(BACKFILLING, NEVER)
+    assert lack_at(lake, 100) == Incomplete(BACKFILLING, NEVER)
     BackfillLedger(lake.root).record_state(begun, BackfillState.STOPPED)
-    assert lack_at(lake, 100) == Lack(QUEUED, NEVER)
+    assert lack_at(lake, 100) == Incomplete(QUEUED, NEVER)
     finish(lake, begun, 80)
-    assert lack_at(lake, 79) == Lack(QUEUED, NEVER), "the sweep is above it"
+    assert lack_at(lake, 79) == Incomplete(QUEUED, NEVER), "the sweep is above it"
     assert lack_at(lake, 80) is None
-    assert read_backfilled(lake).find_lack(NAME) is None
-    assert read_backfilled(lake).find_newest(NAME) == Whole(Bound(1, Lsn(40)), Bound(1, Lsn(80)))
+    assert read_completeness(lake).find_incomplete(NAME) is None
+    assert read_completeness(lake).find_newest(NAME) == CompletedBackfill(
+        Bound(1, Lsn(40)), Bound(1, Lsn(80))
+    )
 
 
 def test_a_backfill_without_a_sweep_of_the_whole_table_makes_nothing_whole(lake: Lake) -> None:
     finish(lake, begin(lake, 40), None)
-    assert lack_at(lake, 100) == Lack(QUEUED, NEVER)
-    assert read_backfilled(lake).find_newest(NAME) is None
+    assert lack_at(lake, 100) == Incomplete(QUEUED, NEVER)
+    assert read_completeness(lake).find_newest(NAME) is None
 
 
 def test_what_was_asked_for_is_done_by_a_backfill_that_began_above_it(lake: Lake) -> None:
     finish(lake, begin(lake, 40), 80)
     queue_tables(lake, [T], reason="the slot was lost", since=Bound(2, Lsn(8)))
     assert lack_at(lake, 100) is None, "in the epoch before"
-    assert lack_at(lake, 10, epoch=2) == Lack(QUEUED, "the slot was lost")
-    assert read_backfilled(lake).find_lack(NAME) == Lack(QUEUED, "the slot was lost")
+    assert lack_at(lake, 10, epoch=2) == Incomplete(QUEUED, "the slot was lost")
+    assert read_completeness(lake).find_incomplete(NAME) == Incomplete(QUEUED, "the slot was lost")
     # What merges say of the table meanwhile takes nothing back.
     write_states(lake, [TableState(NAME, "streaming")])
-    assert read_backfilled(lake).find_lack(NAME) is not None
+    assert read_completeness(lake).find_incomplete(NAME) is not None
     finish(lake, begin(lake, 16, epoch=2), 24)
-    assert lack_at(lake, 23, epoch=2) == Lack(QUEUED, "the slot was lost")
+    assert lack_at(lake, 23, epoch=2) == Incomplete(QUEUED, "the slot was lost")
     assert lack_at(lake, 24, epoch=2) is None
     queue_tables(lake, [], reason="nothing", since=Bound(2, Lsn(30)))
     assert [request.since for request in read_requests(lake)] == [Bound(2, Lsn(8))]
@@ -94,19 +102,23 @@ def test_a_halt_that_a_copy_cures_asks_for_one_until_a_merge_has_seen_it(lake: L
     finish(lake, begin(lake, 8), 16)
     halted = TableState(NAME, "halted", "v was dropped", "fix", Bound(1, Lsn(32)), curable=True)
 
-    def need_at(cut: int) -> Lack | None:
-        return read_backfilled(lake).find_need(NAME, halted, Bound(1, Lsn(cut)))
+    def need_at(cut: int) -> Incomplete | None:
+        return read_completeness(lake).find_backfill_need(NAME, halted, Bound(1, Lsn(cut)))
 
-    assert read_backfilled(lake).find_need(NAME, TableState(NAME, "streaming")) is None
-    assert need_at(40) == Lack(QUEUED, "v was dropped")
+    assert read_completeness(lake).find_backfill_need(NAME, TableState(NAME, "streaming")) is None
+    assert need_at(40) == Incomplete(QUEUED, "v was dropped")
     begun = begin(lake, 48)
-    assert need_at(40) == Lack(BACKFILLING, "v was dropped")
+    assert need_at(40) == Incomplete(BACKFILLING, "v was dropped")
     finish(lake, begun, 64)
-    assert need_at(40) == Lack(BACKFILLING, "v was dropped", is_read=True), "a merge will tell"
-    assert need_at(64) == Lack(QUEUED, "v was dropped"), "it did not cure it: altered meanwhile"
-    told = read_backfilled(lake).tell_state(NAME, halted, Bound(1, Lsn(64)))
+    assert need_at(40) == Incomplete(BACKFILLING, "v was dropped", is_read=True), (
+        "a merge will tell"
+    )
+    assert need_at(64) == Incomplete(QUEUED, "v was dropped"), (
+        "it did not cure it: altered meanwhile"
+    )
+    told = read_completeness(lake).derive_state(NAME, halted, Bound(1, Lsn(64)))
     assert (told.state, told.reason, told.fix) == ("queued", "v was dropped", "fix")
     # What it does not cure asks for none.
     keyless = TableState(NAME, "halted", "it has no key", "fix", Bound(1, Lsn(32)))
-    assert read_backfilled(lake).find_need(NAME, keyless) is None
-    assert read_backfilled(lake).tell_state(NAME, keyless) == keyless
+    assert read_completeness(lake).find_backfill_need(NAME, keyless) is None
+    assert read_completeness(lake).derive_state(NAME, keyless) == keyless

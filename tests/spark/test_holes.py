@@ -21,7 +21,7 @@ from cdc_core.vocabulary import Relation
 from spark_jobs.fold.rows import table_fields
 from spark_jobs.lake.lake import open_table
 from spark_jobs.merge import merge
-from spark_jobs.schema.evolution import Shape
+from spark_jobs.schema.evolution import TableSchema
 from spark_jobs.target.missing_values import Hole, count_holes, find_holes, has_holes, sign
 from tests.spark.relations import delete, insert, make_relation, read, update
 from tests.spark.small_lake import SmallLake
@@ -135,7 +135,7 @@ def write_rows_with_holes(
 ) -> None:
     """Add a file whose rows all lack their last column."""
     if not DeltaTable.is_deltatable(str(folder)):
-        schema = StructType(table_fields(Shape.of(relation)))
+        schema = StructType(table_fields(TableSchema.of(relation)))
         DeltaTable.create(folder, Schema.from_json(schema.json()))
     names = [column.name for column in relation.columns]
     number = pa.array(positions, pa.int64())

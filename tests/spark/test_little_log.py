@@ -11,7 +11,7 @@ from cdc_core.vocabulary import Lsn
 from spark_jobs.lake.lake import Bound
 from spark_jobs.log import in_memory
 from spark_jobs.log.files import LogFiles, LogRange
-from spark_jobs.log.in_memory import LittleLog
+from spark_jobs.log.in_memory import LogInMemory
 from tests.spark.relations import (
     insert,
     make_relation,
@@ -37,7 +37,7 @@ def test_entries_of_a_table_are_those_of_the_range(
     files = LogFiles.open(small.lake)
     assert files is not None
     low, middle, high = (Bound(1, Lsn(end)) for end in (ends[0], ends[2], ends[3]))
-    log = LittleLog(LogRange(files, low, high))
+    log = LogInMemory(LogRange(files, low, high))
     for upper, expected in ((middle, ["1", "2"]), (high, ["1", "2", "3"])):
         found = log.take("public.t", upper)
         assert found is not None
@@ -58,7 +58,7 @@ def test_few_entries_among_very_many_of_another_table_are_held(
     assert files is not None
     # By its footer, each of the four row groups may be 9 MB large.
     monkeypatch.setattr(in_memory, "_MOST_BYTES", 10_000_000)
-    log = LittleLog(LogRange(files, Bound(1, Lsn(0)), Bound(1, Lsn(end))))
+    log = LogInMemory(LogRange(files, Bound(1, Lsn(0)), Bound(1, Lsn(end))))
     found = log.take("public.t", Bound(1, Lsn(end)))
     assert found is not None
     assert [values[0] for values in found["values"].to_pylist()] == ["0", "1", "2", "3"]

@@ -49,12 +49,12 @@ class Told:
         self.done, self.left = 0, 0
 
         def tell(*arguments: Any, **options: Any) -> Any:
-            found = arrow_merge.merge_little(*arguments, **options)
+            found = arrow_merge.merge_by_arrow(*arguments, **options)
             self.done += found is not None
             self.left += found is None
             return found
 
-        patch.setattr(merge, "merge_little", tell)
+        patch.setattr(merge, "merge_by_arrow", tell)
 
 
 @pytest.fixture
@@ -313,7 +313,7 @@ def test_a_round_of_few_plain_changes_asks_spark_for_nothing(
 
     monkeypatch.setattr(LogFiles, "open", open_log)
     monkeypatch.setattr(round_log, "read_log", lambda *_: pytest.fail("a query of Spark is made"))
-    monkeypatch.setattr(merge, "setting_apart", lambda *_: pytest.fail("it is Spark's merge"))
+    monkeypatch.setattr(merge, "splitting_unshared", lambda *_: pytest.fail("it is Spark's merge"))
     small.merge([update(T, "1", "b", "2")])
     assert told.done == 1
     assert len(opened) == 1, "nothing is looked at again when all is merged"

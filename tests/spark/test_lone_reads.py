@@ -14,11 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.fast_path import append_only, arrow_merge, unshared_reads
 from spark_jobs.fast_path.append_only import is_addition
-from spark_jobs.fold.plan import Stretch
+from spark_jobs.fold.plan import TablePlan
 from spark_jobs.lake.lake import Lake, open_table, read_losses
 from spark_jobs.merge import merge
 from spark_jobs.merge.rounds import Round, merge_until
-from spark_jobs.target.table_before import Base
+from spark_jobs.target.table_before import TargetTable
 from tests.spark.log_writer import LogWriter
 from tests.spark.oracle import HOLE
 from tests.spark.recorded_log import RecordedLog, read_texts
@@ -66,7 +66,7 @@ class Told:
         self.ways: list[str] = []
         patch.setattr(merge, "is_addition", self._tell)
 
-    def _tell(self, stretch: Stretch, base: Base | None, *parts: Any) -> bool:
+    def _tell(self, stretch: TablePlan, base: TargetTable | None, *parts: Any) -> bool:
         found = is_addition(stretch, base, *parts)
         self.ways.append("among others" if not found else "added" if base else "alone")
         return found
@@ -199,7 +199,7 @@ def test_a_key_that_is_named_again_is_folded_and_what_is_lost_is_told(
     # Killed between the rows and their counts: nothing is told until they are counted.
     small.commit([read(T, "5", FAR, "5")])
     with monkeypatch.context() as patch:
-        patch.setattr(merge, "tell_losses", interrupt)
+        patch.setattr(merge, "record_losses", interrupt)
         with pytest.raises(KeyboardInterrupt):
             small.merge()
     assert read_told(small) is None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from spark_jobs.target.merged import Merged
+from spark_jobs.target.merged import TableMergeResult
 from tests.spark.relations import Entry, delete, insert, make_relation, truncate, update
 from tests.spark.small_lake import SmallLake
 
@@ -80,5 +80,5 @@ def test_a_merge_that_writes_a_table_anew_counts_the_rows_it_inserted_updated_an
     assert tell(last.tables["public.mixed"]) == (11, 1, 1, 0)
 
 
-def tell(merged: Merged) -> tuple[int, int, int, int]:
+def tell(merged: TableMergeResult) -> tuple[int, int, int, int]:
     return merged.rows, merged.inserted, merged.updated, merged.deleted

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cdc_core.vocabulary import Column, Relation, ReplicaIdentity, TableName
-from spark_jobs.schema.evolution import METADATA_KEY, Halt, Shape, admit, follow
+from spark_jobs.schema.evolution import METADATA_KEY, Halt, TableSchema, accept_first, evolve
 
 
 def make(name: str, attnum: int | None, **more: Any) -> Column:
@@ -26,7 +26,7 @@ def make(name: str, attnum: int | None, **more: Any) -> Column:
 
 KEY, PLAIN = make("id", 1, key=1), make("n", 2)
 TABLE = Relation(16384, TableName("public", "t"), ReplicaIdentity.DEFAULT, (KEY, PLAIN))
-SHAPE = Shape.of(TABLE)
+SHAPE = TableSchema.of(TABLE)
 
 
 def extend(column: Column) -> Relation:
@@ -35,15 +35,15 @@ def extend(column: Column) -> Relation:
 
 def test_the_same_columns_leave_the_shape_as_it_is() -> None:
     renumbered = replace(TABLE, columns=(KEY, replace(PLAIN, not_null=True, has_default=True)))
-    assert follow(SHAPE, renumbered) == SHAPE
+    assert evolve(SHAPE, renumbered) == SHAPE
 
 
 @pytest.mark.parametrize(
     "column", [make("m", 3), make("m", 3, missing_value="7", has_default=True)]
 )
 def test_a_plain_new_column_follows(column: Column) -> None:
-    shape = follow(SHAPE, replace(TABLE, columns=(KEY, PLAIN, column)))
-    assert isinstance(shape, Shape)
+    shape = evolve(SHAPE, replace(TABLE, columns=(KEY, PLAIN, column)))
+    assert isinstance(shape, TableSchema)
     assert shape.columns == (KEY, PLAIN, column)
 
 
@@ -67,7 +67,7 @@ def test_a_plain_new_column_follows(column: Column) -> None:
     ],
 )  # fmt: skip
 def test_any_other_change_halts_with_its_reason(relation: Relation, reason: str) -> None:
-    halt = follow(SHAPE, relation)
+    halt = evolve(SHAPE, relation)
     assert isinstance(halt, Halt)
     assert reason in halt.reason
     assert halt.fix
@@ -75,16 +75,16 @@ def test_any_other_change_halts_with_its_reason(relation: Relation, reason: str)
 
 def test_another_membership_of_a_publication_halts_and_an_unknown_one_does_not() -> None:
     shape = replace(SHAPE, published="p 1.2/3")
-    assert follow(shape, replace(TABLE, published="p 1.2/3")) == shape
-    assert follow(shape, TABLE) == shape
-    assert follow(SHAPE, replace(TABLE, published="p 1.2/3")) == SHAPE
-    halt = follow(shape, replace(TABLE, published="p 1.2/4"))
+    assert evolve(shape, replace(TABLE, published="p 1.2/3")) == shape
+    assert evolve(shape, TABLE) == shape
+    assert evolve(SHAPE, replace(TABLE, published="p 1.2/3")) == SHAPE
+    halt = evolve(shape, replace(TABLE, published="p 1.2/4"))
     assert isinstance(halt, Halt)
     assert "how the table is published changed" in halt.reason
 
 
 def test_a_table_without_a_key_is_not_admitted() -> None:
-    halt = admit(replace(TABLE, identity=ReplicaIdentity.FULL, columns=(make("a", 1),)))
+    halt = accept_first(replace(TABLE, identity=ReplicaIdentity.FULL, columns=(make("a", 1),)))
     assert isinstance(halt, Halt)
     assert not halt.curable, "a copy would not help"
 
@@ -102,8 +102,8 @@ def test_a_column_never_mixes_hashes_with_values_or_with_hashes_of_another_key(
     before: str | None, now: str | None, reason: str | None
 ) -> None:
     text = make("n", 2, oid=25)
-    shape = Shape.of(replace(TABLE, columns=(KEY, replace(text, hashed_by=before))))
-    followed = follow(shape, replace(TABLE, columns=(KEY, replace(text, hashed_by=now))))
+    shape = TableSchema.of(replace(TABLE, columns=(KEY, replace(text, hashed_by=before))))
+    followed = evolve(shape, replace(TABLE, columns=(KEY, replace(text, hashed_by=now))))
     if reason is None:
         assert followed == shape
     else:
@@ -114,21 +114,23 @@ def test_a_column_never_mixes_hashes_with_values_or_with_hashes_of_another_key(
 
 def test_a_column_that_was_left_out_is_no_new_one_and_one_beside_it_is() -> None:
     without = replace(TABLE, left_out=(3,))
-    shape = Shape.of(without)
-    halt = follow(shape, replace(without, columns=(KEY, PLAIN, make("secret", 3))))
+    shape = TableSchema.of(without)
+    halt = evolve(shape, replace(without, columns=(KEY, PLAIN, make("secret", 3))))
     assert isinstance(halt, Halt)
     assert "secret was excluded before" in halt.reason
     assert halt.curable
     # It was left out after the table's first announcement, which the log remembers.
-    assert follow(SHAPE, replace(without, columns=(KEY, PLAIN, make("secret", 3)))) == halt
-    assert isinstance(follow(shape, replace(without, columns=(KEY, PLAIN, make("m", 4)))), Shape)
+    assert evolve(SHAPE, replace(without, columns=(KEY, PLAIN, make("secret", 3)))) == halt
+    assert isinstance(
+        evolve(shape, replace(without, columns=(KEY, PLAIN, make("m", 4)))), TableSchema
+    )
     # Of a column whose number was not known any new one may be the heir.
-    doubted = follow(SHAPE, replace(TABLE, columns=(KEY, PLAIN, make("m", 4)), left_out=(0,)))
+    doubted = evolve(SHAPE, replace(TABLE, columns=(KEY, PLAIN, make("m", 4)), left_out=(0,)))
     assert isinstance(doubted, Halt)
 
 
 def test_a_column_that_is_excluded_now_halts_the_table() -> None:
-    halt = follow(SHAPE, replace(TABLE, columns=(KEY,), left_out=(2,)))
+    halt = evolve(SHAPE, replace(TABLE, columns=(KEY,), left_out=(2,)))
     assert isinstance(halt, Halt)
     assert halt.reason == "column n is excluded now, and older rows have its values"
     assert halt.curable
@@ -140,10 +142,10 @@ def test_a_shape_is_read_back_from_the_metadata_of_its_columns() -> None:
         make("odd name", 3, oid=1700, modifier=655366),
         make("a", 1, key=1, hashed_by="mark"),
     )
-    shape = Shape.of(replace(TABLE, columns=columns, left_out=(4, 5)))
+    shape = TableSchema.of(replace(TABLE, columns=columns, left_out=(4, 5)))
     described = [shape.describe_column(i) for i in range(3)]
-    read = Shape.from_metadata([*described, shape.describe_table(), {}])
+    read = TableSchema.from_metadata([*described, shape.describe_table(), {}])
     assert read.key == shape.key == (2, 0)
-    assert follow(read, replace(TABLE, columns=columns, left_out=(4, 5))) == read
+    assert evolve(read, replace(TABLE, columns=columns, left_out=(4, 5))) == read
     assert read.left_out == (4, 5)
     assert METADATA_KEY in shape.describe_column(0)

@@ -14,7 +14,7 @@ from cdc_core.vocabulary import Lsn
 from spark_jobs.lake.lake import Bound
 from spark_jobs.log import backlog, ranges
 from spark_jobs.log.files import LogFiles, LogRange
-from spark_jobs.log.ranges import Span, survey, survey_files
+from spark_jobs.log.ranges import RangeSummary, summarize, summarize_files
 from spark_jobs.log.reading import read_log
 from spark_jobs.merge import rounds
 from tests.spark.relations import (
@@ -81,8 +81,8 @@ def scatter(files: list[Path], folder: Path, chance: random.Random, row_group: i
     return anew
 
 
-def tell_apart(found: list[Span]) -> dict[object, Span]:
-    by: dict[object, Span] = {
+def tell_apart(found: list[RangeSummary]) -> dict[object, RangeSummary]:
+    by: dict[object, RangeSummary] = {
         (span.table, span.relation_version, span.operation): span for span in found
     }
     assert len(by) == len(found)
@@ -106,8 +106,8 @@ def test_arrow_finds_in_files_what_spark_finds_in_their_entries(
         files = LogRange(log, bound, high).find_files()
         assert files
         anew = scatter(list(files), tmp_path, chance, row_group)
-        expected = tell_apart(survey(read_log(spark, log, bound, high)))
-        assert tell_apart(survey_files(anew, bound, high)) == expected
+        expected = tell_apart(summarize(read_log(spark, log, bound, high)))
+        assert tell_apart(summarize_files(anew, bound, high)) == expected
 
 
 def test_nothing_is_found_in_no_file_and_in_a_range_without_entries(
@@ -119,19 +119,19 @@ def test_nothing_is_found_in_no_file_and_in_a_range_without_entries(
     assert log is not None
     files = LogRange(log, None, Bound(1, Lsn(end))).find_files()
     assert files
-    assert survey_files([], None, Bound(1, Lsn(end))) == []
-    assert survey_files(files, Bound(1, Lsn(end)), Bound(1, Lsn(end + 16))) == []
+    assert summarize_files([], None, Bound(1, Lsn(end))) == []
+    assert summarize_files(files, Bound(1, Lsn(end)), Bound(1, Lsn(end + 16))) == []
 
 
 def test_a_round_of_large_files_has_no_survey_by_spark(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_: object) -> list[Span]:
+    def refuse(_: object) -> list[RangeSummary]:
         pytest.fail("Spark looks at entries that Arrow can look at")
 
     small = SmallLake(spark, tmp_path)
     monkeypatch.setattr(backlog, "_FEW_ENTRIES", 1)
-    monkeypatch.setattr(rounds, "survey", refuse)
+    monkeypatch.setattr(rounds, "summarize", refuse)
     small.merge([insert(A, "1", "x", "y"), insert(A, "2", "x", "y")])
     small.merge([update(A, "1", None, "z", unchanged=[1]), delete(A, "2", None, None)])
     assert small.rows(A) == [(1, "x", "z")]

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from cdc_core.vocabulary import Lsn, Position
-from spark_jobs.delta.file_bounds import Bounds
+from spark_jobs.delta.file_bounds import ColumnStatistics
 from spark_jobs.fast_path import arrow_copy_task
-from spark_jobs.fast_path.arrow_copy_task import Wanted, type_files
+from spark_jobs.fast_path.arrow_copy_task import ReadsToType, type_files
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.pg_types.arrow_texts import keep
 from tests.spark.log_writer import LogWriter
@@ -51,7 +51,7 @@ def test_a_bound_is_true_or_missing(
 ) -> None:
     rows = pa.table({"c": pa.array(values, kind), "_raw": pa.nulls(len(values)),
                      "_holes": pa.nulls(len(values))})  # fmt: skip
-    bounds = Bounds(rows.schema)
+    bounds = ColumnStatistics(rows.schema)
     for batch in rows.to_batches(max_chunksize=1):
         bounds.add(batch)
     told = json.loads(bounds.format())
@@ -72,7 +72,7 @@ def test_a_task_takes_the_reads_of_its_table_and_range_alone(tmp_path: Path) -> 
     ]
     log.writer.commit()
     sources = [str(file) for file in log.lake.changes.glob("*.parquet")]
-    wanted = Wanted(
+    wanted = ReadsToType(
         str(T.table),
         Bound(1, Lsn(ends[0])),
         Bound(1, Lsn(ends[2])),
@@ -108,7 +108,9 @@ def test_a_task_writes_groups_and_passes_over_those_too_large(
         log.writer.commit()
     sources = sorted(str(file) for file in log.lake.changes.glob("*.parquet"))
     columns = (("k", keep), ("v", keep))
-    wanted = Wanted(str(T.table), None, Bound(1, Lsn(log.writer.lsn)), T.version, columns, None)
+    wanted = ReadsToType(
+        str(T.table), None, Bound(1, Lsn(log.writer.lsn)), T.version, columns, None
+    )
     monkeypatch.setattr(arrow_copy_task, "_GROUP_BYTES", 5_000)
     (file,) = type_files(sources, wanted, str(tmp_path)) or []
     known = pq.read_metadata(file.path)

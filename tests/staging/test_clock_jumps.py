@@ -17,7 +17,7 @@ from cdc_core.staging.orders import Orders
 from cdc_core.staging.verifications import DIFFERENT, EQUAL, VerificationLedger, Verified
 from cdc_core.vocabulary import Lsn, Position, TableName
 from spark_jobs.lake import ledger
-from spark_jobs.lake.completeness import read_backfilled
+from spark_jobs.lake.completeness import read_completeness
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.lake.ledger import (
     Cut,
@@ -70,9 +70,9 @@ def test_a_backfill_that_began_in_the_future_is_done_all_the_same(
     BackfillLedger(tmp_path).record_state(begun, BackfillState.DONE, swept=Lsn(80))
     (report,) = BackfillLedger(tmp_path).read_all()
     assert report.state is BackfillState.DONE
-    backfilled = read_backfilled(Lake(tmp_path, tmp_path / "state"))
+    backfilled = read_completeness(Lake(tmp_path, tmp_path / "state"))
     assert not backfilled.under_way
-    assert backfilled.find_lack("public.t") is None
+    assert backfilled.find_incomplete("public.t") is None
 
 
 def test_the_newest_backfill_is_the_one_that_was_begun_last(tmp_path: Path, clock: Clock) -> None:
@@ -103,7 +103,7 @@ def test_an_older_equal_hides_no_later_different(tmp_path: Path, clock: Clock) -
     own.record([Verified(T, 1, Lsn(100), EQUAL)])
     clock.jump(-24)
     own.record([Verified(T, 1, Lsn(200), DIFFERENT)])
-    standing = own.read_standings()["public.t"]
+    standing = own.read_table_verifications()["public.t"]
     assert (standing.result, standing.lsn) == (DIFFERENT, None)
 
 
@@ -114,7 +114,7 @@ def test_a_verification_at_a_greater_lsn_counts_though_it_was_written_first(
     own.record([Verified(T, 2, Lsn(100), EQUAL)])
     own.record([Verified(T, 1, Lsn(300), DIFFERENT)])
     own.record([Verified(T, 2, Lsn(90), DIFFERENT)])
-    standing = own.read_standings()["public.t"]
+    standing = own.read_table_verifications()["public.t"]
     assert (standing.result, standing.epoch, standing.lsn) == (EQUAL, 2, Lsn(100))
 
 

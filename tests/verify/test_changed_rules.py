@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from cdc_core.errors import ConfigurationError
 from cdc_core.vocabulary import TableName
 from orchestration.backfill.backfill import run_backfills
-from spark_jobs.lake.completeness import Lacking, read_backfilled
+from spark_jobs.lake.completeness import IncompleteState, read_completeness
 from spark_jobs.lake.ledger import HALTED, find_cut, read_states
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import Database
@@ -109,9 +109,9 @@ def test_a_changed_rule_is_never_called_equal_halts_the_table_and_is_cured_by_a_
     assert read_emails(verifying) == expect_emails(rule, key), "no row of the new rule is there"
     cut = find_cut(verifying.lake)
     assert cut is not None
-    need = read_backfilled(verifying.lake).find_need(str(TABLE), state, cut.bound)
+    need = read_completeness(verifying.lake).find_backfill_need(str(TABLE), state, cut.bound)
     assert need is not None
-    assert need.state is Lacking.QUEUED
+    assert need.state is IncompleteState.QUEUED
     assert read_results(verifying.compare("people").tables)["people"].startswith("skipped: halted")
 
     read_whole(verifying)

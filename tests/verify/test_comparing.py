@@ -6,17 +6,17 @@ from typing import Any
 from cdc_core.comparing import (
     Difference,
     Ordering,
-    Part,
+    OrdinalRange,
     RangeSum,
     choose_width,
     find_differences,
     part_of,
 )
-from cdc_core.staging.verifications import FoundRange, Standing, find_standing
+from cdc_core.staging.verifications import FoundRange, TableVerification, find_table_verification
 from cdc_core.vocabulary import Lsn
 from orchestration.verification.answer import describe_range
 
-ALL = Part()
+ALL = OrdinalRange()
 
 
 def truncate(ordinal: int, width: int) -> int:
@@ -37,17 +37,17 @@ def test_every_ordinal_is_in_the_range_of_its_number() -> None:
 
 
 def test_a_range_reaches_no_further_than_its_part() -> None:
-    assert part_of(2, 10, Part(25, 28)) == Part(25, 28)
-    assert part_of(0, 10, Part(None, 5)) == Part(-9, 5)
-    assert part_of(None, 10, Part(3, None)) is None
+    assert part_of(2, 10, OrdinalRange(25, 28)) == OrdinalRange(25, 28)
+    assert part_of(0, 10, OrdinalRange(None, 5)) == OrdinalRange(-9, 5)
+    assert part_of(None, 10, OrdinalRange(3, None)) is None
 
 
 def test_a_difference_has_both_sides() -> None:
     one, other = RangeSum(2, 5, 6), RangeSum(2, 5, 7)
     found = find_differences({0: one, 1: one, 3: one}, {0: one, 1: other, None: other}, 10, ALL)
     assert found == [
-        Difference(Part(10, 20), one, other),
-        Difference(Part(30, 40), one, RangeSum()),
+        Difference(OrdinalRange(10, 20), one, other),
+        Difference(OrdinalRange(30, 40), one, RangeSum()),
         Difference(None, RangeSum(), other),
     ]
     # A sign says nothing: both sides give the same 64 bits, as they like.
@@ -62,7 +62,11 @@ def test_ranges_are_as_many_as_rows_ask_for() -> None:
 
 
 def row(
-    minutes: int, part: Part, result: str = "equal", ordering: str = "integer", epoch: int = 1
+    minutes: int,
+    part: OrdinalRange,
+    result: str = "equal",
+    ordering: str = "integer",
+    epoch: int = 1,
 ) -> Any:
     return {
         "epoch": epoch,
@@ -77,15 +81,15 @@ def row(
     }
 
 
-def stand(*rows: Any) -> Standing:
-    return find_standing(sorted(rows, key=lambda row: row["at"], reverse=True))
+def stand(*rows: Any) -> TableVerification:
+    return find_table_verification(sorted(rows, key=lambda row: row["at"], reverse=True))
 
 
 def test_a_table_is_verified_through_its_oldest_part() -> None:
-    first, second, third = Part(None, 10), Part(10, 20), Part(20, None)
+    first, second, third = OrdinalRange(None, 10), OrdinalRange(10, 20), OrdinalRange(20, None)
     whole = stand(row(1, first), row(2, second), row(3, third))
     assert (whole.lsn, whole.next_ordinal) == (Lsn(1001), None)
-    later = stand(row(1, first), row(2, second), row(3, third), row(4, Part(None, 12)))
+    later = stand(row(1, first), row(2, second), row(3, third), row(4, OrdinalRange(None, 12)))
     assert (later.lsn, later.next_ordinal) == (Lsn(1002), 12)
     assert later.since == row(2, second)["at"]
     assert stand(row(2, second), row(3, third)).lsn is None
@@ -93,7 +97,7 @@ def test_a_table_is_verified_through_its_oldest_part() -> None:
 
 
 def test_a_part_that_differed_counts_until_it_is_equal() -> None:
-    part = Part(None, 10)
+    part = OrdinalRange(None, 10)
     assert stand(row(1, ALL), row(2, part, "different")).lsn is None
     assert stand(row(1, ALL, "different"), row(2, part)).lsn is None
     assert stand(row(1, ALL), row(2, part, "different"), row(3, part)).lsn == Lsn(1001)
@@ -104,7 +108,7 @@ def test_a_part_that_differed_counts_until_it_is_equal() -> None:
 
 def test_a_range_of_uuids_is_told_by_uuids() -> None:
     def tell(low: int | None, high: int | None) -> tuple[str | None, str | None]:
-        told = describe_range(Ordering.UUID, FoundRange(Part(low, high), 1, 1))
+        told = describe_range(Ordering.UUID, FoundRange(OrdinalRange(low, high), 1, 1))
         return told["from"], told["to"]
 
     first, last = "00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff"

@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 from cdc_core.settings import Settings
 from cdc_core.staging.verifications import Verified
 from cdc_core.vocabulary import TableName
-from orchestration.capture.own_capture import capturing
-from orchestration.verification.healing import Verdict, verify_and_heal
+from orchestration.capture.own_capture import ensuring_capture
+from orchestration.verification.healing import VerificationResult, verify_and_heal
 from orchestration.verification.verify import Verification, verify_tables
 from spark_jobs.lake.lake import Lake
 from spark_jobs.merge.rounds import merge_until
@@ -50,7 +50,7 @@ class Verifying:
         """Compare tables once, all where none are named."""
         stop = threading.Event()
         named = [TableName("public", table) for table in tables]
-        with capturing(self.settings, stop):
+        with ensuring_capture(self.settings, stop):
             return verify_tables(
                 self.settings,
                 self.session,
@@ -65,7 +65,7 @@ class Verifying:
         found = self.compare(*tables)
         return {table.name: {*keys} for table, keys in found.keys.items()}
 
-    def heal(self, *tables: str) -> Verdict:
+    def heal(self, *tables: str) -> VerificationResult:
         """Compare, heal, compare again."""
         named = [TableName("public", table) for table in tables]
         return verify_and_heal(
