@@ -17,7 +17,7 @@ from orchestration.merge.sensor import build_merge_staged_changes
 from orchestration.merge.tables import build_staging_asset, build_table_assets
 from orchestration.runs.keys import AssetKeys
 from orchestration.runs.known_tables import find_tables
-from orchestration.runs.own_runs import tag_runs
+from orchestration.runs.pipeline_runs import tag_runs
 from orchestration.runs.resources import make_spark_resource
 from orchestration.verification import verified_through
 

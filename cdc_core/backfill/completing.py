@@ -17,8 +17,8 @@ from cdc_core.backfill.results import Dropped, find_dropped
 from cdc_core.errors import Retry, SourceError
 from cdc_core.spooled import WHOLE, Key
 from cdc_core.staging.backfills import Begun
+from cdc_core.staging.incomplete_updates import read_unsent
 from cdc_core.staging.tail import read_marks
-from cdc_core.staging.unsent import read_unsent
 from cdc_core.vocabulary import TableName
 
 # Passes over incomplete rows. A row that changes several times a second may change in each pass.

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdc_core.backfill.chunk_size import AIM_S, ChunkSize
-from cdc_core.backfill.openings import OpenSnapshots
+from cdc_core.backfill.limits import BackfillLimits
+from cdc_core.backfill.marks import BackfillMark, Watermark, format_backfill_mark
+from cdc_core.backfill.open_snapshots import OpenSnapshots
 from cdc_core.backfill.plan import Plan, Range
-from cdc_core.backfill.reading_in_vain import HIDDEN, OTHER_KEY, KeyChanged, Rewritten
-from cdc_core.backfill.sharing import BackfillLimits
-from cdc_core.backfill.steps import BackfillMark, Watermark, format_backfill_mark
+from cdc_core.backfill.restart_reasons import HIDDEN, OTHER_KEY, KeyChanged, Rewritten
 from cdc_core.backfill.visibility import Snapshot
 from cdc_core.crash_points import reach
 from cdc_core.errors import ConfigurationError

@@ -16,13 +16,10 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 
-from cdc_core.backfill.asked_memory import ChangedKeysRequest
+from cdc_core.backfill.changed_keys_request import ChangedKeysRequest
 from cdc_core.backfill.chunk_size import ChunkSize
-from cdc_core.backfill.plan import Plan
-from cdc_core.backfill.reading import BackfillRequest, Reading, hold_relation
-from cdc_core.backfill.results import read_said, read_staged_chunk
-from cdc_core.backfill.sharing import BackfillLimits
-from cdc_core.backfill.steps import (
+from cdc_core.backfill.limits import BackfillLimits
+from cdc_core.backfill.marks import (
     BackfillMark,
     BeginBackfill,
     EndBackfill,
@@ -30,12 +27,15 @@ from cdc_core.backfill.steps import (
     RequestSweep,
     format_backfill_mark,
 )
+from cdc_core.backfill.plan import Plan
+from cdc_core.backfill.reading import BackfillRequest, Reading, hold_relation
+from cdc_core.backfill.results import read_said, read_staged_chunk
 from cdc_core.backfill.visibility import Snapshot
 from cdc_core.crash_points import reach
 from cdc_core.errors import ConfigurationError, Retry, WalgateError
 from cdc_core.settings import LakeSettings
+from cdc_core.source.backfill_marks import BackfillMarkConnection
 from cdc_core.source.first_reading import FirstReading
-from cdc_core.source.steps import BackfillMarkConnection
 from cdc_core.spooled import SweepRequest
 from cdc_core.staging.backfills import StagedChunk
 from cdc_core.staging.chunks import ChunkFolder

@@ -16,19 +16,19 @@ from dataclasses import replace
 
 from cdc_core.backfill.chunk_size import ChunkSize
 from cdc_core.backfill.completing import KEYS_AT_ONCE, complete_rows
+from cdc_core.backfill.limits import BackfillLimits
 from cdc_core.backfill.plan import Plan, Range
 from cdc_core.backfill.reading import BackfillRequest, Resolved, resolve
-from cdc_core.backfill.reading_in_vain import HIDDEN, HIDDEN_KEY, OTHER_KEY, KeyChanged, Rewritten
+from cdc_core.backfill.restart_reasons import HIDDEN, HIDDEN_KEY, OTHER_KEY, KeyChanged, Rewritten
 from cdc_core.backfill.results import (
     BackfillProgress,
     read_said,
     read_staged_chunk,
 )
 from cdc_core.backfill.session import EpochOver, Session, SessionCallbacks
-from cdc_core.backfill.sharing import BackfillLimits
 from cdc_core.errors import Retry, WalgateError
 from cdc_core.settings import LakeSettings
-from cdc_core.source.steps import BackfillMarkConnection
+from cdc_core.source.backfill_marks import BackfillMarkConnection
 from cdc_core.spooled import Key
 from cdc_core.staging.backfills import (
     BackfillLedger,

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from cdc_core.backfill.remembering import ChangedKeyTracker
-from cdc_core.backfill.steps import (
+from cdc_core.backfill.changed_key_tracker import ChangedKeyTracker
+from cdc_core.backfill.marks import (
     BackfillMark,
     BeginBackfill,
     EndBackfill,

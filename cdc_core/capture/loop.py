@@ -14,9 +14,9 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
+from cdc_core.capture.interfaces import ChangeLog, Stream
 from cdc_core.capture.marker import Marker
 from cdc_core.capture.progress import CaptureProgress
-from cdc_core.capture.shores import ChangeLog, Stream
 from cdc_core.capture.spool import Spool
 from cdc_core.capture.status import StatusSender
 from cdc_core.capture.transactions import Collector, Frame

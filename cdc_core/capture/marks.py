@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 
-from cdc_core.backfill.steps import BackfillMark, format_backfill_mark, parse_backfill_mark
+from cdc_core.backfill.marks import BackfillMark, format_backfill_mark, parse_backfill_mark
 from cdc_core.protocol.flat_json import parse_fields
 from cdc_core.protocol.messages import LogicalMessage
 from cdc_core.vocabulary import MARK_PREFIX

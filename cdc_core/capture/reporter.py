@@ -10,8 +10,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from cdc_core.capture.interfaces import Coordination
 from cdc_core.capture.progress import CaptureProgress
-from cdc_core.capture.shores import Coordination
 from cdc_core.coordination.live import Figures
 
 _INTERVAL_S = 1.0

@@ -14,23 +14,23 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache, partial
 
-from cdc_core.backfill.steps import RequestSweep, Watermark
+from cdc_core.backfill.marks import RequestSweep, Watermark
 from cdc_core.capture.backfills import OtherRule, Spooled
 from cdc_core.capture.concealing import find_other_rule, make_conceal
 from cdc_core.capture.continuity import require_begun, require_server
+from cdc_core.capture.freed_memory import return_freed_memory
+from cdc_core.capture.interfaces import ChangeLog
 from cdc_core.capture.known_relations import KnownRelations
 from cdc_core.capture.loop import CaptureLoop, RunLimit
 from cdc_core.capture.marker import Marker
-from cdc_core.capture.memory import return_freed_memory
 from cdc_core.capture.progress import CaptureProgress
 from cdc_core.capture.replay import blame_settings
 from cdc_core.capture.reporter import Reporter
-from cdc_core.capture.shores import ChangeLog
 from cdc_core.capture.status import StatusSender
 from cdc_core.capture.transactions import Collector
 from cdc_core.capture.writer import Writer
-from cdc_core.coordination.lease import RedisCoordination
 from cdc_core.coordination.live import Figures
+from cdc_core.coordination.redis_coordination import RedisCoordination
 from cdc_core.errors import Retry, SlotInUse, SourceSilent, StreamRefused, WalgateError
 from cdc_core.protocol.concealment import Concealment
 from cdc_core.protocol.messages import Announcement

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cdc_core.capture.batches import Batch
-from cdc_core.capture.shores import ChangeLog
+from cdc_core.capture.interfaces import ChangeLog
 from cdc_core.capture.writer import PendingBatch
 from cdc_core.staging.parts import Part, PartWriter, seal_part
 from cdc_core.vocabulary import Lsn, Relation

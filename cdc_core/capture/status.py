@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 
+from cdc_core.capture.interfaces import Stream
 from cdc_core.capture.progress import CaptureProgress
-from cdc_core.capture.shores import Stream
 from cdc_core.crash_points import reach
 
 _LONGEST_INTERVAL_S = 10.0

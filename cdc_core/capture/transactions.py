@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from cdc_core.backfill.steps import BackfillMark
+from cdc_core.backfill.marks import BackfillMark
 from cdc_core.capture.backfills import NOTHING_SPOOLED, Backfills, Spooled
 from cdc_core.capture.batches import Batch, Block, Entry, Runs, Transactions, split_blocks
 from cdc_core.capture.concealing import conceal_nothing

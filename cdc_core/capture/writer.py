@@ -17,8 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from cdc_core.capture.batches import Batch
+from cdc_core.capture.interfaces import ChangeLog
 from cdc_core.capture.progress import CaptureProgress
-from cdc_core.capture.shores import ChangeLog
 from cdc_core.errors import Retry, StagingError
 from cdc_core.staging.epochs import Epoch
 from cdc_core.staging.parts import Part, PartLost

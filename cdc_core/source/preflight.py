@@ -14,7 +14,6 @@ from cdc_core.source.column_problems import find_column_problems, find_path_clas
 from cdc_core.source.concealment_problems import exclude_columns, find_concealment_problems
 from cdc_core.source.connection import source_errors
 from cdc_core.source.first_reading import find_costly_readings
-from cdc_core.source.left_out import find_left_out
 from cdc_core.source.partition_problems import find_partition_problems, find_separate_partitions
 from cdc_core.source.problems import Problem, Severity, sort_problems
 from cdc_core.source.publication_problems import find_publication_problems, read_publications
@@ -24,6 +23,7 @@ from cdc_core.source.slot import read_slot
 from cdc_core.source.slot_problems import find_slot_problems
 from cdc_core.source.table_problems import find_row_problems
 from cdc_core.source.type_problems import find_type_problems
+from cdc_core.source.unreplicated_objects import find_left_out
 
 
 def find_problems(

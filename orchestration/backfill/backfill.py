@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
+from cdc_core.backfill.limits import BackfillLimits
 from cdc_core.backfill.log_history import find_log_history
 from cdc_core.backfill.reading import BackfillRequest
 from cdc_core.backfill.results import BackfillProgress
-from cdc_core.backfill.sharing import BackfillLimits
 from cdc_core.backfill.worker import Backfill
 from cdc_core.capture.concealing import make_conceal
 from cdc_core.errors import Retry, SourceError, WalgateError

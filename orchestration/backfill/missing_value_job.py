@@ -19,7 +19,7 @@ from orchestration.backfill.missing_values import HoleReader
 from orchestration.backfill.sensor import explain_missing_capture
 from orchestration.runs.hosting import host_loop
 from orchestration.runs.keys import AssetKeys
-from orchestration.runs.own_runs import PipelineRuns, tag_runs
+from orchestration.runs.pipeline_runs import PipelineRuns, tag_runs
 from orchestration.runs.relaunch import (
     Decision,
     Launch,

@@ -18,7 +18,7 @@ from cdc_core.source.connection import open_for_quick_query
 from cdc_core.staging.tables import staging_errors
 from cdc_core.table_patterns import choose_rule
 from cdc_core.vocabulary import TableName
-from spark_jobs.fold.plan import read_shape
+from spark_jobs.fold.plan import read_schema
 from spark_jobs.lake.completeness import read_completeness
 from spark_jobs.lake.damaged_tables import open_current
 from spark_jobs.lake.lake import Lake
@@ -104,7 +104,7 @@ class HoleReader:
         delta = open_current(folder)
         if delta is None:
             return False
-        read_shape(delta)  # Raises LakeError if another writer has replaced the table.
+        read_schema(delta)  # Raises LakeError if another writer has replaced the table.
         return has_holes(folder, delta)
 
     def _take(self, table: TableName, most: int) -> list[Hole]:
@@ -121,8 +121,8 @@ class HoleReader:
         delta = open_current(self._lake.locate(table))
         if chosen is None or delta is None:
             return False
-        shape = read_shape(delta)
-        return any(shape.columns[index].name in chosen[1].hash for index in shape.key)
+        schema = read_schema(delta)
+        return any(schema.columns[index].name in chosen[1].hash for index in schema.key)
 
 
 def choose_oldest(

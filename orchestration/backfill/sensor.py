@@ -25,7 +25,7 @@ from orchestration.backfill.schedule import (
 )
 from orchestration.runs.keys import AssetKeys
 from orchestration.runs.known_tables import add_partitions
-from orchestration.runs.own_runs import PipelineRuns
+from orchestration.runs.pipeline_runs import PipelineRuns
 from orchestration.runs.relaunch import (
     Abandon,
     apply_decision,

@@ -15,7 +15,7 @@ from orchestration.capture.capture import capture
 from orchestration.capture.staging_reports import StagingReports
 from orchestration.runs.hosting import host_loop
 from orchestration.runs.keys import AssetKeys
-from orchestration.runs.own_runs import name_pool, tag_runs
+from orchestration.runs.pipeline_runs import name_pool, tag_runs
 from spark_jobs.lake.lake import Lake
 
 JOB_NAME = "replicate"

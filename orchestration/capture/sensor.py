@@ -13,7 +13,7 @@ from cdc_core.source.retention import Growth
 from cdc_core.source.slot import Slot
 from orchestration.capture import replicate
 from orchestration.capture.checks import evaluate_staging
-from orchestration.runs.own_runs import PipelineRuns
+from orchestration.runs.pipeline_runs import PipelineRuns
 from orchestration.runs.relaunch import (
     Decision,
     Skip,

@@ -19,13 +19,14 @@ import typer
 
 from orchestration.cli import (
     backfill,
+    check,
     demo,
+    init,
     pipeline,
     publish,
     query,
     recover,
-    set_up,
-    state,
+    status,
     up,
     verify,
 )
@@ -40,11 +41,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-set_up.register(app)
+init.register(app)
+check.register(app)
 publish.register(app)
 pipeline.register(app)
 backfill.register(app)
-state.register(app)
+status.register(app)
 recover.register(app)
 query.register(app)
 verify.register(app)

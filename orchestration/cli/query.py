@@ -64,8 +64,8 @@ def sql(
         for table, (through, halt) in answer.halted.items():
             halted = {"table": table, "through": through.lsn, "reason": halt.reason}
             _logger.warning("table halted", extra={"fields": halted | {"fix": halt.fix}})
-        for table, lack in answer.lacking.items():
-            partial = {"table": table, "state": lack.state, "reason": lack.reason}
+        for table, incomplete in answer.lacking.items():
+            partial = {"table": table, "state": incomplete.state, "reason": incomplete.reason}
             _logger.warning("table partial", extra={"fields": partial})
         write_rows(answer.rows, chosen.value, sys.stdout)
 

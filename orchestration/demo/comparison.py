@@ -22,7 +22,7 @@ from cdc_core.source.connection import OUTPUT_SETTINGS
 from cdc_core.vocabulary import TableName
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.query.as_of import table_at
-from spark_jobs.verification.checksums import choose_compared, find_shape, write_texts
+from spark_jobs.verification.checksums import choose_compared, find_schema, write_texts
 
 _COLUMNS = """
 select attname from pg_attribute
@@ -72,11 +72,11 @@ def compare_table(
             connection.execute("select set_config(%s, %s, true)", [name, value])
         source = sql.Identifier(table.schema, table.name)
         names = [name for (name,) in connection.execute(_COLUMNS, [source.as_string(connection)])]
-        shape = find_shape(reading.rows)
-        compared = choose_compared(shape, among=names, hashed=frozenset())
+        schema = find_schema(reading.rows)
+        compared = choose_compared(schema, among=names, hashed=frozenset())
         missing = sorted({*names} - {name for name, _ in compared.columns})
         assert not missing, missing
-        texts = write_texts(shape)
+        texts = write_texts(schema)
         written = reading.rows.select(
             *(texts[name].alias(f"c{i}") for i, (name, _) in enumerate(compared.columns)),
             functions.array_join("_holes", ",").alias("holes"),

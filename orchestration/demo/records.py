@@ -13,7 +13,7 @@ from orchestration.backfill import sensor as backfill_sensor
 from orchestration.capture import replicate
 from orchestration.merge import tables
 from orchestration.runs.keys import AssetKeys
-from orchestration.runs.own_runs import PipelineRuns
+from orchestration.runs.pipeline_runs import PipelineRuns
 from orchestration.runs.relaunch import RunRecord, read_runs
 
 JOBS = {

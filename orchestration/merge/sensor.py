@@ -8,7 +8,7 @@ import dagster as dg
 from cdc_core.settings import Settings
 from orchestration.merge import tables
 from orchestration.runs.keys import AssetKeys
-from orchestration.runs.own_runs import PipelineRuns
+from orchestration.runs.pipeline_runs import PipelineRuns
 from orchestration.runs.relaunch import (
     Decision,
     Skip,

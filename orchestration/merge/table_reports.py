@@ -23,7 +23,7 @@ from spark_jobs.lake.damaged_tables import open_if_readable
 from spark_jobs.lake.lake import Lake, read_losses
 from spark_jobs.lake.ledger import find_cut, read_states
 from spark_jobs.merge.rounds import Round
-from spark_jobs.target.merged import TableMergeResult
+from spark_jobs.target.result import TableMergeResult
 
 _INTERVAL_S = 15.0
 # Delta's names of types that SQL names differently.

@@ -21,7 +21,7 @@ from cdc_core.vocabulary import TableName
 from orchestration.merge.table_reports import TableReports, describe_columns
 from orchestration.runs.hosting import host_loop
 from orchestration.runs.keys import AssetKeys
-from orchestration.runs.own_runs import name_pool
+from orchestration.runs.pipeline_runs import name_pool
 from spark_jobs.lake.damaged_tables import open_if_readable
 from spark_jobs.lake.lake import Lake
 from spark_jobs.merge.rounds import follow

@@ -24,7 +24,7 @@ from orchestration.runs.hosting import (
     is_of_this_host,
     is_worker_gone,
 )
-from orchestration.runs.own_runs import CLICKED_JOB, PipelineRuns
+from orchestration.runs.pipeline_runs import CLICKED_JOB, PipelineRuns
 from orchestration.runs.signs_of_life import Listener
 
 # Without SUSPENDED, which nothing writes yet.

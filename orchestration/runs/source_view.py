@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass
 
-from cdc_core.coordination.lease import RedisCoordination
 from cdc_core.coordination.live import Figures
+from cdc_core.coordination.redis_coordination import RedisCoordination
 from cdc_core.errors import SourceError
 from cdc_core.settings import Settings
 from cdc_core.source.connection import open_for_quick_query

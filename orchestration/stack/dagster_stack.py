@@ -32,7 +32,7 @@ from cdc_core.settings import Settings
 from orchestration.runs.keys import AssetKeys
 from orchestration.runs.known_tables import add_partitions, find_tables
 from orchestration.runs.log_lines import FORM_VARIABLE, LogForm
-from orchestration.runs.own_runs import PipelineRuns, name_pipeline
+from orchestration.runs.pipeline_runs import PipelineRuns, name_pipeline
 from orchestration.stack.draining import drain_runs, record_ended, record_left
 from orchestration.stack.page import HOST, Page
 from orchestration.stack.processes import end_processes, hold_stack, start_process

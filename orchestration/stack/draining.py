@@ -9,7 +9,7 @@ import time
 import dagster as dg
 
 from orchestration.runs.hosting import WORKER_TAG, is_of_this_host, is_worker_gone
-from orchestration.runs.own_runs import CLICKED_JOB, PipelineRuns
+from orchestration.runs.pipeline_runs import CLICKED_JOB, PipelineRuns
 from orchestration.runs.relaunch import ACTIVE
 
 _logger = logging.getLogger("walgate.up")

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from cdc_core.coordination.lease import RedisCoordination
 from cdc_core.coordination.live import Figures
+from cdc_core.coordination.redis_coordination import RedisCoordination
 from cdc_core.errors import SourceError, StagingError
 from cdc_core.settings import Settings
 from cdc_core.source.backfillable import ReadObstacle, find_read_obstacles

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from cdc_core.errors import LakeError
 from cdc_core.vocabulary import TableName
-from spark_jobs.fold.plan import has_shape
+from spark_jobs.fold.plan import has_table_schema
 from spark_jobs.lake.damaged_tables import UnreadableTable, open_current
 from spark_jobs.lake.lake import Lake, read_losses
 from spark_jobs.target.missing_values import count_holes
@@ -37,7 +37,7 @@ def read_facts(lake: Lake, tables: Iterable[str]) -> Facts:
             facts.unreadable[table] = error
             continue
         # `find_older` reports a table that is gone or that another writer has replaced.
-        if delta is None or not has_shape(delta):
+        if delta is None or not has_table_schema(delta):
             continue
         losses = read_losses(delta)
         if losses is not None:

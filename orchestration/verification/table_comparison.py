@@ -46,7 +46,7 @@ class TableComparison:
     snapshot: SourceSnapshot
     published: PublishedTable
     rows: DataFrame
-    shape: TableSchema
+    schema: TableSchema
     compared: Compared
     pool: ThreadPoolExecutor
 
@@ -56,7 +56,7 @@ class TableComparison:
             lambda: checksums.sum_ranges(
                 self.snapshot.connection, self.published, self.compared, part, width
             ),
-            lambda: verify.sum_ranges(self.rows, self.shape, self.compared, part, width),
+            lambda: verify.sum_ranges(self.rows, self.schema, self.compared, part, width),
         )
 
     def narrow(
@@ -99,7 +99,7 @@ class TableComparison:
             lambda: checksums.list_keys(
                 self.snapshot.connection, self.published, self.compared, parts
             ),
-            lambda: verify.list_keys(self.rows, self.shape, self.compared, parts),
+            lambda: verify.list_keys(self.rows, self.schema, self.compared, parts),
         )
         here: Counter[_Row] = Counter(source)
         there: Counter[_Row] = Counter((row.ordinal, row.key, row.digest) for row in lake)

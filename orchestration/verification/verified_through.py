@@ -19,7 +19,7 @@ from cdc_core.staging.verifications import (
 from cdc_core.vocabulary import TableName
 from orchestration.runs.hosting import host_loop
 from orchestration.runs.keys import AssetKeys
-from orchestration.runs.own_runs import PipelineRuns
+from orchestration.runs.pipeline_runs import PipelineRuns
 from orchestration.runs.relaunch import (
     Abandon,
     Skip,

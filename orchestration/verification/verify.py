@@ -262,19 +262,21 @@ class _ComparisonContext:
             raise _SkippedTable(
                 f"halted at {reading.through.lsn}: {reading.halt.reason}; fix: {reading.halt.fix}"
             )
-        shape = verify.find_shape(reading.rows)
-        self._require_rule(published, shape)
+        schema = verify.find_schema(reading.rows)
+        self._require_rule(published, schema)
         hashed = frozenset(self._find_rule(table).hash)
-        if concealed := sorted(hashed.intersection(shape.key_names)):
+        if concealed := sorted(hashed.intersection(schema.key_names)):
             raise _SkippedTable(
                 f"its key is hashed ({', '.join(concealed)}): the source cannot tell it"
             )
-        compared = verify.choose_compared(shape, among=published.sent_columns, hashed=hashed)
-        if lost := sorted({*shape.key_names} - {name for name, _ in compared.columns}):
+        compared = verify.choose_compared(schema, among=published.sent_columns, hashed=hashed)
+        if lost := sorted({*schema.key_names} - {name for name, _ in compared.columns}):
             raise _SkippedTable(f"the source no longer sends its key ({', '.join(lost)})")
-        sides = TableComparison(self.snapshot, published, reading.rows, shape, compared, self.pool)
-        part, share, width = self._choose_part(table, sides)
-        source, lake = sides.sum_ranges(part, width)
+        comparison = TableComparison(
+            self.snapshot, published, reading.rows, schema, compared, self.pool
+        )
+        part, share, width = self._choose_part(table, comparison)
+        source, lake = comparison.sum_ranges(part, width)
         found = replace(
             empty,
             result=EQUAL,
@@ -284,11 +286,11 @@ class _ComparisonContext:
             ordering=compared.ordering,
             part=part,
         )
-        found = replace(found, reason=self._describe_left_out(published, shape, compared))
+        found = replace(found, reason=self._describe_left_out(published, schema, compared))
         differences = find_differences(source, lake, width, part)
         if not differences:
             return found, None
-        ranges, keys = sides.narrow(differences)
+        ranges, keys = comparison.narrow(differences)
         reason = found.reason if lack is None else f"{lack.reason}; fix: walgate backfill {table}"
         return replace(found, result=DIFFERENT, ranges=ranges, reason=reason), keys
 
@@ -304,14 +306,14 @@ class _ComparisonContext:
             )
         return found
 
-    def _require_rule(self, published: PublishedTable, shape: TableSchema) -> None:
+    def _require_rule(self, published: PublishedTable, schema: TableSchema) -> None:
         """Refuse rows that were written under another exclude or hash rule. Raises: _SkippedTable.
 
         A hashed column is compared for NULL only, so the comparison would not notice.
         """
-        relation = RelationStore(self.lake.root / "staging" / "relations").latest(shape.oid)
+        relation = RelationStore(self.lake.root / "staging" / "relations").latest(schema.oid)
         changed = find_changed_rules(
-            shape,
+            schema,
             self._find_rule(published.table),
             mark_key(read_key(self.settings)),
             published,
@@ -326,13 +328,13 @@ class _ComparisonContext:
         return TableSettings() if chosen is None else chosen[1]
 
     def _choose_part(
-        self, table: TableName, sides: TableComparison
+        self, table: TableName, comparison: TableComparison
     ) -> tuple[OrdinalRange, float, int]:
         """The part to compare, its share of the table, and the width of the ranges."""
-        connection, ordering = self.snapshot.connection, sides.compared.ordering
+        connection, ordering = self.snapshot.connection, comparison.compared.ordering
         most = self.settings.verify.ranges
         rows = self._estimate_rows(table)
-        span = checksums.find_span(connection, sides.published, sides.compared)
+        span = checksums.find_span(connection, comparison.published, comparison.compared)
         part = self.parts.get(table)
         if part is None:
             part = OrdinalRange()
@@ -341,7 +343,7 @@ class _ComparisonContext:
                 standing = self.standings.get(str(table))
                 is_same = standing is not None and standing.ordering == ordering
                 low = standing.next_ordinal if standing is not None and is_same else None
-                part = OrdinalRange(low, self._find_end(sides, low, span, per_run / rows))
+                part = OrdinalRange(low, self._find_end(comparison, low, span, per_run / rows))
         share = 1.0
         if part != OrdinalRange() and span is not None:
             low = span[0] if part.low is None else part.low
@@ -352,14 +354,14 @@ class _ComparisonContext:
         return part, round(share, 4), width
 
     def _find_end(
-        self, sides: TableComparison, low: int | None, span: tuple[int, int], share: float
+        self, comparison: TableComparison, low: int | None, span: tuple[int, int], share: float
     ) -> int | None:
         """The ordinal at which a part that begins at `low` ends; None at the end of the table."""
-        if sides.compared.ordering is not Ordering.HASH:
+        if comparison.compared.ordering is not Ordering.HASH:
             rows = self.settings.verify.rows_per_run
             connection = self.snapshot.connection
             return checksums.find_ordinal_after(
-                connection, sides.published, sides.compared, low, rows
+                connection, comparison.published, comparison.compared, low, rows
             )
         high = (span[0] if low is None else low) + max(1, round(share * (span[1] + 1 - span[0])))
         return None if high > span[1] else high
@@ -372,11 +374,11 @@ class _ComparisonContext:
         return max(estimated, 0 if delta is None else count_rows(folder, delta))
 
     def _describe_left_out(
-        self, published: PublishedTable, shape: TableSchema, compared: Compared
+        self, published: PublishedTable, schema: TableSchema, compared: Compared
     ) -> str | None:
         """Which columns were not compared, or not by their values."""
         rule = self._find_rule(published.table)
-        known = {column.name for column in shape.columns}
+        known = {column.name for column in schema.columns}
         said = [
             f"{what}: {', '.join(sorted(names))}"
             for what, names in (

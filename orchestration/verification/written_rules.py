@@ -20,7 +20,7 @@ from spark_jobs.schema.evolution import (
 
 
 def find_changed_rules(
-    shape: TableSchema,
+    schema: TableSchema,
     rule: TableSettings,
     mark: str,
     published: PublishedTable,
@@ -31,16 +31,16 @@ def find_changed_rules(
     `mark` is the mark of the settings' hash key. `left_out` has the attnums of the columns that
     rules have kept from the log.
     """
-    for column in shape.columns:
+    for column in schema.columns:
         if column.name in rule.exclude:
             yield explain_excluded(column.name)
             continue
         wanted = mark if column.name in rule.hash else None
         if (changed := explain_hash(column.name, column.hashed_by, wanted)) is not None:
             yield changed
-    known = {column.name for column in shape.columns}
+    known = {column.name for column in schema.columns}
     sent = {*published.sent_columns}.difference(known, rule.exclude)
-    numbers = {*shape.left_out, *left_out}
+    numbers = {*schema.left_out, *left_out}
     for source in published.columns:
         if source.name in sent and numbers.intersection({source.attnum, 0}):
             yield explain_left_out(source.name)

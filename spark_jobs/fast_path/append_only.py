@@ -16,14 +16,14 @@ from spark_jobs.fold.plan import TablePlan
 from spark_jobs.fold.rows import match_names
 from spark_jobs.fold.steps import id_names
 from spark_jobs.schema.evolution import TableSchema
-from spark_jobs.target.table_before import TargetTable
+from spark_jobs.target.target_table import TargetTable
 
 # The most keys of the table that Spark sends to every task.
 _MOST_NEAR = 100_000
 
 
 def is_addition(
-    stretch: TablePlan, base: TargetTable | None, lone: UnsharedReads, outcome: Outcome | None
+    plan: TablePlan, base: TargetTable | None, unshared: UnsharedReads, outcome: Outcome | None
 ) -> bool:
     """Whether a table plan only adds rows to its table. False also if this is not certain.
 
@@ -31,27 +31,27 @@ def is_addition(
     all changes but the unshared reads; None if the plan has no other changes. The plan must have no
     sweeps if none of them removes a row of the base.
     """
-    assert stretch.shape is not None
+    assert plan.schema is not None
     if base is None:
         return True
-    assert stretch.before is not None
-    shape = stretch.shape
-    if stretch.swept or shape.names != stretch.before.names:
+    assert plan.before is not None
+    schema = plan.schema
+    if plan.swept or schema.names != plan.before.names:
         return False
     if outcome is not None and _is_touched(
-        base.rows, shape, outcome.rows, outcome.least, outcome.greatest
+        base.rows, schema, outcome.rows, outcome.least, outcome.greatest
     ):
         return False
     is_met = None
-    if lone.typed is not None and is_plain(base.table):
-        is_met = lone.typed.has_any_key(base.path, base.table)
+    if unshared.typed is not None and is_plain(base.table):
+        is_met = unshared.typed.has_any_key(base.path, base.table)
     if is_met is not None:
         return not is_met
-    return not _is_touched(base.rows, shape, lone.read(), lone.least, lone.greatest)
+    return not _is_touched(base.rows, schema, unshared.read(), unshared.least, unshared.greatest)
 
 
 def _is_touched(
-    base: DataFrame, shape: TableSchema, rows: DataFrame, least: object, greatest: object
+    base: DataFrame, schema: TableSchema, rows: DataFrame, least: object, greatest: object
 ) -> bool:
     """Whether a base may have a row with the key of one of `rows`.
 
@@ -61,7 +61,7 @@ def _is_touched(
     if least is None:
         # No rows, or only NULL ids. An id is NULL if its type cannot hold the text: no row has it.
         return False
-    names, ids = match_names(shape), id_names(shape)
+    names, ids = match_names(schema), id_names(schema)
     # Spark skips files outside this range. The range may hold other keys: chunks that were read in
     # parallel do not come in the order of keys.
     near = base.where(F.col(f"`{names[0]}`").between(F.lit(least), F.lit(greatest)))

@@ -50,15 +50,17 @@ class TypedReads:
     """All reads of a table plan in the table's columns, in files that no commit names yet."""
 
     session: SparkSession
-    shape: TableSchema
+    schema: TableSchema
     files: tuple[TypedFile, ...]
     keys: pa.Table  # The ids of each row, named as in a step.
 
     @property
     def rows(self) -> DataFrame:
         """The rows of all files."""
-        schema = T.StructType(table_fields(self.shape))
-        return self.session.read.schema(schema).parquet(*(str(file.path) for file in self.files))
+        spark_schema = T.StructType(table_fields(self.schema))
+        return self.session.read.schema(spark_schema).parquet(
+            *(str(file.path) for file in self.files)
+        )
 
     @property
     def least(self) -> object:
@@ -97,7 +99,7 @@ class TypedReads:
         Walgate must be able to read the table's files directly. None if the files that may have the
         keys have too many rows, or an unknown number.
         """
-        first, *_ = match_names(self.shape)
+        first, *_ = match_names(self.schema)
         near = [
             file
             for file in pa.table(table.get_add_actions(flatten=True)).to_pylist()
@@ -106,7 +108,7 @@ class TypedReads:
         entries = [file["num_records"] for file in near]
         if None in entries or sum(entries) > _MOST_NEAR:
             return None
-        held = (_read_keys(path / file["path"], self.shape) for file in near)
+        held = (_read_keys(path / file["path"], self.schema) for file in near)
         names = self.keys.column_names
         return any(one.join(self.keys, names, join_type="left semi").num_rows for one in held)
 
@@ -121,7 +123,7 @@ class TypedReads:
 
 @contextmanager
 def typing_reads(
-    session: SparkSession, stretch: TablePlan, above: LogRange, path: Path
+    session: SparkSession, plan: TablePlan, above: LogRange, path: Path
 ) -> Iterator[TypedReads | None]:
     """Type the reads of a table plan to files inside its table's folder.
 
@@ -129,47 +131,51 @@ def typing_reads(
     every read. When the block ends, the files that nobody moved are removed.
     Raises: OSError.
     """
-    assert stretch.shape is not None
-    wanted = _find_wanted(stretch, above)
+    assert plan.schema is not None
+    wanted = _find_wanted(plan, above)
     # Other machines may lack this program and the lake's folder.
     is_local = str(session.sparkContext.master).startswith("local")
-    sources = above.find_files(str(stretch.table)) if is_local and wanted is not None else None
+    sources = above.find_files(str(plan.table)) if is_local and wanted is not None else None
     if not sources or wanted is None:
         yield None
         return
     with attempting(path) as folder:
         files = _type_all(session, sources, wanted, folder)
         # If the number of rows is not that of the range summaries, trust none of the files.
-        is_all = files is not None and sum(file.rows for file in files) == _count(stretch)
-        keys = _gather_keys(files, stretch.shape) if files and is_all else None
-        yield TypedReads(session, stretch.shape, files, keys) if files and keys else None
+        is_all = files is not None and sum(file.rows for file in files) == _count(plan)
+        keys = _gather_keys(files, plan.schema) if files and is_all else None
+        yield TypedReads(session, plan.schema, files, keys) if files and keys else None
 
 
-def _find_wanted(stretch: TablePlan, above: LogRange) -> ReadsToType | None:
+def _find_wanted(plan: TablePlan, above: LogRange) -> ReadsToType | None:
     """The reads to type; None if the plan alone shows that Arrow cannot type every one."""
-    shape = stretch.shape
-    assert shape is not None
-    versions = {span.relation_version for span in stretch.spans if span.operation == Operation.READ}
-    relations = [stretch.relations[version] for version in versions if version is not None]
-    if stretch.truncated_at is not None or len(relations) != 1:
+    schema = plan.schema
+    assert schema is not None
+    versions = {
+        summary.relation_version
+        for summary in plan.summaries
+        if summary.operation == Operation.READ
+    }
+    relations = [plan.relations[version] for version in versions if version is not None]
+    if plan.truncated_at is not None or len(relations) != 1:
         return None
-    columns = find_converts(shape)
-    if columns is None or TableSchema.of(relations[0]).names != shape.names:
+    columns = find_converts(schema)
+    if columns is None or TableSchema.of(relations[0]).names != schema.names:
         return None
     (version,) = versions
     assert version is not None
     return ReadsToType(
-        str(stretch.table),
+        str(plan.table),
         above.low,
         above.high,
         version,
         columns,
-        max((sweep.start for sweep in stretch.swept), default=None),
+        max((sweep.start for sweep in plan.swept), default=None),
     )
 
 
-def _count(stretch: TablePlan) -> int:
-    return sum(span.entries for span in stretch.spans if span.operation == Operation.READ)
+def _count(plan: TablePlan) -> int:
+    return sum(summary.entries for summary in plan.summaries if summary.operation == Operation.READ)
 
 
 def _type_all(
@@ -193,19 +199,19 @@ def _type_all(
     return tuple(files)
 
 
-def _gather_keys(files: tuple[TypedFile, ...], shape: TableSchema) -> pa.Table | None:
+def _gather_keys(files: tuple[TypedFile, ...], schema: TableSchema) -> pa.Table | None:
     """The ids of each row; None if they are too large for memory."""
     keys: list[pa.Table] = []
     for file in files:
-        keys.append(_read_keys(file.path, shape))
+        keys.append(_read_keys(file.path, schema))
         if sum(one.nbytes for one in keys) > _MOST_KEY_BYTES:
             return None
     return pa.concat_tables(keys)
 
 
-def _read_keys(file: Path, shape: TableSchema) -> pa.Table:
-    names = match_names(shape)
-    return pq.read_table(file, columns=names).select(names).rename_columns(id_names(shape))
+def _read_keys(file: Path, schema: TableSchema) -> pa.Table:
+    names = match_names(schema)
+    return pq.read_table(file, columns=names).select(names).rename_columns(id_names(schema))
 
 
 def _count_distinct(keys: pa.Table) -> int:

@@ -26,7 +26,7 @@ from spark_jobs.lake.lake import Epoch, read_losses
 from spark_jobs.log.in_memory import LogInMemory
 from spark_jobs.log.reading import ROW_OPERATIONS
 from spark_jobs.schema.evolution import TableSchema
-from spark_jobs.target.merged import TableMergeResult
+from spark_jobs.target.result import TableMergeResult
 
 # The most entries of a table in a round, and the most bytes that its rows take in memory.
 _MOST_ENTRIES = 100_000
@@ -37,7 +37,7 @@ def merge_by_arrow(
     path: Path,
     before: DeltaTable,
     epoch: Epoch,
-    stretch: TablePlan,
+    plan: TablePlan,
     log: LogInMemory,
     *,
     began: float,
@@ -48,25 +48,25 @@ def merge_by_arrow(
     Raises: DeltaError if another commit came between; LakeError if a file of the log cannot be
     read; MergeError if the disk refuses a file; OSError.
     """
-    shape = stretch.shape
-    assert shape is not None
-    columns = find_converts(shape)
-    if columns is None or not _is_little(stretch):
+    schema = plan.schema
+    assert schema is not None
+    columns = find_converts(schema)
+    if columns is None or not _is_little(plan):
         return None
-    if not (is_plain(before) and has_schema(before, table_fields(shape))):
+    if not (is_plain(before) and has_schema(before, table_fields(schema))):
         return None
     lossy = read_losses(before)
     if lossy is None or any(lossy.values()):
         return None
-    entries = log.take(str(stretch.table), stretch.upper)
-    outcome = None if entries is None else fold_by_arrow(entries, columns, shape.key)
+    entries = log.take(str(plan.table), plan.upper)
+    outcome = None if entries is None else fold_by_arrow(entries, columns, schema.key)
     base = None if outcome is None else _read_rows(path, before, outcome.rows.schema)
     if outcome is None or base is None:
         return None
-    kept, updated, deleted = _tell_apart(base, outcome, match_names(shape))
+    kept, updated, deleted = _tell_apart(base, outcome, match_names(schema))
     rows = pa.concat_tables([kept, outcome.rows])
     reach("before_merge_commit")
-    reached = (epoch, stretch.upper)
+    reached = (epoch, plan.upper)
     commit_files(path, before, write_file(rows, path), "overwrite", reached=reached, lossy=lossy)
     reach("after_merge_commit")
     # No other commit came between: delta-rs would have refused this one.
@@ -75,19 +75,19 @@ def merge_by_arrow(
     return TableMergeResult(version, rows.num_rows, inserted, updated, deleted, lossy, seconds)
 
 
-def _is_little(stretch: TablePlan) -> bool:
+def _is_little(plan: TablePlan) -> bool:
     """Whether a plan has few changes, only of rows, and all with the columns of the table."""
-    shape = stretch.shape
-    assert shape is not None
+    schema = plan.schema
+    assert schema is not None
     return (
-        stretch.before == shape
-        and sum(span.entries for span in stretch.spans) <= _MOST_ENTRIES
-        and all(span.operation in ROW_OPERATIONS for span in stretch.spans)
-        and all(TableSchema.of(one).names == shape.names for one in stretch.relations.values())
+        plan.before == schema
+        and sum(summary.entries for summary in plan.summaries) <= _MOST_ENTRIES
+        and all(summary.operation in ROW_OPERATIONS for summary in plan.summaries)
+        and all(TableSchema.of(one).names == schema.names for one in plan.relations.values())
     )
 
 
-def _read_rows(path: Path, table: DeltaTable, schema: pa.Schema) -> pa.Table | None:
+def _read_rows(path: Path, table: DeltaTable, arrow_schema: pa.Schema) -> pa.Table | None:
     """Read the rows of a table.
 
     None if its files have other columns, are too large, or cannot be read without Delta.
@@ -96,20 +96,22 @@ def _read_rows(path: Path, table: DeltaTable, schema: pa.Schema) -> pa.Table | N
     if not can_read(path, table, names):
         return None
     size = 0
-    read = [schema.empty_table()]
+    read = [arrow_schema.empty_table()]
     for name in names:
         metadata = pq.read_metadata(path / name)
         coded = list_coded(metadata)
         groups = map(metadata.row_group, range(metadata.num_row_groups))
-        size += sum(bound_size(group, schema.names, coded=coded) for group in groups)
-        if size > _MOST_BYTES or {*metadata.schema.to_arrow_schema().names} != {*schema.names}:
+        size += sum(bound_size(group, arrow_schema.names, coded=coded) for group in groups)
+        if size > _MOST_BYTES or {*metadata.schema.to_arrow_schema().names} != {
+            *arrow_schema.names
+        }:
             return None
         with pq.ParquetFile(path / name, metadata=metadata, read_dictionary=coded) as file:
-            rows = file.read(use_threads=False).select(schema.names)
+            rows = file.read(use_threads=False).select(arrow_schema.names)
         size += count_decoded(rows, coded)
         if size > _MOST_BYTES:
             return None
-        read.append(rows.cast(schema))
+        read.append(rows.cast(arrow_schema))
     return pa.concat_tables(read)
 
 

@@ -56,7 +56,7 @@ class UnsharedReads:
 
 @contextmanager
 def splitting_unshared(
-    session: SparkSession, stretch: TablePlan, above: LogRange | None, path: Path
+    session: SparkSession, plan: TablePlan, above: LogRange | None, path: Path
 ) -> Iterator[UnsharedReads | None]:
     """Split the unshared reads of a table plan from its other steps.
 
@@ -64,39 +64,39 @@ def splitting_unshared(
     log range, if the plan contains every entry of its table in it; else None. `path` is the folder
     of the table. The result is valid until the block ends.
     """
-    reads = _only(stretch, Operation.READ)
-    rest = _only(stretch, *(ROW_OPERATIONS - {Operation.READ}))
+    reads = _only(plan, Operation.READ)
+    rest = _only(plan, *(ROW_OPERATIONS - {Operation.READ}))
     if _count(reads) < FEW_READS or _count(rest) > _MOST_OTHERS:
         yield None
     elif above is None:
-        yield _set_apart(session, stretch, reads, rest, None)
+        yield _set_apart(session, plan, reads, rest, None)
     else:
-        with typing_reads(session, stretch, above, path) as typed:
-            yield _set_apart(session, stretch, reads, rest, typed)
+        with typing_reads(session, plan, above, path) as typed:
+            yield _set_apart(session, plan, reads, rest, typed)
 
 
-def add_unshared(outcome: Outcome | None, lone: UnsharedReads, shape: TableSchema) -> Outcome:
+def add_unshared(outcome: Outcome | None, unshared: UnsharedReads, schema: TableSchema) -> Outcome:
     """Add unshared reads to the outcome of the other changes; None if no others exist."""
-    rows = lone.read() if outcome is None else lone.read().unionByName(outcome.rows)
-    return measure(rows, shape, frozenset() if outcome is None else outcome.carried)[0]
+    rows = unshared.read() if outcome is None else unshared.read().unionByName(outcome.rows)
+    return measure(rows, schema, frozenset() if outcome is None else outcome.carried)[0]
 
 
 def _set_apart(
     session: SparkSession,
-    stretch: TablePlan,
+    plan: TablePlan,
     reads: TablePlan,
     rest: TablePlan,
     typed: TypedReads | None,
 ) -> UnsharedReads | None:
-    assert stretch.shape is not None
-    shape, ids = stretch.shape, id_names(stretch.shape)
+    assert plan.schema is not None
+    schema, ids = plan.schema, id_names(plan.schema)
     # A row that moved has a step for the key that it left, too.
     changed = rest.take_steps() if _count(rest) else None
 
     def read() -> DataFrame:
         if typed is None:
-            return _type(reads.take_steps(), stretch)
-        return identify_rows(typed.rows, shape)
+            return _type(reads.take_steps(), plan)
+        return identify_rows(typed.rows, schema)
 
     if typed is None:
         named = _count_named(reads.take_steps(), changed, ids)
@@ -162,30 +162,32 @@ def _find_named(
     return _Named(read_again, again.num_rows, touched, typed.least, typed.greatest)
 
 
-def _type(read: DataFrame, stretch: TablePlan) -> DataFrame:
-    assert stretch.shape is not None
-    ids = id_names(stretch.shape)
-    rows = type_rows(read.select(*ids, F.lit(True).alias("present"), *_KEPT), stretch.shape)
-    if stretch.swept:
-        rows = rows.alias("s").where(~is_swept("s", stretch.shape, stretch.swept))
+def _type(read: DataFrame, plan: TablePlan) -> DataFrame:
+    assert plan.schema is not None
+    ids = id_names(plan.schema)
+    rows = type_rows(read.select(*ids, F.lit(True).alias("present"), *_KEPT), plan.schema)
+    if plan.swept:
+        rows = rows.alias("s").where(~is_swept("s", plan.schema, plan.swept))
     return rows
 
 
-def _only(stretch: TablePlan, *operations: Operation) -> TablePlan:
+def _only(plan: TablePlan, *operations: Operation) -> TablePlan:
     """Return the plan with only the changes of some operations, and its TRUNCATEs."""
     wanted = [operation.value for operation in operations]
     return replace(
-        stretch,
-        read=lambda: stretch.read().where(F.col("op").isin(*wanted)),
-        spans=tuple(
-            span for span in stretch.spans if span.operation in {*wanted, Operation.TRUNCATE}
+        plan,
+        read=lambda: plan.read().where(F.col("op").isin(*wanted)),
+        summaries=tuple(
+            summary
+            for summary in plan.summaries
+            if summary.operation in {*wanted, Operation.TRUNCATE}
         ),
     )
 
 
-def _count(stretch: TablePlan) -> int:
+def _count(plan: TablePlan) -> int:
     """Count the row changes, without range summaries that lie wholly before the last TRUNCATE."""
     # Without this, an input could be empty. Spark then gives no observation at all.
-    cut = stretch.truncated_at
-    changes = [span for span in stretch.spans if span.operation in ROW_OPERATIONS]
-    return sum(span.entries for span in changes if cut is None or span.last > cut)
+    cut = plan.truncated_at
+    changes = [summary for summary in plan.summaries if summary.operation in ROW_OPERATIONS]
+    return sum(summary.entries for summary in changes if cut is None or summary.last > cut)

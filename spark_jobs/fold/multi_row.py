@@ -32,16 +32,16 @@ _TRANSACTION = ("epoch", "commit_lsn")
 
 
 def fold_by_lineage(
-    steps: DataFrame, shape: TableSchema, unsent: frozenset[int], target: DataFrame | None
+    steps: DataFrame, schema: TableSchema, unsent: frozenset[int], target: DataFrame | None
 ) -> DataFrame:
     """Reduce steps to typed rows as `fold_by_last` and `type_rows` do, for any sequence of steps.
 
     Shape: as `type_rows`, but without keys that keep the target's row; `_unclear` is false.
     """
-    ids = id_names(shape)
+    ids = id_names(schema)
     steps = steps.dropDuplicates([*ids, *POSITION]).localCheckpoint()
     verdicts = _judge(steps, ids).localCheckpoint()
-    held = _find_held(verdicts, target, ids, shape)
+    held = _find_held(verdicts, target, ids, schema)
     final = _conclude(verdicts, held, ids)
     images = final.join(
         steps.select(*ids, *POSITION, "committed_at", "kind", "values", "unchanged"),
@@ -50,14 +50,14 @@ def fold_by_lineage(
     )
     images, partial = _compute(images, F.size("unchanged") > 0)
     if not partial:
-        return type_rows(images.withColumns(_settled()), shape)
+        return type_rows(images.withColumns(_settled()), schema)
     segments = _cut_segments(steps, verdicts, held, ids)
     lineages = _trace(_link(segments, ids, unsent), unsent)
     numbered = segments.select(*ids, *POSITION, "segment")
     named = images.join(numbered, [*ids, *POSITION], "left").join(
         lineages, [*ids, "segment"], "left"
     )
-    return _fetch(type_rows(_fill(named, ids, unsent, shape), shape), shape, unsent, target)
+    return _fetch(type_rows(_fill(named, ids, unsent, schema), schema), schema, unsent, target)
 
 
 def _compute(rows: DataFrame, condition: Expression) -> tuple[DataFrame, int]:
@@ -118,14 +118,14 @@ def _judge(steps: DataFrame, ids: list[str]) -> DataFrame:
 
 
 def _find_held(
-    verdicts: DataFrame, target: DataFrame | None, ids: list[str], shape: TableSchema
+    verdicts: DataFrame, target: DataFrame | None, ids: list[str], schema: TableSchema
 ) -> DataFrame:
     """Find for each key whether the target has a row with it. Shape: ids, `held`."""
     keys = verdicts.select(*ids).distinct()
     if target is None:
         return keys.withColumn("held", F.lit(False))
     held = target.select(
-        *(F.col(f"`{name}`").alias(i) for name, i in zip(match_names(shape), ids, strict=True)),
+        *(F.col(f"`{name}`").alias(i) for name, i in zip(match_names(schema), ids, strict=True)),
         F.lit(True).alias("held"),
     )
     return keys.join(held, ids, "left").select(*ids, F.coalesce("held", F.lit(False)).alias("held"))
@@ -273,7 +273,7 @@ def _trace(nodes: DataFrame, unsent: frozenset[int]) -> DataFrame:
 
 
 def _fill(
-    named: DataFrame, ids: list[str], unsent: frozenset[int], shape: TableSchema
+    named: DataFrame, ids: list[str], unsent: frozenset[int], schema: TableSchema
 ) -> DataFrame:
     """Fill the texts that segments have, and say where the others are.
 
@@ -285,7 +285,7 @@ def _fill(
         F.when(sent[i], F.col("values")[i]).otherwise(F.col(f"_said{i}.text"))
         if i in unsent
         else F.col("values")[i]
-        for i in range(len(shape.columns))
+        for i in range(len(schema.columns))
     ]
     wanted = {i: ~sent[i] & F.col(f"_said{i}").isNull() for i in unsent}
     missing = {i: ~sent[i] & (F.col(f"_said{i}.what") == GONE) for i in unsent}
@@ -303,29 +303,29 @@ def _fill(
 
 
 def _fetch(
-    rows: DataFrame, shape: TableSchema, unsent: frozenset[int], target: DataFrame | None
+    rows: DataFrame, schema: TableSchema, unsent: frozenset[int], target: DataFrame | None
 ) -> DataFrame:
     """Take values that moved rows did not send from the target's rows under their root keys."""
     s = rows.alias("s")
-    new, renewed = insert(shape, unsent, "s"), carry(shape, unsent, "s", "t")
+    new, renewed = insert(schema, unsent, "s"), carry(schema, unsent, "s", "t")
     moved = F.col("s._root").isNotNull()
     if target is None:
         found, values = s, {name: F.when(moved, new[name]) for name in new}
     else:
-        pairs = zip(match_names(shape), id_names(shape), strict=True)
+        pairs = zip(match_names(schema), id_names(schema), strict=True)
         matches = [F.col(f"t.`{name}`") == F.col(f"s._root.{i}") for name, i in pairs]
         found = s.join(target.alias("t"), matches, "left")
-        is_known = F.col(f"t.`{match_names(shape)[0]}`").isNotNull()
+        is_known = F.col(f"t.`{match_names(schema)[0]}`").isNotNull()
         values = {
             name: F.when(moved & is_known, renewed[name]).when(moved, new[name]) for name in new
         }
-    own = [field.name for field in table_fields(shape)]
+    own = [field.name for field in table_fields(schema)]
     chosen = [
         F.when(moved, values[name]).otherwise(F.col(f"s.`{name}`")).alias(name) for name in own
     ]
     at_home = F.when(~moved, F.col("s._carried")).otherwise(F.array().cast("array<string>"))
     return found.select(
-        *(F.col(f"s.{name}") for name in id_names(shape)),
+        *(F.col(f"s.{name}") for name in id_names(schema)),
         F.col("s._present"),
         *chosen,
         at_home.alias("_carried"),

@@ -36,62 +36,60 @@ class Outcome:
     greatest: object
 
 
-def fold_plan(
-    stretch: TablePlan, target: DataFrame | None, steps: DataFrame | None = None
-) -> Outcome:
+def fold_plan(plan: TablePlan, target: DataFrame | None, steps: DataFrame | None = None) -> Outcome:
     """Fold a table plan, or only `steps` of it, onto a target; None if its rows do not count."""
-    assert stretch.shape is not None
-    shape, ids = stretch.shape, id_names(stretch.shape)
-    steps = stretch.take_steps() if steps is None else steps
-    folded = fold_by_last(steps, ids, stretch.unsent, len(shape.columns))
-    rows = _drop_swept(type_rows(folded, shape), stretch)
-    outcome, unclear = measure(rows, shape, stretch.unsent)
+    assert plan.schema is not None
+    schema, ids = plan.schema, id_names(plan.schema)
+    steps = plan.take_steps() if steps is None else steps
+    folded = fold_by_last(steps, ids, plan.unsent, len(schema.columns))
+    rows = _drop_swept(type_rows(folded, schema), plan)
+    outcome, unclear = measure(rows, schema, plan.unsent)
     if unclear:
-        settled = _settle(outcome.rows, steps, stretch, target)
-        outcome, _ = measure(_drop_swept(settled, stretch), shape, stretch.unsent)
+        settled = _settle(outcome.rows, steps, plan, target)
+        outcome, _ = measure(_drop_swept(settled, plan), schema, plan.unsent)
     return outcome
 
 
-def _drop_swept(rows: DataFrame, stretch: TablePlan) -> DataFrame:
+def _drop_swept(rows: DataFrame, plan: TablePlan) -> DataFrame:
     """Mark the rows that a sweep removes as not present."""
-    if not stretch.swept:
+    if not plan.swept:
         return rows
-    assert stretch.shape is not None
+    assert plan.schema is not None
     old = rows.alias("s")
-    stays = F.col("_present") & ~is_swept("s", stretch.shape, stretch.swept)
+    stays = F.col("_present") & ~is_swept("s", plan.schema, plan.swept)
     return old.withColumn("_present", stays)
 
 
 def _settle(
-    rows: DataFrame, steps: DataFrame, stretch: TablePlan, target: DataFrame | None
+    rows: DataFrame, steps: DataFrame, plan: TablePlan, target: DataFrame | None
 ) -> DataFrame:
     """Fold the keys that the last step does not decide again, by the multi-row fold.
 
     If some values were not sent, it also needs the keys that rows moved from or to.
     """
-    assert stretch.shape is not None
-    ids = id_names(stretch.shape)
+    assert plan.schema is not None
+    ids = id_names(plan.schema)
     unclear = rows.where("_unclear").select(*ids)
     involved = unclear
-    if stretch.unsent:
+    if plan.unsent:
         moved = steps.where(F.col("_from").isNotNull())
         involved = involved.union(moved.select(*ids)).union(moved.select("_from.*"))
     traced = fold_by_lineage(
-        steps.join(involved.distinct(), ids, "left_semi"), stretch.shape, stretch.unsent, target
+        steps.join(involved.distinct(), ids, "left_semi"), plan.schema, plan.unsent, target
     )
     return rows.where("not _unclear").unionByName(traced.join(unclear, ids, "left_semi"))
 
 
-def measure(rows: DataFrame, shape: TableSchema, unsent: frozenset[int]) -> tuple[Outcome, int]:
+def measure(rows: DataFrame, schema: TableSchema, unsent: frozenset[int]) -> tuple[Outcome, int]:
     """Compute rows once, and count them; the second result is how many are unclear."""
     totals = Observation()
-    first_id = id_names(shape)[0]
+    first_id = id_names(schema)[0]
     rows = rows.observe(
         totals,
         F.count_if("_present").alias("arrived"),
         F.count_if(~F.col("_present")).alias("departed"),
         F.count_if("_unclear").alias("unclear"),
-        F.count_if(F.col("_present") & (F.size(name_lossy(shape)) > 0)).alias("lossy"),
+        F.count_if(F.col("_present") & (F.size(name_lossy(schema)) > 0)).alias("lossy"),
         F.min(first_id).alias("least"),
         F.max(first_id).alias("greatest"),
     )

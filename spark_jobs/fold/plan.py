@@ -38,11 +38,11 @@ class TablePlan:
 
     table: TableName
     upper: Bound
-    shape: TableSchema | None  # None if it had none and can follow no change.
+    schema: TableSchema | None  # None if it had none and can follow no change.
     before: TableSchema | None
     halt: Halt | None
     read: EntriesQuery  # Its entries.
-    spans: tuple[RangeSummary, ...]
+    summaries: tuple[RangeSummary, ...]
     relations: Mapping[int, Relation]
     swept: tuple[Sweep, ...] = ()
     halted_at: Position | None = None  # The first change that cannot be followed.
@@ -50,19 +50,21 @@ class TablePlan:
     @property
     def is_empty(self) -> bool:
         """Whether the plan has no change."""
-        return not self.spans
+        return not self.summaries
 
     @property
     def truncated_at(self) -> Position | None:
         """The position of the last TRUNCATE; None without a TRUNCATE."""
-        cuts = [span.last for span in self.spans if span.operation == Operation.TRUNCATE]
+        cuts = [
+            summary.last for summary in self.summaries if summary.operation == Operation.TRUNCATE
+        ]
         return max(cuts, default=None)
 
     @property
     def has_moves(self) -> bool:
         """Whether a change may move a row to another key."""
-        updates = [span for span in self.spans if span.operation == Operation.UPDATE]
-        return any(span.has_old_values for span in updates)
+        updates = [summary for summary in self.summaries if summary.operation == Operation.UPDATE]
+        return any(summary.has_old_values for summary in updates)
 
     @property
     def unsent(self) -> frozenset[int]:
@@ -70,36 +72,36 @@ class TablePlan:
 
         Under replica identity FULL the old row has every value, so these changes do not count.
         """
-        assert self.shape is not None
+        assert self.schema is not None
         found: set[int] = set()
-        for span in self.spans:
-            relation = self.relations.get(span.relation_version or 0)
+        for summary in self.summaries:
+            relation = self.relations.get(summary.relation_version or 0)
             if relation is None or relation.identity is ReplicaIdentity.FULL:
                 continue
-            found |= span.unchanged
+            found |= summary.unchanged
         return frozenset(found)
 
     @property
     def has_default_to_apply(self) -> bool:
         """Whether an added column has a default that existing rows must receive."""
-        if self.before is None or self.shape is None:
+        if self.before is None or self.schema is None:
             return False
-        younger = self.shape.columns[len(self.before.columns) :]
+        younger = self.schema.columns[len(self.before.columns) :]
         return any(column.missing_value is not None for column in younger)
 
     def take_steps(self) -> DataFrame:
         """The row changes as steps, without those before the last TRUNCATE."""
-        assert self.shape is not None
+        assert self.schema is not None
         entries = self.read().where(F.col("op").isin(*sorted(ROW_OPERATIONS)))
         if self.truncated_at is not None:
             entries = entries.where(is_after(self.truncated_at))
-        return take_steps(entries, self.shape, self.relations, has_moves=self.has_moves)
+        return take_steps(entries, self.schema, self.relations, has_moves=self.has_moves)
 
 
 def plan_table(
     log: EntriesQuery,
     table: TableName,
-    spans: list[RangeSummary],
+    summaries: list[RangeSummary],
     *,
     before: TableSchema | None,
     relations: Mapping[int, Relation],
@@ -108,9 +110,9 @@ def plan_table(
 ) -> TablePlan:
     """Plan how far a table can follow a log range.
 
-    `spans` are the range summaries of this table. `log` makes a query of the range's entries; this
-    function calls it only if the summaries are not enough. `choose` returns the type that the
-    settings choose for a column.
+    `summaries` are those of this table. `log` makes a query of the range's entries; this function
+    calls it only if the summaries are not enough. `choose` returns the type that the settings
+    choose for a column.
     Raises: LakeError if a change names a relation version that `relations` does not hold.
     """
 
@@ -118,18 +120,18 @@ def plan_table(
         return log().where(F.col("table") == str(table))
 
     used = {
-        span.relation_version: _find_relation(relations, table, span.relation_version)
-        for span in spans
-        if span.relation_version is not None
+        summary.relation_version: _find_relation(relations, table, summary.relation_version)
+        for summary in summaries
+        if summary.relation_version is not None
     }
-    shape, refused = _walk(read, table, spans, used, before, choose=choose)
-    unknown = [span for span in spans if span.operation not in _KNOWN_OPERATIONS]
-    for span in unknown:
-        if refused is None or span.first < refused[0]:
-            refused = (span.first, _describe_unknown(span))
+    schema, refused = _walk(read, table, summaries, used, before, choose=choose)
+    unknown = [summary for summary in summaries if summary.operation not in _KNOWN_OPERATIONS]
+    for summary in unknown:
+        if refused is None or summary.first < refused[0]:
+            refused = (summary.first, _describe_unknown(summary))
     if refused is None:
-        swept = _find_swept(read, spans)
-        return TablePlan(table, upper, shape, before, None, read, tuple(spans), used, swept)
+        swept = _find_swept(read, summaries)
+        return TablePlan(table, upper, schema, before, None, read, tuple(summaries), used, swept)
     position, halt = refused
     # Every earlier transaction ends at or before the commit record of the one that halts.
     upper = Bound(position.epoch, position.commit_lsn)
@@ -138,14 +140,23 @@ def plan_table(
         F.col("end_lsn") <= int(position.commit_lsn)
     )
     followed = followed.unionByName(entries.where(F.col("epoch") < position.epoch))
-    spans = summarize(followed)
+    summaries = summarize(followed)
     # The relation versions that the table cannot follow would not fit its schema.
-    versions = {span.relation_version for span in spans}
+    versions = {summary.relation_version for summary in summaries}
     used = {version: relation for version, relation in used.items() if version in versions}
-    shape, _ = _walk(as_query(followed), table, spans, used, before, choose=choose)
-    swept = _find_swept(as_query(followed), spans)
+    schema, _ = _walk(as_query(followed), table, summaries, used, before, choose=choose)
+    swept = _find_swept(as_query(followed), summaries)
     return TablePlan(
-        table, upper, shape, before, halt, as_query(followed), tuple(spans), used, swept, position
+        table,
+        upper,
+        schema,
+        before,
+        halt,
+        as_query(followed),
+        tuple(summaries),
+        used,
+        swept,
+        position,
     )
 
 
@@ -160,7 +171,7 @@ def choose_types(lake: Lake, table: TableName) -> Choose:
     return lambda column: settle_type(column, types.get(column.name))
 
 
-def read_shape(table: DeltaTable) -> TableSchema:
+def read_schema(table: DeltaTable) -> TableSchema:
     """Read the table schema of a table of the lake.
 
     Raises: LakeError if another writer has replaced the table, and its columns with it.
@@ -177,10 +188,10 @@ def read_shape(table: DeltaTable) -> TableSchema:
         ) from error
 
 
-def has_shape(table: DeltaTable) -> bool:
+def has_table_schema(table: DeltaTable) -> bool:
     """Whether the columns of a table carry the table schema that a merge gave them."""
     try:
-        read_shape(table)
+        read_schema(table)
     except LakeError:
         return False
     return True
@@ -189,9 +200,9 @@ def has_shape(table: DeltaTable) -> bool:
 def _walk(
     read: EntriesQuery,
     table: TableName,
-    spans: list[RangeSummary],
+    summaries: list[RangeSummary],
     relations: Mapping[int, Relation],
-    shape: TableSchema | None,
+    schema: TableSchema | None,
     *,
     choose: Choose,
 ) -> tuple[TableSchema | None, tuple[Position, Halt] | None]:
@@ -201,26 +212,31 @@ def _walk(
         steps: list[tuple[Position, TableSchema | Halt]] = []
         for version, relation in relations.items():
             following = (
-                accept_first(relation, choose) if shape is None else evolve(shape, relation, choose)
+                accept_first(relation, choose)
+                if schema is None
+                else evolve(schema, relation, choose)
             )
-            own = [span for span in spans if span.relation_version == version]
-            if following == shape or not own:
+            own = [summary for summary in summaries if summary.relation_version == version]
+            if following == schema or not own:
                 continue
-            first, last = min(span.first for span in own), max(span.last for span in own)
+            first, last = (
+                min(summary.first for summary in own),
+                max(summary.last for summary in own),
+            )
             if here is None or first > here:
                 steps.append((first, following))
             elif last > here:
                 steps.append((find_first(read(), str(table), [version], here), following))
         if not steps:
-            return shape, None
+            return schema, None
         here, following = min(steps, key=lambda step: step[0])
         if isinstance(following, Halt):
-            return shape, (here, following)
-        shape = following
+            return schema, (here, following)
+        schema = following
 
 
-def _find_swept(read: EntriesQuery, spans: list[RangeSummary]) -> tuple[Sweep, ...]:
-    has_sweep = any(span.operation == Operation.SWEEP for span in spans)
+def _find_swept(read: EntriesQuery, summaries: list[RangeSummary]) -> tuple[Sweep, ...]:
+    has_sweep = any(summary.operation == Operation.SWEEP for summary in summaries)
     return find_sweeps(read()) if has_sweep else ()
 
 
@@ -235,14 +251,14 @@ def _find_relation(relations: Mapping[int, Relation], table: TableName, version:
     return relations[version]
 
 
-def _describe_unknown(span: RangeSummary) -> Halt:
-    if span.operation == Operation.UNDECODED:
+def _describe_unknown(summary: RangeSummary) -> Halt:
+    if summary.operation == Operation.UNDECODED:
         return Halt(
             "a change could not be decoded",
             "see `detail` of the undecoded entry in staging/changes; once the source is mended,"
             " `walgate backfill` of the table begins it anew",
         )
     return Halt(
-        f"the log holds a {span.operation} entry, which this version does not apply",
+        f"the log holds a {summary.operation} entry, which this version does not apply",
         "merge with the version of Walgate that wrote it, or a newer one",
     )

@@ -32,7 +32,7 @@ class _Swept:
 
 
 def plan_rebuild(
-    stretch: TablePlan,
+    plan: TablePlan,
     read_above: Callable[[Bound], DataFrame],
     plot: Callable[..., TablePlan],
     *,
@@ -43,13 +43,13 @@ def plan_rebuild(
     `entries` are all entries of the log range, also those that the table cannot follow.
     `read_above` reads the log above a bound, up to the end of the range. `plot` makes a table plan.
     """
-    own = F.col("table") == str(stretch.table)
+    own = F.col("table") == str(plan.table)
     for swept in sorted(_find_swept(entries.where(own)), reverse=True):
-        if swept.end <= stretch.upper:
+        if swept.end <= plan.upper:
             continue  # The plan reaches this sweep without a rebuild.
         log = read_above(Bound(swept.start.epoch, swept.start.commit_lsn))
         log = log.where(own & is_after(swept.start))
-        renewed = plot(as_query(log), spans=summarize(log), before=None)
+        renewed = plot(as_query(log), summaries=summarize(log), before=None)
         if renewed.upper >= swept.end:
             return renewed
     return None

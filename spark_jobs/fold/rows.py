@@ -31,58 +31,58 @@ _META_FIELDS = (
 )
 
 
-def table_fields(shape: TableSchema) -> list[T.StructField]:
+def table_fields(schema: TableSchema) -> list[T.StructField]:
     """The columns of a table, with the metadata that hold the table schema."""
     columns = [
-        T.StructField(name, mapping.spark_type, True, shape.describe_column(i))
-        for i, (name, mapping) in enumerate(zip(shape.names, map_columns(shape), strict=True))
+        T.StructField(name, mapping.spark_type, True, schema.describe_column(i))
+        for i, (name, mapping) in enumerate(zip(schema.names, map_columns(schema), strict=True))
     ]
-    key = [] if has_exact_key(shape) else [T.StructField("_key", T.StringType())]
-    epoch = T.StructField(_EPOCH, T.IntegerType(), True, shape.describe_table())
+    key = [] if has_exact_key(schema) else [T.StructField("_key", T.StringType())]
+    epoch = T.StructField(_EPOCH, T.IntegerType(), True, schema.describe_table())
     return [*columns, *key, epoch, *_META_FIELDS]
 
 
-def map_columns(shape: TableSchema) -> list[TypeMapping]:
+def map_columns(schema: TableSchema) -> list[TypeMapping]:
     """The type mapping of each column; if the settings chose a type, the mapping to that type."""
     return [
-        map_type(column, kind) for column, kind in zip(shape.columns, shape.chosen, strict=True)
+        map_type(column, kind) for column, kind in zip(schema.columns, schema.chosen, strict=True)
     ]
 
 
-def find_converts(shape: TableSchema) -> Columns | None:
+def find_converts(schema: TableSchema) -> Columns | None:
     """The conversions by which Arrow reads the columns; None if Arrow cannot read all of them.
 
     Also None if the key is not exact, or if the settings chose a type for a key column.
     """
-    converts = [mapping.convert for mapping in map_columns(shape)]
+    converts = [mapping.convert for mapping in map_columns(schema)]
     known = [convert for convert in converts if convert is not None]
-    is_own = has_exact_key(shape) and all(shape.chosen[i] is None for i in shape.key)
+    is_own = has_exact_key(schema) and all(schema.chosen[i] is None for i in schema.key)
     if not is_own or len(known) < len(converts):
         return None
-    return tuple(zip(shape.names, known, strict=True))
+    return tuple(zip(schema.names, known, strict=True))
 
 
-def match_names(shape: TableSchema) -> list[str]:
+def match_names(schema: TableSchema) -> list[str]:
     """The columns of a table that identify a row, in the order of the ids."""
-    return [shape.names[i] for i in shape.key] if has_exact_key(shape) else ["_key"]
+    return [schema.names[i] for i in schema.key] if has_exact_key(schema) else ["_key"]
 
 
-def match_keys(shape: TableSchema) -> list[Expression]:
+def match_keys(schema: TableSchema) -> list[Expression]:
     """The conditions that a row of the table, alias `t`, has the ids of another row, alias `s`."""
     return [
         F.col(f"t.`{name}`") == F.col(f"s.{id_name}")
-        for name, id_name in zip(match_names(shape), id_names(shape), strict=True)
+        for name, id_name in zip(match_names(schema), id_names(schema), strict=True)
     ]
 
 
-def type_rows(folded: DataFrame, shape: TableSchema) -> DataFrame:
+def type_rows(folded: DataFrame, schema: TableSchema) -> DataFrame:
     """Give folded rows the columns of the table.
 
     `carried`, `lost` and `unclear` are optional if the rows needed no fold.
     Shape: the ids, `_present`, the table's columns, `_carried` (names of columns whose value is
     that of the target's row), `_unclear`, and `_root` if `folded` has a `root`.
     """
-    names, types = shape.names, map_columns(shape)
+    names, types = schema.names, map_columns(schema)
     is_folded = "unclear" in folded.columns
     typed = folded.withColumns(
         {f"_v{i}": mapping.parse(F.col("values")[i]) for i, mapping in enumerate(types)}
@@ -92,7 +92,7 @@ def type_rows(folded: DataFrame, shape: TableSchema) -> DataFrame:
         for i, mapping in enumerate(types)
         if not mapping.is_total
     )
-    key = {} if has_exact_key(shape) else {"_key": F.col(id_names(shape)[0])}
+    key = {} if has_exact_key(schema) else {"_key": F.col(id_names(schema)[0])}
     meta = {
         _EPOCH: F.col("epoch"),
         "_commit_lsn": F.col("commit_lsn"),
@@ -103,31 +103,31 @@ def type_rows(folded: DataFrame, shape: TableSchema) -> DataFrame:
     }
     columns = {name: F.col(f"_v{i}") for i, name in enumerate(names)}
     return typed.select(
-        *id_names(shape),
+        *id_names(schema),
         F.col("present").alias("_present"),
         # With their metadata: a MERGE adds a new column to the table as it is here.
-        *_select(columns | key | meta, shape),
+        *_select(columns | key | meta, schema),
         (_name(F.col("carried"), names) if is_folded else _no_names()).alias("_carried"),
         (F.col("unclear") if is_folded else F.lit(False)).alias("_unclear"),
         *(F.col(name).alias(f"_{name}") for name in folded.columns if name == "root"),
     )
 
 
-def identify_rows(rows: DataFrame, shape: TableSchema) -> DataFrame:
+def identify_rows(rows: DataFrame, schema: TableSchema) -> DataFrame:
     """Give rows that have a table's columns the form that `type_rows` gives to unfolded rows."""
-    own = {field.name: F.col(f"`{field.name}`") for field in table_fields(shape)}
-    ids = zip(match_names(shape), id_names(shape), strict=True)
+    own = {field.name: F.col(f"`{field.name}`") for field in table_fields(schema)}
+    ids = zip(match_names(schema), id_names(schema), strict=True)
     return rows.select(
         *(own[name].alias(id_name) for name, id_name in ids),
         F.lit(True).alias("_present"),
-        *_select(own, shape),
+        *_select(own, schema),
         _no_names().alias("_carried"),
         F.lit(False).alias("_unclear"),
     )
 
 
 def carry(
-    shape: TableSchema, carried: frozenset[int], source: str, target: str
+    schema: TableSchema, carried: frozenset[int], source: str, target: str
 ) -> dict[str, Expression]:
     """By column name, the values of a `source` row that replaces a `target` row.
 
@@ -135,11 +135,11 @@ def carry(
     """
     row, old = _qualify(source), _qualify(target)
     values: dict[str, Expression] = {}
-    for i, name in enumerate(shape.names):
+    for i, name in enumerate(schema.names):
         taken = F.array_contains(row("_carried"), name)
         values[name] = F.when(taken, old(name)).otherwise(row(name)) if i in carried else row(name)
     own = [_EPOCH, "_commit_lsn", "_seq", "_committed_at"]
-    values |= {name: row(name) for name in (own if has_exact_key(shape) else ["_key", *own])}
+    values |= {name: row(name) for name in (own if has_exact_key(schema) else ["_key", *own])}
     raw, holes = row("_raw"), row("_holes")
     if carried:
         still_raw = F.map_filter(
@@ -152,10 +152,10 @@ def carry(
     return values | {"_raw": raw, "_holes": holes}
 
 
-def insert(shape: TableSchema, carried: frozenset[int], source: str) -> dict[str, Expression]:
+def insert(schema: TableSchema, carried: frozenset[int], source: str) -> dict[str, Expression]:
     """By column name, the values of a `source` row whose key has no row in the target."""
     row = _qualify(source)
-    values = {field.name: row(field.name) for field in table_fields(shape)}
+    values = {field.name: row(field.name) for field in table_fields(schema)}
     if carried:
         holes = F.array_union(F.coalesce(row("_holes"), _no_names()), row("_carried"))
         values["_holes"] = null_if_empty(holes)
@@ -165,7 +165,7 @@ def insert(shape: TableSchema, carried: frozenset[int], source: str) -> dict[str
 def apply_rows(
     target: DataFrame | None,
     rows: DataFrame,
-    shape: TableSchema,
+    schema: TableSchema,
     carried: frozenset[int],
     *,
     swept: Sequence[Sweep],
@@ -178,37 +178,37 @@ def apply_rows(
     """
     arrived = rows.where("_present").alias("s")
     if target is None:
-        return arrived.select(*_select(insert(shape, carried, "s"), shape))
-    matches = match_keys(shape)
+        return arrived.select(*_select(insert(schema, carried, "s"), schema))
+    matches = match_keys(schema)
     old = target.alias("t")
     present = F.col("s._present")
     is_kept = present.isNull()
     if swept:
-        is_kept &= ~is_swept("t", shape, swept)
-    joined = old.join(rows.select(*id_names(shape), "_present").alias("s"), matches, "left")
+        is_kept &= ~is_swept("t", schema, swept)
+    joined = old.join(rows.select(*id_names(schema), "_present").alias("s"), matches, "left")
     if touched is not None:
         is_gone = ~is_kept & ~F.coalesce(present, F.lit(False))
         counts = (F.count_if(present).alias("updated"), F.count_if(is_gone).alias("deleted"))
         joined = joined.observe(touched, *counts)
     # A union has the metadata of its first part.
-    same = {field.name: F.col(f"t.`{field.name}`") for field in table_fields(shape)}
-    kept = joined.where(is_kept).select(*_select(same, shape))
+    same = {field.name: F.col(f"t.`{field.name}`") for field in table_fields(schema)}
+    kept = joined.where(is_kept).select(*_select(same, schema))
     if not carried:
-        return kept.unionByName(arrived.select(*_select(insert(shape, carried, "s"), shape)))
-    found = old.join(arrived.select(*id_names(shape)), matches, "left_semi").alias("t")
+        return kept.unionByName(arrived.select(*_select(insert(schema, carried, "s"), schema)))
+    found = old.join(arrived.select(*id_names(schema)), matches, "left_semi").alias("t")
     joined = arrived.join(found, matches, "left")
-    is_known = F.col(f"t.`{match_names(shape)[0]}`").isNotNull()
-    renewed, new = carry(shape, carried, "s", "t"), insert(shape, carried, "s")
+    is_known = F.col(f"t.`{match_names(schema)[0]}`").isNotNull()
+    renewed, new = carry(schema, carried, "s", "t"), insert(schema, carried, "s")
     replaced = {name: F.when(is_known, renewed[name]).otherwise(new[name]) for name in new}
-    return kept.unionByName(joined.select(*_select(replaced, shape)))
+    return kept.unionByName(joined.select(*_select(replaced, schema)))
 
 
-def widen(target: DataFrame, shape: TableSchema) -> DataFrame:
+def widen(target: DataFrame, schema: TableSchema) -> DataFrame:
     """Add a table schema's new columns to a target's rows, with the values that old rows have."""
     known = set(target.columns)
     raws: list[tuple[str, TypeMapping, Expression, Expression]] = []
     younger: dict[str, Expression] = {}
-    columns = zip(shape.names, shape.columns, map_columns(shape), strict=True)
+    columns = zip(schema.names, schema.columns, map_columns(schema), strict=True)
     for name, column, mapping in columns:
         if name in known:
             continue
@@ -224,11 +224,11 @@ def widen(target: DataFrame, shape: TableSchema) -> DataFrame:
     return widened.withColumn("_raw", null_if_empty(raw))
 
 
-def name_lossy(shape: TableSchema) -> Expression:
+def name_lossy(schema: TableSchema) -> Expression:
     """The names of the columns that are NULL in a row and have a text in `_raw`."""
     unfilled = [
         F.when(F.col(f"`{name}`").isNull(), F.lit(name))
-        for name, mapping in zip(shape.names, map_columns(shape), strict=True)
+        for name, mapping in zip(schema.names, map_columns(schema), strict=True)
         if not mapping.is_total
     ]
     if not unfilled:
@@ -241,11 +241,11 @@ def null_if_empty(collection: Expression) -> Expression:
     return F.when(F.size(collection) > 0, collection)
 
 
-def _select(values: dict[str, Expression], shape: TableSchema) -> list[Expression]:
+def _select(values: dict[str, Expression], schema: TableSchema) -> list[Expression]:
     """The columns of a table in their order, with their metadata."""
     return [
         values[field.name].alias(field.name, metadata=field.metadata)
-        for field in table_fields(shape)
+        for field in table_fields(schema)
     ]
 
 

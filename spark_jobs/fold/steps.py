@@ -22,31 +22,31 @@ from spark_jobs.schema.evolution import TableSchema
 DEPARTURE, ARRIVAL, RENEWAL = 0, 1, 2
 
 
-def id_names(shape: TableSchema) -> list[str]:
+def id_names(schema: TableSchema) -> list[str]:
     """The columns of a step that identify its row."""
-    return [f"_id{i}" for i in range(len(shape.key) if has_exact_key(shape) else 1)]
+    return [f"_id{i}" for i in range(len(schema.key) if has_exact_key(schema) else 1)]
 
 
-def has_exact_key(shape: TableSchema) -> bool:
+def has_exact_key(schema: TableSchema) -> bool:
     """Whether different texts of a key always have different typed values.
 
     If so, the typed values identify a row; if not, its key's texts do.
     """
-    return all(map_type(shape.columns[i]).is_exact for i in shape.key)
+    return all(map_type(schema.columns[i]).is_exact for i in schema.key)
 
 
-def identify(shape: TableSchema, texts: Expression) -> list[Expression]:
+def identify(schema: TableSchema, texts: Expression) -> list[Expression]:
     """Return the ids of a row from its texts: the typed key if it is exact, else the key texts."""
-    keys = [texts[i] for i in shape.key]
-    if has_exact_key(shape):
+    keys = [texts[i] for i in schema.key]
+    if has_exact_key(schema):
         return [
-            map_type(shape.columns[i]).parse(key) for i, key in zip(shape.key, keys, strict=True)
+            map_type(schema.columns[i]).parse(key) for i, key in zip(schema.key, keys, strict=True)
         ]
     return [F.to_json(F.array(*keys))]
 
 
 def take_steps(
-    entries: DataFrame, shape: TableSchema, relations: Mapping[int, Relation], *, has_moves: bool
+    entries: DataFrame, schema: TableSchema, relations: Mapping[int, Relation], *, has_moves: bool
 ) -> DataFrame:
     """Turn one table's row changes into steps.
 
@@ -63,16 +63,16 @@ def take_steps(
         F.col("relation_version").isin(*full).alias("_full")
         if full
         else F.lit(False).alias("_full"),
-        _align_values("values", shape, relations).alias("values"),
+        _align_values("values", schema, relations).alias("values"),
         "unchanged",
-        _align_values("old_values", shape, relations).alias("old"),
+        _align_values("old_values", schema, relations).alias("old"),
     )
     if full:
         entries = entries.withColumns(_resolve_from_old_row())
-    ids = identify(shape, F.col("values"))
-    old_ids = identify(shape, F.col("old"))
-    names = id_names(shape)
-    no_origin = F.lit(None).cast(_id_type(shape))
+    ids = identify(schema, F.col("values"))
+    old_ids = identify(schema, F.col("old"))
+    names = id_names(schema)
+    no_origin = F.lit(None).cast(_id_type(schema))
     image = F.when(F.col("_full"), F.col("old"))
     departs = F.struct(
         F.lit(DEPARTURE).alias("kind"),
@@ -120,12 +120,12 @@ def take_steps(
     )
 
 
-def _id_type(shape: TableSchema) -> T.StructType:
-    kinds = [map_type(shape.columns[i]).spark_type for i in shape.key]
-    if not has_exact_key(shape):
+def _id_type(schema: TableSchema) -> T.StructType:
+    kinds = [map_type(schema.columns[i]).spark_type for i in schema.key]
+    if not has_exact_key(schema):
         kinds = [T.StringType()]
     return T.StructType(
-        [T.StructField(name, kind) for name, kind in zip(id_names(shape), kinds, strict=True)]
+        [T.StructField(name, kind) for name, kind in zip(id_names(schema), kinds, strict=True)]
     )
 
 
@@ -133,7 +133,7 @@ def _pack(ids: list[Expression], names: list[str]) -> Expression:
     return F.struct(*(value.alias(name) for value, name in zip(ids, names, strict=True)))
 
 
-def _align_values(name: str, shape: TableSchema, relations: Mapping[int, Relation]) -> Expression:
+def _align_values(name: str, schema: TableSchema, relations: Mapping[int, Relation]) -> Expression:
     """Return texts in the order of the table schema.
 
     A column that is newer than the change gets the value that rows older than the column have.
@@ -142,8 +142,8 @@ def _align_values(name: str, shape: TableSchema, relations: Mapping[int, Relatio
     for version, relation in relations.items():
         known = len(relation.columns)
         # Columns are in the order of attnum, and each new column has a higher attnum.
-        assert shape.names[:known] == TableSchema.of(relation).names
-        younger = [F.lit(column.missing_value).cast("string") for column in shape.columns[known:]]
+        assert schema.names[:known] == TableSchema.of(relation).names
+        younger = [F.lit(column.missing_value).cast("string") for column in schema.columns[known:]]
         if younger:
             padded = F.concat(F.col(name), F.array(*younger))
             aligned = F.when(F.col("relation_version") == version, padded).otherwise(aligned)

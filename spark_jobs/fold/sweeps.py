@@ -74,7 +74,7 @@ def may_hold_older(table: DeltaTable, sweeps: Sequence[Sweep]) -> bool:
 
 
 def keep_effective_sweeps(
-    table: DataFrame, shape: TableSchema, sweeps: Sequence[Sweep]
+    table: DataFrame, schema: TableSchema, sweeps: Sequence[Sweep]
 ) -> tuple[Sweep, ...]:
     """Return all the sweeps; none of them if they remove no row of the table."""
     if not sweeps:
@@ -85,11 +85,11 @@ def keep_effective_sweeps(
     older = (own < start.epoch) | ((own == start.epoch) & (lsn <= int(start.commit_lsn)))
     for name in POSITION:
         older |= F.col(f"_{name}").isNull()
-    swept = table.where(older).alias("t").where(is_swept("t", shape, sweeps))
+    swept = table.where(older).alias("t").where(is_swept("t", schema, sweeps))
     return tuple(sweeps) if swept.limit(1).count() else ()
 
 
-def is_swept(rows: str, shape: TableSchema, sweeps: Sequence[Sweep]) -> Expression:
+def is_swept(rows: str, schema: TableSchema, sweeps: Sequence[Sweep]) -> Expression:
     """Whether one of the sweeps removes a row of the table; `rows` is the table's alias.
 
     NULL sorts lowest in a struct, so a row without a position is older than every sweep.
@@ -99,22 +99,22 @@ def is_swept(rows: str, shape: TableSchema, sweeps: Sequence[Sweep]) -> Expressi
         own = F.struct(*(F.col(f"{rows}._{name}").alias(name) for name in POSITION))
         inside = own < write_position(sweep.start)
         if sweep.low is not None:
-            inside &= _compare_key(rows, shape, sweep.low, is_above=True)
+            inside &= _compare_key(rows, schema, sweep.low, is_above=True)
         if sweep.high is not None:
-            inside &= _compare_key(rows, shape, sweep.high, is_above=False)
+            inside &= _compare_key(rows, schema, sweep.high, is_above=False)
         found |= inside
     return found
 
 
 def _compare_key(
-    rows: str, shape: TableSchema, bound: tuple[str, ...], *, is_above: bool
+    rows: str, schema: TableSchema, bound: tuple[str, ...], *, is_above: bool
 ) -> Expression:
     """Whether a row's first key columns are at or above a range bound, or at or below it."""
     own, others = [], []
-    for i, text in zip(shape.key, bound, strict=False):
-        mapping = map_type(shape.columns[i])
+    for i, text in zip(schema.key, bound, strict=False):
+        mapping = map_type(schema.columns[i])
         # The settings may have chosen another type, which may sort differently.
-        own.append(F.col(f"{rows}.`{shape.names[i]}`").cast(mapping.spark_type))
+        own.append(F.col(f"{rows}.`{schema.names[i]}`").cast(mapping.spark_type))
         others.append(mapping.parse(F.lit(text)))
     key = F.struct(*(one.alias(f"k{i}") for i, one in enumerate(own)))
     other = F.struct(*(one.alias(f"k{i}") for i, one in enumerate(others)))

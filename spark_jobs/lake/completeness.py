@@ -128,7 +128,7 @@ class Completeness:
     ) -> dict[str, Incomplete]:
         """Find, of some tables, those that may lack rows, as `find_incomplete` does."""
         found = {table: self.find_incomplete(table, at) for table in tables}
-        return {table: lack for table, lack in found.items() if lack is not None}
+        return {table: incomplete for table, incomplete in found.items() if incomplete is not None}
 
 
 def read_completeness(lake: Lake) -> Completeness:

@@ -93,10 +93,10 @@ def summarize_files(files: Iterable[Path], low: Bound | None, high: Bound) -> li
     for file in files:
         with naming(file):
             for entries in _read_entries(file):
-                for span in summarize_entries(entries.filter(is_inside(entries, low, high))):
-                    of = (span.table, span.relation_version, span.operation)
+                for summary in summarize_entries(entries.filter(is_inside(entries, low, high))):
+                    of = (summary.table, summary.relation_version, summary.operation)
                     known = found.get(of)
-                    found[of] = span if known is None else _join(known, span)
+                    found[of] = summary if known is None else _join(known, summary)
     return list(found.values())
 
 

@@ -46,23 +46,23 @@ class RoundLog:
         if self._kept is not None:
             self._kept.unpersist()
 
-    def list_spans(self, table: str) -> list[RangeSummary]:
+    def list_summaries(self, table: str) -> list[RangeSummary]:
         """The range summaries of a table."""
-        return [span for span in self.spans if span.table == table]
+        return [summary for summary in self.summaries if summary.table == table]
 
     @cached_property
-    def spans(self) -> list[RangeSummary]:
+    def summaries(self) -> list[RangeSummary]:
         """The range summaries of all its tables."""
         low, high = self.range.low, self.range.high
         if low == high:
             return []
-        if self._table is None and self.little.entries is not None:
-            return list(summarize_entries(self.little.entries))
+        if self._table is None and self.in_memory.entries is not None:
+            return list(summarize_entries(self.in_memory.entries))
         files = self.range.find_files(self._table)
         return summarize(self._entries) if files is None else summarize_files(files, low, high)
 
     @cached_property
-    def little(self) -> LogInMemory:
+    def in_memory(self) -> LogInMemory:
         """The range for the Arrow merge, which takes one table's few entries at a time."""
         return LogInMemory(self.range)
 

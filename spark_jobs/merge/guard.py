@@ -25,7 +25,7 @@ from spark_jobs.log.reading import POSITION
 from spark_jobs.schema.evolution import TableSchema
 from spark_jobs.target.commits import write_rows
 from spark_jobs.target.losses import count_losses
-from spark_jobs.target.table_before import TargetTable
+from spark_jobs.target.target_table import TargetTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def rewrite_table(  # noqa: PLR0917 - What is written, where, and what its commi
     path: Path,
     versions: tuple[DeltaTable, DeltaTable],
     epoch: Epoch,
-    stretch: TablePlan,
+    plan: TablePlan,
     outcome: Outcome,
 ) -> Written:
     """Overwrite the result of a MERGE, starting from the table before it.
@@ -71,16 +71,16 @@ def rewrite_table(  # noqa: PLR0917 - What is written, where, and what its commi
     extends the second one.
     Raises: DeltaError if another commit came between; OSError.
     """
-    assert stretch.shape is not None
-    shape, (before, after) = stretch.shape, versions
-    base = _keep_newest(TargetTable(session, path, before, shape).rows, shape).localCheckpoint()
-    older = [*match_keys(shape), is_newer("t", "s")]
+    assert plan.schema is not None
+    schema, (before, after) = plan.schema, versions
+    base = _keep_newest(TargetTable(session, path, before, schema).rows, schema).localCheckpoint()
+    older = [*match_keys(schema), is_newer("t", "s")]
     rows = outcome.rows.alias("s").join(base.alias("t"), older, "left_anti").localCheckpoint()
     outcome = replace(outcome, rows=rows)
-    lossy = count_losses(outcome, stretch, base, None)
+    lossy = count_losses(outcome, plan, base, None)
     touched = Observation()
-    written = apply_rows(base, rows, shape, outcome.carried, swept=stretch.swept, touched=touched)
-    write_rows(written, path, after, "overwrite", epoch, stretch, lossy)
+    written = apply_rows(base, rows, schema, outcome.carried, swept=plan.swept, touched=touched)
+    write_rows(written, path, after, "overwrite", epoch, plan, lossy)
     updated, deleted = touched.get["updated"], touched.get["deleted"]
     return Written(rows.where("_present").count() - updated, updated, deleted, lossy)
 
@@ -89,10 +89,10 @@ def _locate(rows: str) -> Expression:
     return F.struct(*(F.col(f"{rows}._{name}").alias(name) for name in POSITION))
 
 
-def _keep_newest(rows: DataFrame, shape: TableSchema) -> DataFrame:
+def _keep_newest(rows: DataFrame, schema: TableSchema) -> DataFrame:
     """Keep one row of each key: the one with the newest position."""
     whole = F.struct(*(F.col(f"`{name}`") for name in rows.columns))
     position = F.struct(*(F.col(f"_{name}") for name in POSITION))
-    keys = [F.col(f"`{name}`").alias(f"_of{i}") for i, name in enumerate(match_names(shape))]
+    keys = [F.col(f"`{name}`").alias(f"_of{i}") for i, name in enumerate(match_names(schema))]
     newest = rows.groupBy(*keys).agg(F.max_by(whole, position).alias("_row"))
     return newest.select("_row.*")

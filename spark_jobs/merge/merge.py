@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
-from delta.tables import DeltaTable
-from deltalake import DeltaTable as LogReader
+from delta.tables import DeltaTable as SparkTable
+from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -65,8 +65,8 @@ from spark_jobs.target.commits import (
     write_rows,
 )
 from spark_jobs.target.losses import count_added, count_losses
-from spark_jobs.target.merged import TableMergeResult
-from spark_jobs.target.table_before import TargetTable
+from spark_jobs.target.result import TableMergeResult
+from spark_jobs.target.target_table import TargetTable
 
 # Delta turns this feature on by itself only when it creates a table.
 _LOCAL_TIME = "timestampNtz"
@@ -83,9 +83,9 @@ def merge_plan(
     session: SparkSession,
     lake: Lake,
     epoch: Epoch,
-    stretch: TablePlan,
+    plan: TablePlan,
     *,
-    there: LogReader | None,
+    there: DeltaTable | None,
     log: RoundLog | None,
 ) -> TableMergeResult:
     """Commit a table plan to its table, whose lock the caller holds; create it if `there` is None.
@@ -93,80 +93,80 @@ def merge_plan(
     A plan without a schema before it replaces all rows of the table. `log` is the log range, if the
     plan contains every change of the table in it up to the plan's end; otherwise None.
     """
-    assert stretch.shape is not None
+    assert plan.schema is not None
     began = time.monotonic()
-    path = lake.locate(stretch.table)
+    path = lake.locate(plan.table)
     clear_attempts(path)
     if there is not None and log is not None and _is_small(there, 0):
-        little = merge_by_arrow(path, there, epoch, stretch, log.little, began=began)
-        if little is not None:
-            return little
+        merged = merge_by_arrow(path, there, epoch, plan, log.in_memory, began=began)
+        if merged is not None:
+            return merged
     if there is None:
-        before = _create(session, lake, stretch.table, stretch.shape)
+        before = _create(session, lake, plan.table, plan.schema)
     else:
-        before = _allow_types(session, path, there, stretch.shape)
-    above = None if log is None else log.range.up_to(stretch.upper)
-    with splitting_unshared(session, stretch, above, path) as lone:
-        return _commit(session, lake, before, epoch, stretch, lone=lone, began=began)
+        before = _allow_types(session, path, there, plan.schema)
+    above = None if log is None else log.range.up_to(plan.upper)
+    with splitting_unshared(session, plan, above, path) as unshared:
+        return _commit(session, lake, before, epoch, plan, unshared=unshared, began=began)
 
 
 def _commit(
     session: SparkSession,
     lake: Lake,
-    before: LogReader,
+    before: DeltaTable,
     epoch: Epoch,
-    stretch: TablePlan,
+    plan: TablePlan,
     *,
-    lone: UnsharedReads | None,
+    unshared: UnsharedReads | None,
     began: float,
 ) -> TableMergeResult:
-    assert stretch.shape is not None
-    path = lake.locate(stretch.table)
-    replaces_all = stretch.before is None or stretch.truncated_at is not None
-    base = None if replaces_all else TargetTable(session, path, before, stretch.shape)
-    is_counted = stretch.before is not None and not stretch.has_default_to_apply
+    assert plan.schema is not None
+    path = lake.locate(plan.table)
+    replaces_all = plan.before is None or plan.truncated_at is not None
+    base = None if replaces_all else TargetTable(session, path, before, plan.schema)
+    is_counted = plan.before is not None and not plan.has_default_to_apply
     known = read_losses(before) if is_counted else None
-    others = None if lone is None else lone.others
+    others = None if unshared is None else unshared.others
     outcome = None
-    if lone is None or others is not None:
-        outcome = fold_plan(stretch, _read(base), others)
+    if unshared is None or others is not None:
+        outcome = fold_plan(plan, _read(base), others)
     # The arriving rows are swept. Keep the sweeps only if they remove a row of the table.
     reaching: tuple[Sweep, ...] = ()
-    if base is not None and may_hold_older(before, stretch.swept):
-        reaching = keep_effective_sweeps(base.rows, stretch.shape, stretch.swept)
-    stretch = replace(stretch, swept=reaching)
-    assert stretch.shape is not None
+    if base is not None and may_hold_older(before, plan.swept):
+        reaching = keep_effective_sweeps(base.rows, plan.schema, plan.swept)
+    plan = replace(plan, swept=reaching)
+    assert plan.schema is not None
     may_add = base is None or is_ours(before)
-    if lone is not None and may_add and is_addition(stretch, base, lone, outcome):
-        added = _Addition(lone, outcome, None if base is None else before)
-        lossy = _add(session, path, before, epoch, stretch, added=added, known=known)
+    if unshared is not None and may_add and is_addition(plan, base, unshared, outcome):
+        added = _Addition(unshared, outcome, None if base is None else before)
+        lossy = _add(session, path, before, epoch, plan, added=added, known=known)
         after = _require_table(path)
         rows, gone = count_rows(path, after), count_rows(path, before)
         inserted, deleted = (rows, gone) if base is None else (rows - gone, 0)
         seconds = time.monotonic() - began
         return TableMergeResult(after.version(), rows, inserted, 0, deleted, lossy, seconds)
-    if lone is not None:
-        outcome = add_unshared(outcome, lone, stretch.shape)
+    if unshared is not None:
+        outcome = add_unshared(outcome, unshared, plan.schema)
     assert outcome is not None
     is_small = _is_small(before, outcome.arrived)
-    is_replaced = replaces_all or stretch.has_default_to_apply or is_small
-    lossy = count_losses(outcome, stretch, _read(base), known)
+    is_replaced = replaces_all or plan.has_default_to_apply or is_small
+    lossy = count_losses(outcome, plan, _read(base), known)
     made = before.version() + 1
     reach("before_merge_commit")
-    if base is not None and _changes_nothing(stretch, outcome):
-        move_bound(base, path, before, epoch, stretch, lossy)
+    if base is not None and _changes_nothing(plan, outcome):
+        move_bound(base, path, before, epoch, plan, lossy)
         inserted, updated, deleted = 0, 0, 0
     elif is_replaced:
-        updated, deleted = _replace(_read(base), outcome, path, before, epoch, stretch, lossy)
+        updated, deleted = _replace(_read(base), outcome, path, before, epoch, plan, lossy)
         if replaces_all:
             deleted = count_rows(path, before)
         inserted = outcome.arrived - updated
     else:
-        made, written = _merge_guarded(session, lake, before, epoch, stretch, outcome, lossy)
+        made, written = _merge_guarded(session, lake, before, epoch, plan, outcome, lossy)
         inserted, updated, deleted = written.inserted, written.updated, written.deleted
         lossy = written.lossy
     reach("after_merge_commit")
-    after = LogReader(path, version=made)
+    after = DeltaTable(path, version=made)
     rows, seconds = count_rows(path, after), time.monotonic() - began
     return TableMergeResult(after.version(), rows, inserted, updated, deleted, lossy, seconds)
 
@@ -179,9 +179,9 @@ def _read(base: TargetTable | None) -> DataFrame | None:
 class _Addition:
     """Unshared reads and the outcome of other changes; without a `base` they replace the table."""
 
-    lone: UnsharedReads
+    unshared: UnsharedReads
     outcome: Outcome | None
-    base: LogReader | None
+    base: DeltaTable | None
 
     @property
     def mode(self) -> str:
@@ -191,9 +191,9 @@ class _Addition:
 def _add(
     session: SparkSession,
     path: Path,
-    before: LogReader,
+    before: DeltaTable,
     epoch: Epoch,
-    stretch: TablePlan,
+    plan: TablePlan,
     *,
     added: _Addition,
     known: Losses | None,
@@ -202,54 +202,54 @@ def _add(
 
     Spark counts the rows after they are written, and only if their files may have a `_raw`.
     """
-    assert stretch.shape is not None
+    assert plan.schema is not None
     base = added.base
     reach("before_merge_commit")
-    _write_added(path, before, epoch, stretch, added)
+    _write_added(path, before, epoch, plan, added)
     reach("after_merge_commit")
     had = dict.fromkeys(known or (), 0) if base is None else known
     if had is not None and not may_hold(_require_table(path), "_raw", besides=base):
         lossy = had
     else:
         is_known = base is not None and known is not None
-        since = min(span.first for span in stretch.spans) if is_known else None
+        since = min(summary.first for summary in plan.summaries) if is_known else None
         table = session.read.format("delta").load(str(path))
-        lossy = count_added(table, stretch.shape, known, since=since)
-    record_losses(session, path, stretch.table, lossy)
+        lossy = count_added(table, plan.schema, known, since=since)
+    record_losses(session, path, plan.table, lossy)
     return lossy
 
 
 def _write_added(
-    path: Path, before: LogReader, epoch: Epoch, stretch: TablePlan, added: _Addition
+    path: Path, before: DeltaTable, epoch: Epoch, plan: TablePlan, added: _Addition
 ) -> None:
-    shape, lone, outcome = stretch.shape, added.lone, added.outcome
-    assert shape is not None
+    schema, unshared, outcome = plan.schema, added.unshared, added.outcome
+    assert schema is not None
     more = None
     if outcome is not None:
-        more = apply_rows(None, outcome.rows, shape, outcome.carried, swept=())
-    if lone.typed is not None and is_ours(before):
-        files = lone.typed.move(path) + ([] if more is None else write_files(more, path))
-        reached, fields = (epoch, stretch.upper), table_fields(shape)
+        more = apply_rows(None, outcome.rows, schema, outcome.carried, swept=())
+    if unshared.typed is not None and is_ours(before):
+        files = unshared.typed.move(path) + ([] if more is None else write_files(more, path))
+        reached, fields = (epoch, plan.upper), table_fields(schema)
         commit_files(path, before, files, added.mode, reached=reached, lossy=None, fields=fields)
         return
-    rows = apply_rows(None, lone.read(), shape, frozenset(), swept=())
+    rows = apply_rows(None, unshared.read(), schema, frozenset(), swept=())
     rows = rows if more is None else rows.unionByName(more)
-    write_rows(rows, path, before, added.mode, epoch, stretch, None)
+    write_rows(rows, path, before, added.mode, epoch, plan, None)
 
 
-def _changes_nothing(stretch: TablePlan, outcome: Outcome) -> bool:
+def _changes_nothing(plan: TablePlan, outcome: Outcome) -> bool:
     """Whether a table plan that does not replace the table changes no row and no column."""
-    is_same = stretch.shape == stretch.before
-    return is_same and not (stretch.swept or outcome.arrived or outcome.departed)
+    is_same = plan.schema == plan.before
+    return is_same and not (plan.swept or outcome.arrived or outcome.departed)
 
 
-def _require_table(path: Path) -> LogReader:
+def _require_table(path: Path) -> DeltaTable:
     table = open_table(path)
     assert table is not None
     return table
 
 
-def _is_small(table: LogReader, arrived: int) -> bool:
+def _is_small(table: DeltaTable, arrived: int) -> bool:
     """Whether writing the table again is cheaper than a MERGE of `arrived` rows."""
     size: int = sum(pa.table(table.get_add_actions())["size_bytes"].to_pylist())
     return size < SMALL_TABLE_BYTES * max(1, arrived / _FEW_ROWS)
@@ -267,14 +267,14 @@ def _read_metrics(own: OwnCommit) -> tuple[int, int, int]:
     return inserted, updated, deleted
 
 
-def _create(session: SparkSession, lake: Lake, table: TableName, shape: TableSchema) -> LogReader:
+def _create(session: SparkSession, lake: Lake, table: TableName, schema: TableSchema) -> DeltaTable:
     """Create a table without rows. Raises: DeltaError if another process created it first."""
     path = lake.locate(table)
     vectors = "true" if lake.wants_deletion_vectors(table) else "false"
     (
-        DeltaTable.createIfNotExists(session)
+        SparkTable.createIfNotExists(session)
         .location(str(path))
-        .addColumns(T.StructType(table_fields(shape)))
+        .addColumns(T.StructType(table_fields(schema)))
         .comment(str(table))
         .property(TABLE_PROPERTY, str(table))
         .property("delta.enableDeletionVectors", vectors)
@@ -284,22 +284,22 @@ def _create(session: SparkSession, lake: Lake, table: TableName, shape: TableSch
 
 
 def _allow_types(
-    session: SparkSession, path: Path, table: LogReader, shape: TableSchema
-) -> LogReader:
+    session: SparkSession, path: Path, table: DeltaTable, schema: TableSchema
+) -> DeltaTable:
     """Allow timestamps without a time zone, if a table needs them, in a commit before the rows.
 
     Raises: DeltaError if another process committed in between.
     Source: Delta protocol, section Timestamp without timezone (TimestampNtz).
     """
     allowed = table.protocol().writer_features or []
-    fields = T.StructType(table_fields(shape)).json()
+    fields = T.StructType(table_fields(schema)).json()
     if _LOCAL_TIME in allowed or f'"{T.TimestampNTZType().typeName()}"' not in fields:
         return table
-    DeltaTable.forPath(session, str(path)).addFeatureSupport(_LOCAL_TIME)
+    SparkTable.forPath(session, str(path)).addFeatureSupport(_LOCAL_TIME)
     return _require_version(path, table.version() + 1)
 
 
-def _require_version(path: Path, version: int) -> LogReader:
+def _require_version(path: Path, version: int) -> DeltaTable:
     table = _require_table(path)
     if table.version() != version:
         raise CommitFailedError(f"another process has committed to {path}")
@@ -310,17 +310,17 @@ def _require_version(path: Path, version: int) -> LogReader:
 def _merge_guarded(  # noqa: PLR0917 - What is written, where, and what its commit says.
     session: SparkSession,
     lake: Lake,
-    before: LogReader,
+    before: DeltaTable,
     epoch: Epoch,
-    stretch: TablePlan,
+    plan: TablePlan,
     outcome: Outcome,
     lossy: Losses,
 ) -> tuple[int, Written]:
     """MERGE, and rewrite the table if the counts are wrong; return the version and the counts."""
-    path = lake.locate(stretch.table)
-    with carry_bound(session, epoch, stretch, lossy):
-        _merge(DeltaTable.forPath(session, str(path)), outcome, stretch)
-    own = find_own_commit(path, before, epoch, stretch.upper)
+    path = lake.locate(plan.table)
+    with carry_bound(session, epoch, plan, lossy):
+        _merge(SparkTable.forPath(session, str(path)), outcome, plan)
+    own = find_own_commit(path, before, epoch, plan.upper)
     require_durable(path, above=before.version(), through=own.version)
     inserted, updated, deleted = _read_metrics(own)
     written = Written(inserted, updated, deleted, lossy)
@@ -328,17 +328,17 @@ def _merge_guarded(  # noqa: PLR0917 - What is written, where, and what its comm
     if damage is None:
         return own.version, written
     # Queue the backfill before the rewrite: a crash between the two must not lose it.
-    queue_tables(lake, [stretch.table], reason=damage, since=stretch.upper)
-    after = LogReader(path)
-    written = rewrite_table(session, path, (before, after), epoch, stretch, outcome)
+    queue_tables(lake, [plan.table], reason=damage, since=plan.upper)
+    after = DeltaTable(path)
+    written = rewrite_table(session, path, (before, after), epoch, plan, outcome)
     return after.version() + 1, written
 
 
-def _merge(table: DeltaTable, outcome: Outcome, stretch: TablePlan) -> None:
-    assert stretch.shape is not None
-    shape, carried = stretch.shape, outcome.carried
-    ids = id_names(shape)
-    names = match_names(shape)
+def _merge(table: SparkTable, outcome: Outcome, plan: TablePlan) -> None:
+    assert plan.schema is not None
+    schema, carried = plan.schema, outcome.carried
+    ids = id_names(schema)
+    names = match_names(schema)
     matches = [f"t.`{name}` = s.{id_name}" for name, id_name in zip(names, ids, strict=True)]
     ranges = _bound_keys(outcome, ids[0])
     condition = F.expr(" and ".join(matches))
@@ -351,8 +351,8 @@ def _merge(table: DeltaTable, outcome: Outcome, stretch: TablePlan) -> None:
         condition &= anywhere
     known = set(table.toDF().columns)
     # The table has no values of a new column to carry. Arriving rows have NULL, as older rows do.
-    carried = frozenset(i for i in carried if shape.names[i] in known)
-    renewed = carry(shape, carried, "s", "t")
+    carried = frozenset(i for i in carried if schema.names[i] in known)
+    renewed = carry(schema, carried, "s", "t")
     merge = table.alias("t").merge(outcome.rows.alias("s"), condition)
     if not known.issuperset(renewed):
         merge = merge.withSchemaEvolution()
@@ -360,9 +360,9 @@ def _merge(table: DeltaTable, outcome: Outcome, stretch: TablePlan) -> None:
     merge = merge.whenMatchedUpdate(present & is_older, _quote(renewed))
     if outcome.departed:
         merge = merge.whenMatchedDelete(~present & is_older)
-    merge = merge.whenNotMatchedInsert("s._present", _quote(insert(shape, outcome.carried, "s")))
-    if stretch.swept:
-        merge = merge.whenNotMatchedBySourceDelete(is_swept("t", shape, stretch.swept))
+    merge = merge.whenNotMatchedInsert("s._present", _quote(insert(schema, outcome.carried, "s")))
+    if plan.swept:
+        merge = merge.whenNotMatchedBySourceDelete(is_swept("t", schema, plan.swept))
     merge.execute()
 
 
@@ -370,18 +370,18 @@ def _replace(  # noqa: PLR0917 - What is written, where, and what its commit say
     base: DataFrame | None,
     outcome: Outcome,
     path: Path,
-    before: LogReader,
+    before: DeltaTable,
     epoch: Epoch,
-    stretch: TablePlan,
+    plan: TablePlan,
     lossy: Losses,
 ) -> tuple[int, int]:
     """Write the table whole; return how many rows of the base were updated and deleted."""
-    assert stretch.shape is not None
+    assert plan.schema is not None
     touched = Observation()
     rows = apply_rows(
-        base, outcome.rows, stretch.shape, outcome.carried, swept=stretch.swept, touched=touched
+        base, outcome.rows, plan.schema, outcome.carried, swept=plan.swept, touched=touched
     )
-    write_rows(rows, path, before, "overwrite", epoch, stretch, lossy)
+    write_rows(rows, path, before, "overwrite", epoch, plan, lossy)
     return (0, 0) if base is None else (touched.get["updated"], touched.get["deleted"])
 
 

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from cdc_core.crash_points import reach
 from cdc_core.vocabulary import Operation, Position, TableName
-from spark_jobs.fold.plan import TablePlan, as_query, choose_types, plan_table, read_shape
+from spark_jobs.fold.plan import TablePlan, as_query, choose_types, plan_table, read_schema
 from spark_jobs.fold.rebuild import plan_rebuild
 from spark_jobs.lake.completeness import read_completeness
 from spark_jobs.lake.cut_plan import Found, Place, name_places
@@ -47,8 +47,8 @@ from spark_jobs.merge.round_start import RoundStart, find_behind
 from spark_jobs.schema.evolution import Halt
 from spark_jobs.session.failures import Failures
 from spark_jobs.session.session import find_jvm, reporting_jvm_death
-from spark_jobs.target.merged import TableMergeResult
 from spark_jobs.target.older_tables import find_older, find_there
+from spark_jobs.target.result import TableMergeResult
 
 # Seconds. A staged batch wakes a waiting merge. Without wake-ups, the merge looks this often.
 _FOLLOW_WAIT_S = 0.5
@@ -212,10 +212,10 @@ def _merge_round(
         cut = choose_cut(start.log, start.low, staged, round_rows)
     results: dict[str, _Result] = {}
     with closing(RoundLog(start.session, start.log, start.low, cut)) as log:
-        spans = log.spans
-        touched = {span.table for span in spans if span.table is not None}
+        summaries = log.summaries
+        touched = {summary.table for summary in summaries if summary.table is not None}
         # The end of a backfill may end the halt of its table, so try that table again.
-        passed = {table for table in passed_over if not _has_sweep(log.list_spans(table))}
+        passed = {table for table in passed_over if not _has_sweep(log.list_summaries(table))}
         for table in sorted(touched | start.behind):
             if (chosen is not None and table not in chosen) or table in passed:
                 continue
@@ -229,7 +229,7 @@ def _merge_round(
         return None
     halted = _write_states(start.lake, results)
     reach("before_cut")
-    written = _write_cut(start, cut, touched, results, halted=halted, spans=spans)
+    written = _write_cut(start, cut, touched, results, halted=halted, summaries=summaries)
     reach("after_cut")
     merged = Round(
         cut,
@@ -239,7 +239,7 @@ def _merge_round(
         {table: result.merged for table, result in results.items() if result.merged},
         halted,
         written.partial,
-        sum(span.entries for span in spans),
+        sum(summary.entries for summary in summaries),
         time.monotonic() - began,
     )
     return merged, written
@@ -261,34 +261,32 @@ def _merge_table(start: RoundStart, table: str, log: RoundLog, cut: Bound) -> _R
         low = start.find_low(name, there)
         if low != start.low:
             log = RoundLog(start.session, start.log, low, cut, table=table)
-        spans = log.list_spans(table)
+        summaries = log.list_summaries(table)
         own = None if there is None or there.is_foreign else delta
         plot = partial(
             plan_table,
             table=name,
-            before=None if own is None else read_shape(own),
+            before=None if own is None else read_schema(own),
             relations=start.relations,
             upper=cut,
             choose=choose_types(start.lake, name),
         )
-        plotted = stretch = plot(log.read, spans=spans)
-        # A plan from the change that halted the table leaves out older rows. `find_low` queues a
-        # backfill of them if the table is older than its cut, but not if no merge ever made it.
-        if own is None and start.was_halted(table) and table in start.older:
-            stretch = _begin_anew(stretch, log.read(), plot)
-        if stretch.halt is not None and _has_sweep(spans):
+        plotted = plan = plot(log.read, summaries=summaries)
+        if own is None and start.was_halted(table):
+            plan = _begin_anew(plan, log.read(), plot)
+        if plan.halt is not None and _has_sweep(summaries):
             read_above = partial(read_log, start.session, start.log, upper=cut)
-            stretch = plan_rebuild(stretch, read_above, plot, entries=log.read()) or stretch
+            plan = plan_rebuild(plan, read_above, plot, entries=log.read()) or plan
         version = None if own is None else own.version()
-        if stretch.is_empty:
-            bound = stretch.upper if low is None else max(low, stretch.upper)
+        if plan.is_empty:
+            bound = plan.upper if low is None else max(low, plan.upper)
             held = None if there is None or own is None else there.bound
-            return _Result(Place(bound, version, held), None, stretch.halt)
-        epoch = next(epoch for epoch in start.epochs if epoch.number == stretch.upper.epoch)
-        whole = log if stretch is plotted else None
-        merged = merge_plan(start.session, start.lake, epoch, stretch, there=delta, log=whole)
-        place = Place(stretch.upper, merged.version, stretch.upper)
-        return _Result(place, merged, stretch.halt)
+            return _Result(Place(bound, version, held), None, plan.halt)
+        epoch = next(epoch for epoch in start.epochs if epoch.number == plan.upper.epoch)
+        whole = log if plan is plotted else None
+        merged = merge_plan(start.session, start.lake, epoch, plan, there=delta, log=whole)
+        place = Place(plan.upper, merged.version, plan.upper)
+        return _Result(place, merged, plan.halt)
 
 
 def _sync_table(start: RoundStart, name: TableName, there: Found | None) -> None:
@@ -318,23 +316,23 @@ def _find_left(start: RoundStart, table: str, there: Found | None) -> int | None
     return there.version if is_left else None
 
 
-def _has_sweep(spans: list[RangeSummary]) -> bool:
-    return any(span.operation == Operation.SWEEP for span in spans)
+def _has_sweep(summaries: list[RangeSummary]) -> bool:
+    return any(summary.operation == Operation.SWEEP for summary in summaries)
 
 
-def _begin_anew(stretch: TablePlan, log: DataFrame, plot: Callable[..., TablePlan]) -> TablePlan:
+def _begin_anew(plan: TablePlan, log: DataFrame, plot: Callable[..., TablePlan]) -> TablePlan:
     """Plan a halted table that is gone or replaced, from the change that halted it.
 
     The transaction of that change may begin with changes under the old schema; these are left out.
     """
     begins_at: Position | None = None
-    while stretch.is_empty and stretch.halted_at not in {None, begins_at}:
-        begins_at = stretch.halted_at
+    while plan.is_empty and plan.halted_at not in {None, begins_at}:
+        begins_at = plan.halted_at
         assert begins_at is not None
         log = log.where(is_after(replace(begins_at, seq=begins_at.seq - 1)))
-        spans = summarize(log.where(F.col("table") == str(stretch.table)))
-        stretch = plot(as_query(log), spans=spans)
-    return stretch
+        summaries = summarize(log.where(F.col("table") == str(plan.table)))
+        plan = plot(as_query(log), summaries=summaries)
+    return plan
 
 
 def _write_states(lake: Lake, results: dict[str, _Result]) -> dict[str, Halt]:
@@ -371,7 +369,7 @@ def _write_cut(
     results: dict[str, _Result],
     *,
     halted: Collection[str],
-    spans: list[RangeSummary],
+    summaries: list[RangeSummary],
 ) -> Cut:
     places = name_places(
         cut,
@@ -381,7 +379,7 @@ def _write_cut(
     )
     versions = {t: place.version for t, place in places.items() if place.version is not None}
     merged = {table: place.bound for table, place in places.items()}
-    committed = max((span.committed_at for span in spans), default=None)
+    committed = max((summary.committed_at for summary in summaries), default=None)
     if committed is None and start.cut is not None:
         committed = start.cut.committed_at
     written = Cut(

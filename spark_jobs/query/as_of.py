@@ -18,7 +18,7 @@ from cdc_core.errors import LakeError, Retry
 from cdc_core.vocabulary import Lsn, TableName
 from spark_jobs.delta.direct_parquet import read_rows
 from spark_jobs.fold.outcome import fold_plan
-from spark_jobs.fold.plan import as_query, choose_types, plan_table, read_shape
+from spark_jobs.fold.plan import as_query, choose_types, plan_table, read_schema
 from spark_jobs.fold.rebuild import plan_rebuild
 from spark_jobs.fold.rows import apply_rows, table_fields, widen
 from spark_jobs.lake.completeness import Incomplete, read_completeness
@@ -37,14 +37,14 @@ from spark_jobs.target.older_tables import know_place
 class TableReading:
     """A table as of the bound `through`. A halted table is as of the bound at which it halted.
 
-    If `lack` is not None, rows may be missing: no whole backfill of the table ended by the bound
-    that was asked for.
+    If `incomplete` is not None, rows may be missing: no whole backfill of the table ended by the
+    bound that was asked for.
     """
 
     rows: DataFrame
     through: Bound
     halt: Halt | None
-    lack: Incomplete | None
+    incomplete: Incomplete | None
 
 
 def find_bound_at(lake: Lake, at: str) -> Bound:
@@ -105,7 +105,7 @@ def table_at(
     """
     cut = find_cut(lake, at)
     name = str(table)
-    lack = read_completeness(lake).find_incomplete(name, at)
+    incomplete = read_completeness(lake).find_incomplete(name, at)
     version = None if cut is None else cut.versions.get(name)
     low = None if cut is None else cut.merged.get(name, cut.bound)
     if cut is not None and version is not None:
@@ -116,42 +116,42 @@ def table_at(
     if cut is not None and low is not None and base is not None and not is_newest:
         halt = _find_halt(lake, cut, name) if at == cut.bound else None
         if not needs_fold(low, at, is_halted=halt is not None):
-            return TableReading(base, low, halt, lack)
+            return TableReading(base, low, halt, incomplete)
     files = LogFiles.open(lake)
     assert files is not None
     log = read_log(session, files, low, at)
     plot = partial(
         plan_table,
         table=table,
-        before=None if version is None else read_shape(_open_version(lake, table, version)),
+        before=None if version is None else read_schema(_open_version(lake, table, version)),
         relations=lake.read_relations(),
         upper=at,
         choose=choose_types(lake, table),
     )
-    stretch = plot(as_query(log), spans=summarize(log.where(F.col("table") == name)))
-    if stretch.halt is not None:
+    plan = plot(as_query(log), summaries=summarize(log.where(F.col("table") == name)))
+    if plan.halt is not None:
         read_above = partial(read_log, session, files, upper=at)
-        renewed = plan_rebuild(stretch, read_above, plot, entries=log)
+        renewed = plan_rebuild(plan, read_above, plot, entries=log)
         if renewed is not None:
-            stretch, base = renewed, None
-    through = stretch.upper if low is None else max(low, stretch.upper)
-    if stretch.shape is None:
-        reason = f": {stretch.halt.reason}" if stretch.halt else ""
+            plan, base = renewed, None
+    through = plan.upper if low is None else max(low, plan.upper)
+    if plan.schema is None:
+        reason = f": {plan.halt.reason}" if plan.halt else ""
         raise LakeError(
             f"the lake holds no rows of {name} at {at.lsn}{reason}",
-            fix=stretch.halt.fix if stretch.halt else "check the name and the publication",
+            fix=plan.halt.fix if plan.halt else "check the name and the publication",
             retry=Retry.AFTER_FIX,
         )
-    if stretch.is_empty:
+    if plan.is_empty:
         assert base is not None
-        return TableReading(base, through, stretch.halt, lack)
+        return TableReading(base, through, plan.halt, incomplete)
     target = None
-    if stretch.truncated_at is None and base is not None:
-        target = widen(base, stretch.shape)
-    outcome = fold_plan(stretch, target)
-    rows = apply_rows(target, outcome.rows, stretch.shape, outcome.carried, swept=stretch.swept)
-    names = [f"`{field.name}`" for field in table_fields(stretch.shape)]
-    return TableReading(rows.select(*names), through, stretch.halt, lack)
+    if plan.truncated_at is None and base is not None:
+        target = widen(base, plan.schema)
+    outcome = fold_plan(plan, target)
+    rows = apply_rows(target, outcome.rows, plan.schema, outcome.carried, swept=plan.swept)
+    names = [f"`{field.name}`" for field in table_fields(plan.schema)]
+    return TableReading(rows.select(*names), through, plan.halt, incomplete)
 
 
 def list_tables(lake: Lake) -> list[TableName]:

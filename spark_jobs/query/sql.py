@@ -69,7 +69,7 @@ def answer_query(session: SparkSession, lake: Lake, query: str, at: Bound) -> An
     rewritten = _TOKEN.sub(name_view, query)
     readings = _register_views(session, lake, at, sorted(named))
     halted = {t: (r.through, r.halt) for t, r in readings.items() if r.halt is not None}
-    lacking = {t: r.lack for t, r in readings.items() if r.lack is not None}
+    lacking = {t: r.incomplete for t, r in readings.items() if r.incomplete is not None}
     return Answer(session.sql(rewritten), at, halted, lacking)
 
 

@@ -145,8 +145,8 @@ class TableSchema:
 
 def accept_first(relation: Relation, choose: Choose = choose_own) -> TableSchema | Halt:
     """The table schema of a first announcement, or why the lake cannot hold the table."""
-    shape = TableSchema.of(relation, choose)
-    if not shape.key:
+    schema = TableSchema.of(relation, choose)
+    if not schema.key:
         return Halt(
             "the table has no key: its rows cannot be told apart",
             "add a primary key, or a unique index as its replica identity",
@@ -166,33 +166,36 @@ def accept_first(relation: Relation, choose: Choose = choose_own) -> TableSchema
                 "in case only",
                 "rename one of them, or leave it out of the publication's column list",
             )
-    return next(filter(None, map(_explain_choice, _list_choices(shape))), shape)
+    return next(filter(None, map(_explain_choice, _list_choices(schema))), schema)
 
 
 def evolve(
-    shape: TableSchema, relation: Relation, choose: Choose = choose_own
+    schema: TableSchema, relation: Relation, choose: Choose = choose_own
 ) -> TableSchema | Halt:
     """The table schema after a further announcement: the same with new columns, or a halt."""
     admitted = accept_first(relation, choose)
     if isinstance(admitted, Halt):
         return admitted
-    if relation.oid != shape.oid:
+    if relation.oid != schema.oid:
         return _refuse("the table was dropped and made again", relation.table)
-    known = {column.name for column in shape.columns}
+    known = {column.name for column in schema.columns}
     added = [column for column in relation.columns if column.name not in known]
-    changes = [_compare(column, relation, shape) for column in shape.columns]
-    if admitted.key_names != shape.key_names:
+    changes = [_compare(column, relation, schema) for column in schema.columns]
+    if admitted.key_names != schema.key_names:
         changes.append(f"the key changed to ({', '.join(admitted.key_names)})")
-    newest = max(column.attnum or 0 for column in shape.columns)
-    left_out = frozenset((*shape.left_out, *relation.left_out))
+    newest = max(column.attnum or 0 for column in schema.columns)
+    left_out = frozenset((*schema.left_out, *relation.left_out))
     changes += [_doubt(column, newest, left_out) for column in added]
-    if None not in {shape.published, relation.published} and relation.published != shape.published:
+    if (
+        None not in {schema.published, relation.published}
+        and relation.published != schema.published
+    ):
         changes.append(
             "how the table is published changed (left out and taken in again, its publication made"
             " again or altered, another row filter or column list): what was not sent meanwhile is"
             " not in the log"
         )
-    if relation.rewritten != shape.rewritten:
+    if relation.rewritten != schema.rewritten:
         changes.append(
             "the table was rewritten by ALTER COLUMN … TYPE … USING, or it was renamed, changed"
             " under its other name and renamed back: its rows may have values that the stream did"
@@ -200,20 +203,20 @@ def evolve(
         )
     for change in filter(None, changes):
         return _refuse(change, relation.table)
-    for column, kind in zip(shape.columns, shape.chosen, strict=True):
+    for column, kind in zip(schema.columns, schema.chosen, strict=True):
         # Choose for the column of the table schema: its base type is known.
         wanted = choose(column)
         if wanted != kind:
             return _refuse_choice(column, kind, wanted, relation.table)
-    chosen = (*shape.chosen, *(choose(column) for column in added))
-    return replace(shape, columns=(*shape.columns, *added), chosen=chosen)
+    chosen = (*schema.chosen, *(choose(column) for column in added))
+    return replace(schema, columns=(*schema.columns, *added), chosen=chosen)
 
 
-def _list_choices(shape: TableSchema) -> list[tuple[Column, str, bool]]:
+def _list_choices(schema: TableSchema) -> list[tuple[Column, str, bool]]:
     """Each column with a chosen type, that type, and whether the column is in the key."""
     return [
-        (column, kind, i in shape.key)
-        for i, (column, kind) in enumerate(zip(shape.columns, shape.chosen, strict=True))
+        (column, kind, i in schema.key)
+        for i, (column, kind) in enumerate(zip(schema.columns, schema.chosen, strict=True))
         if kind is not None
     ]
 
@@ -265,12 +268,12 @@ def explain_excluded(name: str) -> str:
     return f"column {quote_identifier(name)} is excluded now, and older rows have its values"
 
 
-def _compare(known: Column, relation: Relation, shape: TableSchema) -> str | None:
+def _compare(known: Column, relation: Relation, schema: TableSchema) -> str | None:
     """Say what changed in a column so that the table cannot follow; None if nothing did."""
     name = quote_identifier(known.name)
     column = next((column for column in relation.columns if column.name == known.name), None)
     heirs = [c.name for c in relation.columns if c.attnum == known.attnum is not None]
-    newly_left_out = frozenset(relation.left_out).difference(shape.left_out)
+    newly_left_out = frozenset(relation.left_out).difference(schema.left_out)
     if column is None and known.attnum in newly_left_out:
         return explain_excluded(known.name)
     if column is None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deltalake import DeltaTable as LogReader
+from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 from pyspark.sql import DataFrame, SparkSession
 
@@ -35,7 +35,7 @@ from spark_jobs.fold.plan import TablePlan
 from spark_jobs.fold.rows import table_fields
 from spark_jobs.lake.durability import require_durable
 from spark_jobs.lake.lake import Bound, Epoch, Losses, format_losses
-from spark_jobs.target.table_before import TargetTable
+from spark_jobs.target.target_table import TargetTable
 
 _TXN_APP = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
@@ -45,10 +45,10 @@ _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 def write_rows(  # noqa: PLR0917 - What is written, where, and what its commit says.
     rows: DataFrame,
     path: Path,
-    before: LogReader,
+    before: DeltaTable,
     mode: str,
     epoch: Epoch,
-    stretch: TablePlan,
+    plan: TablePlan,
     lossy: Losses | None,
 ) -> None:
     """Write rows in one commit that extends `before` and has the bound that the table reached.
@@ -57,9 +57,9 @@ def write_rows(  # noqa: PLR0917 - What is written, where, and what its commit s
     empty.
     Raises: DeltaError if another commit came between.
     """
-    assert stretch.shape is not None
+    assert plan.schema is not None
     if is_ours(before):
-        reached, fields = (epoch, stretch.upper), table_fields(stretch.shape)
+        reached, fields = (epoch, plan.upper), table_fields(plan.schema)
         added = write_files(rows, path)
         commit_files(path, before, added, mode, reached=reached, lossy=lossy, fields=fields)
         return
@@ -67,20 +67,20 @@ def write_rows(  # noqa: PLR0917 - What is written, where, and what its commit s
     if mode == "overwrite":
         writer = writer.option("overwriteSchema", "true")
     writer = writer.option("userMetadata", format_losses(lossy))
-    if before.transaction_version(epoch.app) == int(stretch.upper.lsn):
+    if before.transaction_version(epoch.app) == int(plan.upper.lsn):
         # The table has this bound, but another writer has replaced its rows. Delta would skip a
         # write with the same bound, so this write has none.
         writer.save(str(path))
-        if LogReader(path).version() != before.version() + 1:
+        if DeltaTable(path).version() != before.version() + 1:
             raise _refuse(path)
         require_durable(path, above=before.version(), through=before.version() + 1)
         return
     (
         writer.option("txnAppId", epoch.app)
-        .option("txnVersion", str(int(stretch.upper.lsn)))
+        .option("txnVersion", str(int(plan.upper.lsn)))
         .save(str(path))
     )
-    if find_own_commit(path, before, epoch, stretch.upper).version != before.version() + 1:
+    if find_own_commit(path, before, epoch, plan.upper).version != before.version() + 1:
         raise _refuse(path)
     require_durable(path, above=before.version(), through=before.version() + 1)
 
@@ -93,7 +93,7 @@ class OwnCommit:
     metrics: Mapping[str, Any]
 
 
-def find_own_commit(path: Path, before: LogReader, epoch: Epoch, reached: Bound) -> OwnCommit:
+def find_own_commit(path: Path, before: DeltaTable, epoch: Epoch, reached: Bound) -> OwnCommit:
     """Find Walgate's commit of a bound after the version `before`; others may be between them.
 
     Raises: DeltaError if Walgate made none: Delta skips a write to a table that has the bound
@@ -118,12 +118,12 @@ def _refuse(path: Path) -> CommitFailedError:
 
 @contextmanager
 def carry_bound(
-    session: SparkSession, epoch: Epoch, stretch: TablePlan, lossy: Losses
+    session: SparkSession, epoch: Epoch, plan: TablePlan, lossy: Losses
 ) -> Iterator[None]:
     """Add the bound and the counts of lost values to the commits that Spark makes in a block."""
     carried = {
         _TXN_APP: epoch.app,
-        _TXN_VERSION: str(int(stretch.upper.lsn)),
+        _TXN_VERSION: str(int(plan.upper.lsn)),
         _USER_METADATA: format_losses(lossy),
     }
     for name, value in carried.items():
@@ -138,22 +138,22 @@ def carry_bound(
 def move_bound(  # noqa: PLR0917 - What is written, where, and what its commit says.
     base: TargetTable,
     path: Path,
-    before: LogReader,
+    before: DeltaTable,
     epoch: Epoch,
-    stretch: TablePlan,
+    plan: TablePlan,
     lossy: Losses,
 ) -> None:
     """Commit the bound that the table has reached, and no row."""
     if is_ours(before):
-        reached = (epoch, stretch.upper)
+        reached = (epoch, plan.upper)
         commit_files(path, before, [], "append", reached=reached, lossy=lossy)
     else:
-        write_rows(base.rows.limit(0), path, before, "append", epoch, stretch, lossy)
+        write_rows(base.rows.limit(0), path, before, "append", epoch, plan, lossy)
 
 
 def record_losses(session: SparkSession, path: Path, table: TableName, lossy: Losses) -> None:
     """Record the counts of lost values in a commit that changes no row."""
-    if is_ours(written := LogReader(path)):
+    if is_ours(written := DeltaTable(path)):
         commit_files(path, written, [], "append", reached=None, lossy=lossy)
         return
     quoted = str(table).replace("\\", "\\\\").replace("'", "\\'")
@@ -163,4 +163,4 @@ def record_losses(session: SparkSession, path: Path, table: TableName, lossy: Lo
         session.sql(f"ALTER TABLE {place} SET TBLPROPERTIES ('{TABLE_PROPERTY}' = '{quoted}')")
     finally:
         session.conf.unset(_USER_METADATA)
-    require_durable(path, above=written.version(), through=LogReader(path).version())
+    require_durable(path, above=written.version(), through=DeltaTable(path).version())

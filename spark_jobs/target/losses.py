@@ -25,30 +25,30 @@ from spark_jobs.schema.evolution import TableSchema
 
 
 def count_losses(
-    outcome: Outcome, stretch: TablePlan, base: DataFrame | None, known: Losses | None
+    outcome: Outcome, plan: TablePlan, base: DataFrame | None, known: Losses | None
 ) -> Losses:
     """Return the counts after folded rows replace rows of a base.
 
     `base` is None if all old rows are replaced. `known` has the counts of the base; None if they
     must be counted. A column that ever had a count stays in the result, with 0.
     """
-    assert stretch.shape is not None
-    rows, shape = outcome.rows, stretch.shape
+    assert plan.schema is not None
+    rows, schema = outcome.rows, plan.schema
     before = Counter(known)
     if base is not None and known is None:
-        before = _count(base, name_lossy(shape))
+        before = _count(base, name_lossy(schema))
     after = Counter(before if base is not None else dict.fromkeys(before, 0))
     if outcome.lossy:
-        after.update(_count(rows.where("_present"), name_lossy(shape)))
+        after.update(_count(rows.where("_present"), name_lossy(schema)))
     if base is not None and before.total():
-        after.subtract(_count_replaced(rows, shape, base))
-        if stretch.swept:
-            after.subtract(_count_swept(rows, shape, base, stretch.swept))
+        after.subtract(_count_replaced(rows, schema, base))
+        if plan.swept:
+            after.subtract(_count_swept(rows, schema, base, plan.swept))
     return dict(after)
 
 
 def count_added(
-    table: DataFrame, shape: TableSchema, known: Losses | None, *, since: Position | None
+    table: DataFrame, schema: TableSchema, known: Losses | None, *, since: Position | None
 ) -> Losses:
     """Return the counts of a table: those of its rows from a transaction on, added to `known`.
 
@@ -57,29 +57,29 @@ def count_added(
     """
     kept = table.where("_raw is not null")
     if since is None:
-        return dict.fromkeys(known or (), 0) | _count(kept, name_lossy(shape))
+        return dict.fromkeys(known or (), 0) | _count(kept, name_lossy(schema))
     # This form of the condition lets Spark skip files by their statistics.
     own, lsn = F.col("_epoch"), F.col("_commit_lsn")
     new = (own > since.epoch) | ((own == since.epoch) & (lsn >= int(since.commit_lsn)))
     losses = Counter(known)
-    losses.update(_count(kept.where(new), name_lossy(shape)))
+    losses.update(_count(kept.where(new), name_lossy(schema)))
     return dict(losses)
 
 
 def _count_swept(
-    rows: DataFrame, shape: TableSchema, base: DataFrame, swept: Sequence[Sweep]
+    rows: DataFrame, schema: TableSchema, base: DataFrame, swept: Sequence[Sweep]
 ) -> Counter[str]:
     """Count the raw values of base rows that a sweep removes and that no row replaces."""
-    old = base.where("_raw is not null").alias("t").where(is_swept("t", shape, swept))
-    gone = old.join(rows.alias("s"), match_keys(shape), "left_anti")
-    return _count(gone, name_lossy(shape))
+    old = base.where("_raw is not null").alias("t").where(is_swept("t", schema, swept))
+    gone = old.join(rows.alias("s"), match_keys(schema), "left_anti")
+    return _count(gone, name_lossy(schema))
 
 
-def _count_replaced(rows: DataFrame, shape: TableSchema, base: DataFrame) -> Counter[str]:
+def _count_replaced(rows: DataFrame, schema: TableSchema, base: DataFrame) -> Counter[str]:
     """Count the raw values of base rows that are replaced, without those that new rows keep."""
-    names = [f"`{name}`" for name in match_names(shape)]
-    old = base.where("_raw is not null").select(*names, name_lossy(shape).alias("_lossy"))
-    replaced = old.where(F.size("_lossy") > 0).alias("t").join(rows.alias("s"), match_keys(shape))
+    names = [f"`{name}`" for name in match_names(schema)]
+    old = base.where("_raw is not null").select(*names, name_lossy(schema).alias("_lossy"))
+    replaced = old.where(F.size("_lossy") > 0).alias("t").join(rows.alias("s"), match_keys(schema))
     kept = F.when(F.col("s._present"), F.col("s._carried")).otherwise(F.array())
     return _count(replaced, F.array_except("t._lossy", kept.cast("array<string>")))
 

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from cdc_core.vocabulary import Position
-from spark_jobs.fold.plan import read_shape
+from spark_jobs.fold.plan import read_schema
 from spark_jobs.fold.rows import match_names
 from spark_jobs.fold.steps import has_exact_key
 
@@ -53,8 +53,8 @@ def find_holes(folder: Path, table: DeltaTable, *, most: int) -> list[Hole]:
 
     A table may have millions more.
     """
-    shape = read_shape(table)
-    names, is_exact = match_names(shape), has_exact_key(shape)
+    schema = read_schema(table)
+    names, is_exact = match_names(schema), has_exact_key(schema)
     oldest: list[pa.Table] = []
     for batch in _read_batches(folder, table, [*names, *_POSITION]):
         oldest.append(pa.Table.from_batches([batch]))

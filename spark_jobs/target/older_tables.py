@@ -13,7 +13,7 @@ from dataclasses import replace
 from deltalake import DeltaTable
 
 from cdc_core.vocabulary import TableName
-from spark_jobs.fold.plan import has_shape
+from spark_jobs.fold.plan import has_table_schema
 from spark_jobs.lake.cut_plan import Found, Place, find_age
 from spark_jobs.lake.damaged_tables import UnreadableTable, open_current
 from spark_jobs.lake.lake import Bound, Epoch, Lake, find_bound
@@ -64,7 +64,7 @@ def find_there(table: DeltaTable | None, epochs: list[Epoch]) -> Found | None:
     """What a table's folder holds; None if it holds no table."""
     if table is None:
         return None
-    return Found(table.version(), find_bound(table, epochs), is_foreign=not has_shape(table))
+    return Found(table.version(), find_bound(table, epochs), is_foreign=not has_table_schema(table))
 
 
 def find_log_begin(log: LogFiles) -> Bound | None:

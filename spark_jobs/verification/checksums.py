@@ -47,19 +47,19 @@ class LakeKey:
     has_holes: bool
 
 
-def find_shape(rows: DataFrame) -> TableSchema:
+def find_schema(rows: DataFrame) -> TableSchema:
     """The table schema, from the columns of a table's rows."""
     return TableSchema.from_metadata([field.metadata for field in rows.schema.fields])
 
 
 def choose_compared(
-    shape: TableSchema, *, among: Sequence[str], hashed: frozenset[str]
+    schema: TableSchema, *, among: Sequence[str], hashed: frozenset[str]
 ) -> Compared:
     """Choose the columns to compare: those in `among`, by the source's names.
 
     A column in `hashed` is compared by presence only.
     """
-    columns = zip(shape.columns, map_columns(shape), strict=True)
+    columns = zip(schema.columns, map_columns(schema), strict=True)
     return Compared(
         tuple(
             (
@@ -71,13 +71,13 @@ def choose_compared(
             for column, mapping in columns
             if column.name in among
         ),
-        shape.key_names,
-        _choose_ordering(shape),
+        schema.key_names,
+        _choose_ordering(schema),
     )
 
 
 def sum_ranges(
-    rows: DataFrame, shape: TableSchema, compared: Compared, part: OrdinalRange, width: int
+    rows: DataFrame, schema: TableSchema, compared: Compared, part: OrdinalRange, width: int
 ) -> dict[int | None, RangeSum]:
     """Sum up the rows of a part in ranges of `width` ordinals; by range number."""
     first, second = (
@@ -85,7 +85,7 @@ def sum_ranges(
         for start in (1, 17)
     )
     sums = (
-        _hash_rows(rows, shape, compared, [part])
+        _hash_rows(rows, schema, compared, [part])
         .groupBy(F.expr(f"{_ORDINAL} div {width}L").alias("number"))
         .agg(
             F.count(F.lit(1)),
@@ -101,22 +101,24 @@ def sum_ranges(
 
 
 def list_keys(
-    rows: DataFrame, shape: TableSchema, compared: Compared, parts: Sequence[OrdinalRange]
+    rows: DataFrame, schema: TableSchema, compared: Compared, parts: Sequence[OrdinalRange]
 ) -> list[LakeKey]:
     """Each row of some parts that has an ordinal."""
-    found = _hash_rows(rows, shape, compared, parts).where(F.col(_ORDINAL).isNotNull())
+    found = _hash_rows(rows, schema, compared, parts).where(F.col(_ORDINAL).isNotNull())
     digest = F.substr(_DIGEST, F.lit(1), F.lit(32))
     listed = found.select(_ORDINAL, "key", digest, _HAS_HOLES).collect()
     return [LakeKey(row[0], tuple(row[1] or ()), row[2], row[3]) for row in listed]
 
 
-def write_texts(shape: TableSchema) -> dict[str, Expression]:
+def write_texts(schema: TableSchema) -> dict[str, Expression]:
     """Each column's value in its canonical form, by the source's name of the column.
 
     A text in `_raw` counts as this form only if it parses to the value in the typed column.
     """
     texts: dict[str, Expression] = {}
-    for column, name, mapping in zip(shape.columns, shape.names, map_columns(shape), strict=True):
+    for column, name, mapping in zip(
+        schema.columns, schema.names, map_columns(schema), strict=True
+    ):
         raw, value = F.try_element_at("_raw", F.lit(name)), F.col(f"`{name}`")
         if mapping.is_total:
             # The typed value is complete, so a text in `_raw` is a difference.
@@ -132,9 +134,9 @@ def write_texts(shape: TableSchema) -> dict[str, Expression]:
     return texts
 
 
-def _choose_ordering(shape: TableSchema) -> Ordering:
-    if len(shape.key) == 1:
-        column, kind = shape.columns[shape.key[0]], shape.chosen[shape.key[0]]
+def _choose_ordering(schema: TableSchema) -> Ordering:
+    if len(schema.key) == 1:
+        column, kind = schema.columns[schema.key[0]], schema.chosen[schema.key[0]]
         oid = column.base_oid or column.type_oid
         if kind is None and oid in _INTEGERS:
             return Ordering.INTEGER
@@ -144,10 +146,10 @@ def _choose_ordering(shape: TableSchema) -> Ordering:
 
 
 def _hash_rows(
-    rows: DataFrame, shape: TableSchema, compared: Compared, parts: Sequence[OrdinalRange]
+    rows: DataFrame, schema: TableSchema, compared: Compared, parts: Sequence[OrdinalRange]
 ) -> DataFrame:
     """Compute `ordinal, key, digest, has_holes` of each row; first each text, and only once."""
-    texts = write_texts(shape)
+    texts = write_texts(schema)
     written = []
     for i, (name, form) in enumerate(compared.columns):
         text = texts[name]
@@ -158,8 +160,8 @@ def _hash_rows(
     places = [numbers[name] for name in compared.key]
     key = F.array(*(texts[name] for name in compared.key))
     damage = F.lit("")
-    if not has_exact_key(shape):
-        key, agrees = _read_key(shape, texts)
+    if not has_exact_key(schema):
+        key, agrees = _read_key(schema, texts)
         damage = F.when(agrees, "").otherwise(_DISAGREES)
     holes = F.coalesce(F.array_join("_holes", ","), F.lit(""))
     named = rows.select(
@@ -179,24 +181,26 @@ def _hash_rows(
     )
 
 
-def _read_key(shape: TableSchema, texts: Mapping[str, Expression]) -> tuple[Expression, Expression]:
+def _read_key(
+    schema: TableSchema, texts: Mapping[str, Expression]
+) -> tuple[Expression, Expression]:
     """The key in `_key`, NULL if the key columns hold another one; and whether they agree.
 
     A merge finds a row by `_key` alone. If `_key` holds another text, the table has the row twice
     after its next change. A float column does not hold a text, but the number that the text gives.
     """
     held = F.from_json("_key", T.ArrayType(T.StringType()))
-    mappings = map_columns(shape)
+    mappings = map_columns(schema)
     agrees = F.to_json(held) == F.col("_key")
-    for number, i in enumerate(shape.key):
-        text, held_text = texts[shape.columns[i].name], F.get(held, F.lit(number))
+    for number, i in enumerate(schema.key):
+        text, held_text = texts[schema.columns[i].name], F.get(held, F.lit(number))
         mapping = mappings[i]
         if choose_form(mapping.spark_type) is not CanonicalForm.TEXT:
             read = mapping.parse(held_text).cast(mapping.spark_type)
             agrees &= text.eqNullSafe(held_text) | text.eqNullSafe(mapping.write(read))
         else:
             agrees &= text.eqNullSafe(held_text)
-    agrees = F.coalesce(agrees, F.lit(False)) & (F.size(held) == len(shape.key))
+    agrees = F.coalesce(agrees, F.lit(False)) & (F.size(held) == len(schema.key))
     return F.when(agrees, held), agrees
 
 

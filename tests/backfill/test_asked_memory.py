@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from cdc_core.backfill.asked_memory import ChangedKeysRequest
+from cdc_core.backfill.changed_keys_request import ChangedKeysRequest
 from cdc_core.vocabulary import Lsn, Position
 
 FIRST, LATER = Position(1, Lsn(8), 0), Position(1, Lsn(16), 0)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from cdc_core.backfill import reading, session
-from cdc_core.backfill.remembering import ChangedKeyTracker
-from cdc_core.backfill.steps import BeginBackfill, KeepChangedKeys
+from cdc_core.backfill.changed_key_tracker import ChangedKeyTracker
+from cdc_core.backfill.marks import BeginBackfill, KeepChangedKeys
 from cdc_core.settings import load_settings
 from cdc_core.source.chunks import ChunkReader
 from cdc_core.vocabulary import TableName

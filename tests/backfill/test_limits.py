@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from cdc_core.backfill.chunk_size import AIM_BYTES, AIM_S, ChunkSize
-from cdc_core.backfill.sharing import WAITING_BYTES, BackfillLimits
+from cdc_core.backfill.limits import WAITING_BYTES, BackfillLimits
 
 DEADLINE_S = 30.0
 

@@ -14,13 +14,13 @@ from cdc_core.errors import SourceError, WrongServer
 from cdc_core.settings import Settings, SourceSettings, load_settings
 from cdc_core.source import connection as connections
 from cdc_core.source import server
+from cdc_core.source.backfill_marks import BackfillMarkConnection
 from cdc_core.source.chunks import ChunkReader
 from cdc_core.source.load import LoadWatch
 from cdc_core.source.marks import emit_mark
 from cdc_core.source.primary import History, open_primary, read_history
 from cdc_core.source.server import MarkConnection, Source
 from cdc_core.source.snapshots import open_snapshot
-from cdc_core.source.steps import BackfillMarkConnection
 from cdc_core.vocabulary import TableName
 from orchestration.backfill.backfill import run_backfills
 from tests.backfill.folded_log import fold, read_source

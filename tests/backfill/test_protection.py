@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from cdc_core.backfill import reading
+from cdc_core.backfill.limits import BackfillLimits
 from cdc_core.backfill.results import BackfillProgress
-from cdc_core.backfill.sharing import BackfillLimits
 from cdc_core.backfill.worker import Backfill
 from cdc_core.errors import SourceError
 from cdc_core.source import reading_connection

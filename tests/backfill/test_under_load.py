@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from cdc_core.backfill.limits import BackfillLimits
 from cdc_core.backfill.reading import BackfillRequest
 from cdc_core.backfill.results import BackfillProgress
-from cdc_core.backfill.sharing import BackfillLimits
 from cdc_core.backfill.worker import Backfill
 from cdc_core.settings import load_settings
 from cdc_core.staging.backfills import BackfillState

@@ -15,9 +15,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from cdc_core.backfill.remembering import ChangedKeyTracker, _Kept
+from cdc_core.backfill.changed_key_tracker import ChangedKeyTracker, _Kept
+from cdc_core.backfill.marks import Watermark
 from cdc_core.backfill.results import BackfillProgress
-from cdc_core.backfill.steps import Watermark
 from cdc_core.backfill.visibility import ChangedKeys
 from cdc_core.capture.loop import RunLimit
 from cdc_core.capture.run import run_capture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 
-from cdc_core.backfill.steps import (
+from cdc_core.backfill.marks import (
     BeginBackfill,
     EndBackfill,
     RequestSweep,

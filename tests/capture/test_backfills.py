@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cdc_core.backfill.steps import (
+from cdc_core.backfill.marks import (
     BackfillMark,
     BeginBackfill,
     EndBackfill,
@@ -216,7 +216,7 @@ def test_a_chunk_of_which_too_little_is_remembered_is_void() -> None:
 def test_the_largest_memory_is_given_up_where_all_are_too_large(
     monkeypatch: pytest.MonkeyPatch, changed: int, state: str
 ) -> None:
-    monkeypatch.setattr("cdc_core.backfill.remembering.MEMORY_BYTES", 1000)
+    monkeypatch.setattr("cdc_core.backfill.changed_key_tracker.MEMORY_BYTES", 1000)
     session = Session()
     session.commit(50, begin(), begin("c" * 32, "public.b"))
     session.commit(51, encoding.insert(A, ["7", "x"]), encoding.insert(B, ["7", "x"]))
@@ -307,7 +307,7 @@ def test_no_step_brings_a_memory_back_that_ended_or_was_given_up(
     ended.commit(101, encoding.insert(A, ["1", "new"]))
     ended.commit(51, message(EndBackfill(BACKFILL, MEMORY)), alive(), watermark("100:100:"))
     assert read_states(ended.take())[1:] == ["alive void", "watermark void"]
-    monkeypatch.setattr("cdc_core.backfill.remembering.MEMORY_BYTES", 1)
+    monkeypatch.setattr("cdc_core.backfill.changed_key_tracker.MEMORY_BYTES", 1)
     given_up = Session()
     given_up.commit(50, begin())
     given_up.commit(101, encoding.insert(A, ["1", "new"]))

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import pytest
 
-from cdc_core.coordination.lease import RedisCoordination
 from cdc_core.coordination.live import Figures
+from cdc_core.coordination.redis_coordination import RedisCoordination
 from cdc_core.coordination.wakeups import Wakeups
 from cdc_core.settings import RedisSettings
+from tests.fakes import FakeCoordination, FakeWakeups
 from tests.fix_redis import RedisServer
-from tests.twins import MemoryCoordination, MemoryWakeups
 
 FIGURES = Figures(
     term=1,
@@ -33,13 +33,13 @@ FIGURES = Figures(
 )
 
 
-@pytest.fixture(params=["real", "twin"])
+@pytest.fixture(params=["real", "fake"])
 def coordination(
     request: pytest.FixtureRequest,
-) -> Iterator[RedisCoordination | MemoryCoordination]:
+) -> Iterator[RedisCoordination | FakeCoordination]:
     """Lend coordination that is up."""
-    if request.param == "twin":
-        yield MemoryCoordination()
+    if request.param == "fake":
+        yield FakeCoordination()
         return
     server: RedisServer = request.getfixturevalue("redis_server")
     lease = RedisCoordination(RedisSettings(url=server.url), slot="walgate")
@@ -48,7 +48,7 @@ def coordination(
 
 
 def test_each_term_is_greater_and_figures_are_shown(
-    coordination: RedisCoordination | MemoryCoordination,
+    coordination: RedisCoordination | FakeCoordination,
 ) -> None:
     first, second = coordination.take_term(), coordination.take_term()
     assert first is not None
@@ -59,9 +59,9 @@ def test_each_term_is_greater_and_figures_are_shown(
 
 
 def test_coordination_that_is_down_answers_nothing_and_raises_nothing(
-    coordination: RedisCoordination | MemoryCoordination, request: pytest.FixtureRequest
+    coordination: RedisCoordination | FakeCoordination, request: pytest.FixtureRequest
 ) -> None:
-    if isinstance(coordination, MemoryCoordination):
+    if isinstance(coordination, FakeCoordination):
         coordination.is_down = True
     else:
         request.getfixturevalue("redis_server").stop()
@@ -72,10 +72,10 @@ def test_coordination_that_is_down_answers_nothing_and_raises_nothing(
 
 @pytest.fixture
 def wakeups(
-    coordination: RedisCoordination | MemoryCoordination, request: pytest.FixtureRequest
-) -> Iterator[Wakeups | MemoryWakeups]:
+    coordination: RedisCoordination | FakeCoordination, request: pytest.FixtureRequest
+) -> Iterator[Wakeups | FakeWakeups]:
     """Lend what hears the coordination's announcements."""
-    if isinstance(coordination, MemoryCoordination):
+    if isinstance(coordination, FakeCoordination):
         yield coordination.listen()
         return
     server: RedisServer = request.getfixturevalue("redis_server")
@@ -83,7 +83,7 @@ def wakeups(
         yield real
 
 
-def time_wait(wakeups: Wakeups | MemoryWakeups, seconds: float) -> float:
+def time_wait(wakeups: Wakeups | FakeWakeups, seconds: float) -> float:
     """Wait, and say for how long."""
     began = time.monotonic()
     wakeups.wait(seconds)
@@ -91,7 +91,7 @@ def time_wait(wakeups: Wakeups | MemoryWakeups, seconds: float) -> float:
 
 
 def test_a_wait_ends_when_another_staged_lsn_is_announced_and_not_when_the_same_is(
-    coordination: RedisCoordination | MemoryCoordination, wakeups: Wakeups | MemoryWakeups
+    coordination: RedisCoordination | FakeCoordination, wakeups: Wakeups | FakeWakeups
 ) -> None:
     for staged in ("0/10", "0/18", "0/8"):
         coordination.publish(replace(FIGURES, staged_lsn=staged))
@@ -102,7 +102,7 @@ def test_a_wait_ends_when_another_staged_lsn_is_announced_and_not_when_the_same_
 
 @pytest.mark.parametrize("ending", ["wake", "close"])
 def test_a_wait_ends_when_another_thread_says_so(
-    wakeups: Wakeups | MemoryWakeups, ending: str
+    wakeups: Wakeups | FakeWakeups, ending: str
 ) -> None:
     waiting = threading.Thread(target=wakeups.wait, args=(60.0,), daemon=True)
     waiting.start()
@@ -112,13 +112,13 @@ def test_a_wait_ends_when_another_thread_says_so(
 
 
 def test_a_wait_lasts_while_coordination_is_down_and_is_ended_by_it_afterwards(
-    coordination: RedisCoordination | MemoryCoordination,
-    wakeups: Wakeups | MemoryWakeups,
+    coordination: RedisCoordination | FakeCoordination,
+    wakeups: Wakeups | FakeWakeups,
     request: pytest.FixtureRequest,
 ) -> None:
     coordination.publish(FIGURES)
     assert time_wait(wakeups, 60.0) < 30.0
-    if isinstance(coordination, MemoryCoordination):
+    if isinstance(coordination, FakeCoordination):
         coordination.is_down = True
     else:
         request.getfixturevalue("redis_server").stop()
@@ -126,7 +126,7 @@ def test_a_wait_lasts_while_coordination_is_down_and_is_ended_by_it_afterwards(
     worked = time.process_time()
     assert time_wait(wakeups, 1.0) >= 1.0
     assert time.process_time() - worked < 0.5, "it waits, it does not ask again and again"
-    if isinstance(coordination, MemoryCoordination):
+    if isinstance(coordination, FakeCoordination):
         coordination.is_down = False
     else:
         request.getfixturevalue("redis_server").start()

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from cdc_core.backfill.steps import BeginBackfill
+from cdc_core.backfill.marks import BeginBackfill
 from cdc_core.capture.batches import ENTRY_BYTES
 from cdc_core.capture.transactions import Collector
 from cdc_core.vocabulary import Lsn

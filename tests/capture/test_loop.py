@@ -1,4 +1,4 @@
-"""The loop over the shores in memory: what it stages, what it confirms, and how it ends."""
+"""The loop over fakes: what it stages, what it confirms, and how it ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc_core.backfill.steps import BeginBackfill, format_backfill_mark
+from cdc_core.backfill.marks import BeginBackfill, format_backfill_mark
 from cdc_core.capture.loop import CaptureLoop, RunLimit
 from cdc_core.capture.marker import Marker
 from cdc_core.capture.progress import CaptureProgress
@@ -25,8 +25,8 @@ from cdc_core.staging.subscriptions import Subscription
 from cdc_core.vocabulary import Lsn, TransactionId
 from tests.capture.stream import TIME_US, Sent, Step, complete
 from tests.deadline import wait_for
+from tests.fakes import FakeLog, FakeStorage, FakeStream
 from tests.protocol import encoding
-from tests.twins import MemoryLog, MemoryStream, Storage
 
 EPOCH = Epoch(1, "742", 1, "walgate", "walgate", Lsn(0), datetime(2026, 1, 1, tzinfo=UTC), "test")
 SUBSCRIPTION = Subscription(("walgate",), "any")
@@ -42,7 +42,7 @@ SENT = [
 class MemoryMarks:
     """A server to which marks are written; they come back in its stream."""
 
-    def __init__(self, stream: MemoryStream) -> None:
+    def __init__(self, stream: FakeStream) -> None:
         """Write to the end of a stream."""
         self._stream = stream
         self._at = MARKS_FROM
@@ -71,7 +71,7 @@ class MemoryMarks:
 
 
 class Run:
-    """A loop, its shores in memory, and its threads."""
+    """A loop, its fakes, and its threads."""
 
     def __init__(
         self,
@@ -82,9 +82,9 @@ class Run:
         expected: Iterable[TransactionId] = (),
         settings: Mapping[str, float] | None = None,
     ) -> None:
-        self.storage = Storage()
-        self.stream = MemoryStream(frames)
-        log = MemoryLog(self.storage, spool=spool, subscription=SUBSCRIPTION)
+        self.storage = FakeStorage()
+        self.stream = FakeStream(frames)
+        log = FakeLog(self.storage, spool=spool, subscription=SUBSCRIPTION)
         log.remove_leftovers(EPOCH, Lsn(staged))
         collector = Collector(staged=Lsn(staged), expected=expected, complete=complete)
         self.bound = RunLimit(threading.Event(), until_current=True)

@@ -10,7 +10,7 @@ from cdc_core.capture.reporter import Reporter
 from cdc_core.coordination.live import Figures
 from cdc_core.vocabulary import Lsn
 from tests.deadline import wait_for
-from tests.twins import MemoryCoordination
+from tests.fakes import FakeCoordination
 
 NEVER_S = 3600.0
 
@@ -21,7 +21,7 @@ def progress() -> CaptureProgress:
 
 
 def start(progress: CaptureProgress, looks: list[Figures]) -> Reporter:
-    return Reporter(MemoryCoordination(), progress=progress, term=1, epoch=1, watch=looks.append)
+    return Reporter(FakeCoordination(), progress=progress, term=1, epoch=1, watch=looks.append)
 
 
 def stage(progress: CaptureProgress, end_lsn: int) -> None:

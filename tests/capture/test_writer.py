@@ -20,7 +20,7 @@ from cdc_core.staging.subscriptions import Subscription
 from cdc_core.vocabulary import Lsn
 from tests.capture.stream import Sent, Step, complete
 from tests.deadline import wait_for
-from tests.twins import MemoryLog, Storage
+from tests.fakes import FakeLog, FakeStorage
 
 DEADLINE_S = 30.0
 EPOCH = Epoch(1, "742", 1, "walgate", "walgate", Lsn(0), datetime(2026, 1, 1, tzinfo=UTC), "test")
@@ -31,8 +31,8 @@ class Bench:
     """A writer, its log and its progress."""
 
     def __init__(self, folder: Path) -> None:
-        self.storage = Storage()
-        self.log = MemoryLog(self.storage, spool=folder, subscription=SUBSCRIPTION)
+        self.storage = FakeStorage()
+        self.log = FakeLog(self.storage, spool=folder, subscription=SUBSCRIPTION)
         self.progress = CaptureProgress(Lsn(0), Lsn(0), Lsn(0), is_replay_checked=True)
         self.is_stopped = False
         self.prepared: list[int] = []
@@ -115,7 +115,7 @@ def test_nothing_is_confirmable_before_its_commit_has_returned(bench: Bench) -> 
 
 
 def test_another_writers_commit_ends_the_writer(bench: Bench) -> None:
-    other = MemoryLog(bench.storage, spool=Path(), subscription=SUBSCRIPTION)
+    other = FakeLog(bench.storage, spool=Path(), subscription=SUBSCRIPTION)
     part = other.write_part(CHANGES_SCHEMA.empty_table())
     other.append([part], epoch=EPOCH, end_lsn=Lsn(9000))
     bench.submit()

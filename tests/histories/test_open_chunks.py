@@ -13,7 +13,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from cdc_core.backfill.remembering import ChangedKeyTracker
+from cdc_core.backfill.changed_key_tracker import ChangedKeyTracker
 from cdc_core.backfill.results import BackfillProgress
 from cdc_core.settings import load_settings
 from cdc_core.staging.tail import read_marks
@@ -166,7 +166,7 @@ def test_history_26_more_than_may_be_remembered_voids_the_chunk_of_a_paused_work
         tell(self, *told)  # type: ignore[arg-type] # As it was called.
         most.append(self.size)
 
-    monkeypatch.setattr("cdc_core.backfill.remembering.MEMORY_BYTES", bound)
+    monkeypatch.setattr("cdc_core.backfill.changed_key_tracker.MEMORY_BYTES", bound)
     monkeypatch.setattr(ChangedKeyTracker, "remember_rows", watch)
     held = tmp_path / "held"
     held.touch()
@@ -202,7 +202,7 @@ def test_a_chunk_whose_worker_was_killed_is_remembered_no_more(
 ) -> None:
     pipeline.make_slot_again()
     # By the times of the stream: a worker is heard of every minute, and given up after ten.
-    monkeypatch.setattr("cdc_core.backfill.remembering.SILENCE_US", 300_000)
+    monkeypatch.setattr("cdc_core.backfill.changed_key_tracker.SILENCE_US", 300_000)
     settings = load_settings(pipeline.folder / "walgate.toml", {})
     with ensuring_capture(settings, threading.Event()):
         worker = start_worker(pipeline, tables=[str(T)], WALGATE_CRASH_AT="after_chunk_stored")

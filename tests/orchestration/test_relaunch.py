@@ -13,7 +13,7 @@ import pytest
 
 from cdc_core import process_start
 from orchestration.runs.hosting import RETRY_TAG, WORKER_TAG, format_worker, is_worker_gone
-from orchestration.runs.own_runs import PipelineRuns
+from orchestration.runs.pipeline_runs import PipelineRuns
 from orchestration.runs.relaunch import (
     Abandon,
     Launch,

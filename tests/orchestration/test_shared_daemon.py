@@ -16,7 +16,7 @@ import pytest
 from cdc_core.settings import Settings
 from cdc_core.vocabulary import TableName
 from orchestration.runs.keys import AssetKeys
-from orchestration.runs.own_runs import CLICKED_JOB, PIPELINE_TAG, PipelineRuns, name_pipeline
+from orchestration.runs.pipeline_runs import CLICKED_JOB, PIPELINE_TAG, PipelineRuns, name_pipeline
 from orchestration.runs.relaunch import _UNSIGNED_S
 from orchestration.stack.draining import drain_runs
 from spark_jobs.lake.lake import Lake, open_table

@@ -27,7 +27,7 @@ from orchestration.merge import sensor as merge_sensor
 from orchestration.runs.hosting import WORKER_TAG, format_worker
 from orchestration.runs.keys import AssetKeys
 from orchestration.runs.known_tables import partition_tables
-from orchestration.runs.own_runs import CLICKED_JOB, PipelineRuns, name_pipeline
+from orchestration.runs.pipeline_runs import CLICKED_JOB, PipelineRuns, name_pipeline
 from orchestration.stack.draining import drain_runs, record_ended
 from tests.fix_pipeline import Pipeline
 from tests.fix_postgres import lend_database

@@ -18,7 +18,7 @@ from dagster._core.remote_origin import (
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
 from orchestration.runs.hosting import ALIVE_TAG, WORKER_TAG, format_worker
-from orchestration.runs.own_runs import PIPELINE_TAG, PipelineRuns
+from orchestration.runs.pipeline_runs import PIPELINE_TAG, PipelineRuns
 from orchestration.runs.relaunch import Abandon, RunRecord, Skip, decide_on_active, read_runs
 from orchestration.runs.signs_of_life import Listener
 from orchestration.stack.draining import record_left

@@ -58,7 +58,7 @@ def test_no_value_of_an_older_epoch_outlives_the_backfill_after_a_lost_slot(
     pipeline.catch_up()
     merge_until(session, lake, round_rows=1_000_000)
     reading = table_at(session, lake, T, find_bound_at(lake, "latest"))
-    assert (reading.halt, reading.lack) == (None, None)
+    assert (reading.halt, reading.incomplete) == (None, None)
     rows = reading.rows.selectExpr("id", "v", "big", "_holes is not null").orderBy("id").collect()
     source = database18.query("select id, v, big, false from t order by id")
     assert ([tuple(row) for row in rows] == source) == is_guarded

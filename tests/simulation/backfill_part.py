@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
+from cdc_core.backfill.limits import BackfillLimits
 from cdc_core.backfill.reading import BackfillRequest
-from cdc_core.backfill.sharing import BackfillLimits
 from cdc_core.backfill.worker import Backfill
 from cdc_core.capture.concealing import conceal_nothing
 from cdc_core.source.primary import History

@@ -73,17 +73,17 @@ class SimulatedLake(Lake):
             tables.locks.pop(name, None)
 
 
-def fold_stretch(stretch: TablePlan, base: Rows) -> Rows:
+def fold_changes(plan: TablePlan, base: Rows) -> Rows:
     """The rows of a table after a stretch, by the fold on Arrow if it can fold the stretch."""
-    entries = [e for e in _read(stretch) if e.op in ROW_OPERATIONS or e.op == Operation.SWEEP]
-    cut_at = stretch.truncated_at
+    entries = [e for e in _read(plan) if e.op in ROW_OPERATIONS or e.op == Operation.SWEEP]
+    cut_at = plan.truncated_at
     if cut_at is not None:
         entries = [entry for entry in entries if entry.position > cut_at]
-    assert stretch.shape is not None
+    assert plan.schema is not None
     if entries and all(entry.op in ROW_OPERATIONS for entry in entries):
-        columns = find_converts(stretch.shape)
+        columns = find_converts(plan.schema)
         assert columns is not None
-        outcome = fold_by_arrow(_make_entries(entries), columns, stretch.shape.key)
+        outcome = fold_by_arrow(_make_entries(entries), columns, plan.schema.key)
         if outcome is not None:
             return _apply(base, outcome)
     folded = Folded(dict(base))
@@ -92,8 +92,8 @@ def fold_stretch(stretch: TablePlan, base: Rows) -> Rows:
     return folded.rows
 
 
-def _read(stretch: TablePlan) -> Iterable[Entry]:
-    frame: Any = stretch.read()
+def _read(plan: TablePlan) -> Iterable[Entry]:
+    frame: Any = plan.read()
     entries: tuple[Entry, ...] = frame.entries
     return entries
 

@@ -18,7 +18,7 @@ import pytest
 
 from cdc_core.errors import LakeError, MergeError
 from cdc_core.vocabulary import Lsn, TableName
-from spark_jobs.fold import plan as stretch
+from spark_jobs.fold import plan as table_plan
 from spark_jobs.fold import rebuild
 from spark_jobs.fold.plan import TablePlan
 from spark_jobs.fold.sweeps import Sweep
@@ -29,10 +29,10 @@ from spark_jobs.log.ranges import RangeSummary
 from spark_jobs.merge import rounds
 from spark_jobs.query import as_of
 from spark_jobs.target import older_tables
-from spark_jobs.target.merged import TableMergeResult
+from spark_jobs.target.result import TableMergeResult
 from tests.simulation import frames
 from tests.simulation.frames import Frame, is_between, list_spans
-from tests.simulation.lake import SimulatedLake, fold_stretch
+from tests.simulation.lake import SimulatedLake, fold_changes
 from tests.simulation.tables import Opened, Rows, Version
 from tests.simulation.world import World
 
@@ -117,11 +117,11 @@ class _RoundLog:
         self._frame = Frame(tuple(is_own))
 
     @property
-    def spans(self) -> list[RangeSummary]:
+    def summaries(self) -> list[RangeSummary]:
         return list_spans(self._frame.entries)
 
     def list_spans(self, table: str) -> list[RangeSummary]:
-        return [span for span in self.spans if span.table == table]
+        return [summary for summary in self.summaries if summary.table == table]
 
     def read(self) -> Frame:
         return self._frame
@@ -151,11 +151,11 @@ def _merge_stretch(
         raise OSError("simulated")
     counts = there is not None and plan.before is not None and plan.truncated_at is None
     base = there.newest.rows if there is not None and counts else {}
-    rows = fold_stretch(plan, base)
+    rows = fold_changes(plan, base)
     world.scheduler.pause(f"commits {plan.table} up to {plan.upper.lsn}")
     reached = {} if there is None else dict(there.newest.reached)
-    assert plan.shape is not None
-    version = Version(reached | {epoch.app: int(plan.upper.lsn)}, plan.shape, rows)
+    assert plan.schema is not None
+    version = Version(reached | {epoch.app: int(plan.upper.lsn)}, plan.schema, rows)
     kept = world.tables.versions.setdefault(path, [])
     if len(kept) != (0 if there is None else len(there.versions)):
         raise AssertionError("two merges of one table at once")
@@ -165,7 +165,7 @@ def _merge_stretch(
 
 def _work_out(plan: TablePlan, target: _Rows | None) -> SimpleNamespace:
     base = {} if target is None else target.rows
-    return SimpleNamespace(rows=_Rows(fold_stretch(plan, base)), carried=frozenset())
+    return SimpleNamespace(rows=_Rows(fold_changes(plan, base)), carried=frozenset())
 
 
 def _find_sweeps(frame: Frame) -> tuple[Sweep, ...]:
@@ -187,7 +187,7 @@ def _write_cut(_: Any, cut: Cut) -> None:
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have rounds, cuts and plans use the tables of the world that was made last."""
     lacking = SimpleNamespace(list_incomplete=lambda *_: {}, find_incomplete=lambda *_: None)
-    for module in (rounds, as_of, stretch, rebuild):
+    for module in (rounds, as_of, table_plan, rebuild):
         monkeypatch.setattr(module, "F", frames.Functions)
         monkeypatch.setattr(module, "survey", frames.survey)
     for module in (rounds, as_of, older_tables):
@@ -197,13 +197,13 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "find_cut", _find_cut)
         monkeypatch.setattr(module, "read_states", lambda _: dict(World.now.tables.states))
         monkeypatch.setattr(module, "read_completeness", lambda _: lacking)
-        monkeypatch.setattr(module, "read_shape", lambda opened: opened.newest.shape)
+        monkeypatch.setattr(module, "read_schema", lambda opened: opened.newest.schema)
         monkeypatch.setattr(module, "read_log", _read_log)
-    monkeypatch.setattr(older_tables, "has_shape", lambda _: True)
+    monkeypatch.setattr(older_tables, "has_table_schema", lambda _: True)
     for module in (rounds, rebuild):
         monkeypatch.setattr(module, "is_after", frames.is_after)
-    monkeypatch.setattr(stretch, "find_first", frames.find_first)
-    monkeypatch.setattr(stretch, "find_sweeps", _find_sweeps)
+    monkeypatch.setattr(table_plan, "find_first", frames.find_first)
+    monkeypatch.setattr(table_plan, "find_sweeps", _find_sweeps)
     monkeypatch.setattr(rounds, "RoundLog", _RoundLog)
     monkeypatch.setattr(rounds, "merge_plan", _merge_stretch)
     monkeypatch.setattr(rounds, "write_states", _write_states)

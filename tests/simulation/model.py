@@ -34,18 +34,20 @@ class Folded:
     """A table as the log leaves it."""
 
     rows: Rows = field(default_factory=dict)
-    shape: TableSchema | None = None
+    schema: TableSchema | None = None
     halt: Halt | None = None
 
     def apply(self, entry: Entry, relations: dict[int, Relation]) -> None:
         """Apply one entry, unless the table cannot follow it."""
         if entry.version is not None:
             relation = relations[entry.version]
-            shape = accept_first(relation) if self.shape is None else evolve(self.shape, relation)
-            if isinstance(shape, Halt):
-                self.halt = shape
+            schema = (
+                accept_first(relation) if self.schema is None else evolve(self.schema, relation)
+            )
+            if isinstance(schema, Halt):
+                self.halt = schema
                 return
-            self.shape = shape
+            self.schema = schema
         if entry.op == "truncate":
             self.rows.clear()
         elif entry.op == "sweep":

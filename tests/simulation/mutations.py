@@ -15,9 +15,9 @@ import numpy.typing as npt
 import pytest
 
 from cdc_core.backfill import completing
+from cdc_core.backfill.changed_key_tracker import ChangedKeyTracker, _Kept
+from cdc_core.backfill.marks import KeepChangedKeys
 from cdc_core.backfill.reading import Reading
-from cdc_core.backfill.remembering import ChangedKeyTracker, _Kept
-from cdc_core.backfill.steps import KeepChangedKeys
 from cdc_core.backfill.visibility import ChangedKeys, Snapshot, Texts
 from cdc_core.capture.backfills import Spooled
 from cdc_core.capture.known_relations import KnownRelations

@@ -21,7 +21,7 @@ class Version:
     """A commit of a table: how far it has come by epoch's application, its shape and rows."""
 
     reached: dict[str, int]
-    shape: TableSchema
+    schema: TableSchema
     rows: Rows
 
 

@@ -39,7 +39,7 @@ from typing import Any
 
 import pytest
 
-from cdc_core.backfill import completing, openings, reading, session, sharing, worker
+from cdc_core.backfill import completing, limits, open_snapshots, reading, session, worker
 from cdc_core.capture import run
 from cdc_core.staging import relations
 from tests.simulation import threads
@@ -114,11 +114,11 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
 
     clock = _Clock()
     ids = SimpleNamespace(uuid4=_make_id)
-    for module in (session, worker, reading, sharing):
+    for module in (session, worker, reading, limits):
         monkeypatch.setattr(module, "time", clock)
     for module in (session, worker, completing):
         monkeypatch.setattr(module, "uuid", ids)
-    for module in (session, reading, openings, sharing):
+    for module in (session, reading, open_snapshots, limits):
         monkeypatch.setattr(module, "threading", threads)
     for module in (session, worker, run):
         monkeypatch.setattr(module, "ChunkFolder", lambda _: World.now.spool)

@@ -18,7 +18,7 @@ from spark_jobs.fold.plan import TablePlan
 from spark_jobs.lake.lake import Lake, open_table, read_losses
 from spark_jobs.merge import merge
 from spark_jobs.merge.rounds import Round, merge_until
-from spark_jobs.target.table_before import TargetTable
+from spark_jobs.target.target_table import TargetTable
 from tests.spark.log_writer import LogWriter
 from tests.spark.oracle import HOLE
 from tests.spark.recorded_log import RecordedLog, read_texts
@@ -66,8 +66,8 @@ class Told:
         self.ways: list[str] = []
         patch.setattr(merge, "is_addition", self._tell)
 
-    def _tell(self, stretch: TablePlan, base: TargetTable | None, *parts: Any) -> bool:
-        found = is_addition(stretch, base, *parts)
+    def _tell(self, plan: TablePlan, base: TargetTable | None, *parts: Any) -> bool:
+        found = is_addition(plan, base, *parts)
         self.ways.append("among others" if not found else "added" if base else "alone")
         return found
 

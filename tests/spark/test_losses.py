@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_jobs.fast_path import unshared_reads
-from spark_jobs.fold.plan import read_shape
+from spark_jobs.fold.plan import read_schema
 from spark_jobs.lake.lake import open_table, read_losses
 from spark_jobs.merge import merge
 from spark_jobs.schema.evolution import TableSchema
@@ -87,7 +87,7 @@ def test_the_counts_of_lost_values_are_those_of_the_table_after_each_merge(
         assert table is not None
         assert read_losses(table) == found, "and the commit tells them"
         newest = transactions[-1][-1][0]
-        assert read_shape(table).names == TableSchema.of(newest).names, (
+        assert read_schema(table).names == TableSchema.of(newest).names, (
             "the table knows its columns"
         )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from spark_jobs.target.merged import TableMergeResult
+from spark_jobs.target.result import TableMergeResult
 from tests.spark.relations import Entry, delete, insert, make_relation, truncate, update
 from tests.spark.small_lake import SmallLake
 

@@ -42,9 +42,9 @@ def test_the_same_columns_leave_the_shape_as_it_is() -> None:
     "column", [make("m", 3), make("m", 3, missing_value="7", has_default=True)]
 )
 def test_a_plain_new_column_follows(column: Column) -> None:
-    shape = evolve(SHAPE, replace(TABLE, columns=(KEY, PLAIN, column)))
-    assert isinstance(shape, TableSchema)
-    assert shape.columns == (KEY, PLAIN, column)
+    schema = evolve(SHAPE, replace(TABLE, columns=(KEY, PLAIN, column)))
+    assert isinstance(schema, TableSchema)
+    assert schema.columns == (KEY, PLAIN, column)
 
 
 @pytest.mark.parametrize(
@@ -74,11 +74,11 @@ def test_any_other_change_halts_with_its_reason(relation: Relation, reason: str)
 
 
 def test_another_membership_of_a_publication_halts_and_an_unknown_one_does_not() -> None:
-    shape = replace(SHAPE, published="p 1.2/3")
-    assert evolve(shape, replace(TABLE, published="p 1.2/3")) == shape
-    assert evolve(shape, TABLE) == shape
+    schema = replace(SHAPE, published="p 1.2/3")
+    assert evolve(schema, replace(TABLE, published="p 1.2/3")) == schema
+    assert evolve(schema, TABLE) == schema
     assert evolve(SHAPE, replace(TABLE, published="p 1.2/3")) == SHAPE
-    halt = evolve(shape, replace(TABLE, published="p 1.2/4"))
+    halt = evolve(schema, replace(TABLE, published="p 1.2/4"))
     assert isinstance(halt, Halt)
     assert "how the table is published changed" in halt.reason
 
@@ -102,10 +102,10 @@ def test_a_column_never_mixes_hashes_with_values_or_with_hashes_of_another_key(
     before: str | None, now: str | None, reason: str | None
 ) -> None:
     text = make("n", 2, oid=25)
-    shape = TableSchema.of(replace(TABLE, columns=(KEY, replace(text, hashed_by=before))))
-    followed = evolve(shape, replace(TABLE, columns=(KEY, replace(text, hashed_by=now))))
+    schema = TableSchema.of(replace(TABLE, columns=(KEY, replace(text, hashed_by=before))))
+    followed = evolve(schema, replace(TABLE, columns=(KEY, replace(text, hashed_by=now))))
     if reason is None:
-        assert followed == shape
+        assert followed == schema
     else:
         assert isinstance(followed, Halt)
         assert reason in followed.reason
@@ -114,15 +114,15 @@ def test_a_column_never_mixes_hashes_with_values_or_with_hashes_of_another_key(
 
 def test_a_column_that_was_left_out_is_no_new_one_and_one_beside_it_is() -> None:
     without = replace(TABLE, left_out=(3,))
-    shape = TableSchema.of(without)
-    halt = evolve(shape, replace(without, columns=(KEY, PLAIN, make("secret", 3))))
+    schema = TableSchema.of(without)
+    halt = evolve(schema, replace(without, columns=(KEY, PLAIN, make("secret", 3))))
     assert isinstance(halt, Halt)
     assert "secret was excluded before" in halt.reason
     assert halt.curable
     # It was left out after the table's first announcement, which the log remembers.
     assert evolve(SHAPE, replace(without, columns=(KEY, PLAIN, make("secret", 3)))) == halt
     assert isinstance(
-        evolve(shape, replace(without, columns=(KEY, PLAIN, make("m", 4)))), TableSchema
+        evolve(schema, replace(without, columns=(KEY, PLAIN, make("m", 4)))), TableSchema
     )
     # Of a column whose number was not known any new one may be the heir.
     doubted = evolve(SHAPE, replace(TABLE, columns=(KEY, PLAIN, make("m", 4)), left_out=(0,)))
@@ -142,10 +142,10 @@ def test_a_shape_is_read_back_from_the_metadata_of_its_columns() -> None:
         make("odd name", 3, oid=1700, modifier=655366),
         make("a", 1, key=1, hashed_by="mark"),
     )
-    shape = TableSchema.of(replace(TABLE, columns=columns, left_out=(4, 5)))
-    described = [shape.describe_column(i) for i in range(3)]
-    read = TableSchema.from_metadata([*described, shape.describe_table(), {}])
-    assert read.key == shape.key == (2, 0)
+    schema = TableSchema.of(replace(TABLE, columns=columns, left_out=(4, 5)))
+    described = [schema.describe_column(i) for i in range(3)]
+    read = TableSchema.from_metadata([*described, schema.describe_table(), {}])
+    assert read.key == schema.key == (2, 0)
     assert evolve(read, replace(TABLE, columns=columns, left_out=(4, 5))) == read
     assert read.left_out == (4, 5)
-    assert METADATA_KEY in shape.describe_column(0)
+    assert METADATA_KEY in schema.describe_column(0)

@@ -83,7 +83,7 @@ def scatter(files: list[Path], folder: Path, chance: random.Random, row_group: i
 
 def tell_apart(found: list[RangeSummary]) -> dict[object, RangeSummary]:
     by: dict[object, RangeSummary] = {
-        (span.table, span.relation_version, span.operation): span for span in found
+        (summary.table, summary.relation_version, summary.operation): summary for summary in found
     }
     assert len(by) == len(found)
     return by

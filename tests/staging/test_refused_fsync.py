@@ -19,7 +19,7 @@ from cdc_core.staging.log import Log
 from cdc_core.staging.parts import seal_part
 from cdc_core.staging.subscriptions import Subscription
 from cdc_core.vocabulary import Lsn
-from tests.capture.test_shores import EPOCH, land, make_changes, make_relation
+from tests.capture.test_interfaces import EPOCH, land, make_changes, make_relation
 from tests.refusing_disk import RefusingDisk
 
 OpenLog = Callable[[], Log]

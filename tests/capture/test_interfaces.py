@@ -1,4 +1,4 @@
-"""One suite for each shore, passed by the real part and by its twin in memory."""
+"""One suite for each interface: the real part and its fake in memory both pass it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from cdc_core.capture.shores import ChangeLog, Stream
+from cdc_core.capture.interfaces import ChangeLog, Stream
 from cdc_core.errors import SourceError, StagingError
 from cdc_core.layout import CHANGES_SCHEMA, END_LSN_NOT_KNOWN
 from cdc_core.settings import SourceSettings
@@ -23,8 +23,8 @@ from cdc_core.staging.parts import seal_part
 from cdc_core.staging.subscriptions import Subscription
 from cdc_core.vocabulary import Column, Lsn, Relation, ReplicaIdentity, TableName, TransactionId
 from tests.deadline import wait_for
+from tests.fakes import FakeLog, FakeStorage, FakeStream
 from tests.postgres_server import Database
-from tests.twins import MemoryLog, MemoryStream, Storage
 
 OpenLog = Callable[..., ChangeLog]
 EPOCH = Epoch(1, "742", 1, "walgate", "walgate", Lsn(100), datetime(2026, 1, 1, tzinfo=UTC), "test")
@@ -34,14 +34,14 @@ SUBSCRIPTION = Subscription(("walgate",), "any")
 # The log.
 
 
-@pytest.fixture(params=["real", "twin"])
+@pytest.fixture(params=["real", "fake"])
 def open_log(request: pytest.FixtureRequest, tmp_path: Path) -> OpenLog:
     """Lend a way to open the same log several times, as several captures would."""
-    storage, spool = Storage(), tmp_path / "spool"
+    storage, spool = FakeStorage(), tmp_path / "spool"
 
     def open_one(subscription: Subscription = SUBSCRIPTION) -> ChangeLog:
-        if request.param == "twin":
-            return MemoryLog(storage, spool=spool, subscription=subscription)
+        if request.param == "fake":
+            return FakeLog(storage, spool=spool, subscription=subscription)
         return Log(tmp_path / "lake", spool=spool, subscription=subscription)
 
     return open_one
@@ -261,11 +261,11 @@ def test_an_epoch_without_its_slot_is_older_than_the_same_with_it(open_log: Open
 # The stream.
 
 
-@pytest.fixture(params=["real", "twin"])
+@pytest.fixture(params=["real", "fake"])
 def stream(request: pytest.FixtureRequest) -> Iterator[Stream]:
     """Lend a started stream with a few frames in it."""
-    if request.param == "twin":
-        yield MemoryStream([b"w" + bytes(30)] * 5)
+    if request.param == "fake":
+        yield FakeStream([b"w" + bytes(30)] * 5)
         return
     database: Database = request.getfixturevalue("database18")
     slot = f"s_{database.name}"
@@ -295,7 +295,7 @@ def test_frames_come_no_more_than_asked_for_and_then_none(stream: Stream) -> Non
 
 
 def test_a_closed_stream_says_so(stream: Stream) -> None:
-    # Both have it, though the shore does not ask for it.
+    # Both have it, though the interface does not ask for it.
     with closing(stream):  # type: ignore[type-var]
         stream.send_status(Lsn(1))
     with pytest.raises(SourceError):

@@ -1,7 +1,7 @@
-"""The three shores in memory: what capture's tests use where no service is needed.
+"""Fakes of the three interfaces, in memory: for capture's tests that need no service.
 
-`tests/capture/test_shores.py` and `test_coordination.py` hold each twin and its real part to the
-same behaviour.
+`tests/capture/test_interfaces.py` and `test_coordination.py` hold each fake and its real part to
+the same behaviour.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Frame = bytes | memoryview
 
 
 @dataclass
-class Storage:
+class FakeStorage:
     """What several logs share: commits as (names of parts, application, end LSN), and epochs."""
 
     commits: list[tuple[set[str], str, int]] = field(default_factory=list)
@@ -37,10 +37,10 @@ class Storage:
     refusals: list[str] = field(default_factory=list)
 
 
-class MemoryLog:
+class FakeLog:
     """A log in memory; `storage.refusals` makes the next appends fail before or after they land."""
 
-    def __init__(self, storage: Storage, *, spool: Path, subscription: Subscription) -> None:
+    def __init__(self, storage: FakeStorage, *, spool: Path, subscription: Subscription) -> None:
         """Open at the newest version."""
         self.subscription = subscription
         self._storage = storage
@@ -153,7 +153,7 @@ class MemoryLog:
         return True
 
 
-class MemoryStream:
+class FakeStream:
     """A stream of given frames; keeps what was confirmed."""
 
     def __init__(self, frames: Iterable[Frame]) -> None:
@@ -200,14 +200,14 @@ class MemoryStream:
             raise SourceError("the stream has ended", fix="start again", retry=Retry.LATER)
 
 
-class MemoryCoordination:
+class FakeCoordination:
     """Terms and figures; down when told so."""
 
     def __init__(self) -> None:
         """Hold nothing."""
         self._term = 0
         self._figures: Figures | None = None
-        self._listeners: list[MemoryWakeups] = []
+        self._listeners: list[FakeWakeups] = []
         self.is_down = False
 
     def take_term(self) -> int | None:
@@ -231,13 +231,13 @@ class MemoryCoordination:
         """Give what was shown last."""
         return None if self.is_down else self._figures
 
-    def listen(self) -> MemoryWakeups:
+    def listen(self) -> FakeWakeups:
         """Give what hears each new staged LSN."""
-        self._listeners.append(MemoryWakeups())
+        self._listeners.append(FakeWakeups())
         return self._listeners[-1]
 
 
-class MemoryWakeups:
+class FakeWakeups:
     """Announcements that another object makes."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdc_core.backfill.steps import BeginBackfill, EndBackfill, KeepChangedKeys, Watermark
+from cdc_core.backfill.marks import BeginBackfill, EndBackfill, KeepChangedKeys, Watermark
 from cdc_core.backfill.visibility import ChangedKeys, Snapshot, Texts, Xids, join_key
 from cdc_core.layout import DECODED_SCHEMA
 from cdc_core.spooled import Chunk

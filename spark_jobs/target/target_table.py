@@ -21,9 +21,9 @@ class TargetTable:
     session: SparkSession
     path: Path
     table: DeltaTable
-    shape: TableSchema
+    schema: TableSchema
 
     @cached_property
     def rows(self) -> DataFrame:
         """The rows, with the columns that the table schema adds to them."""
-        return widen(read_rows(self.session, self.path, self.table), self.shape)
+        return widen(read_rows(self.session, self.path, self.table), self.schema)
