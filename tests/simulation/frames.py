@@ -86,12 +86,12 @@ def is_after(position: Position) -> Condition:
     return lambda entry: entry.position > position
 
 
-def survey(frame: Frame) -> list[RangeSummary]:
+def summarize(frame: Frame) -> list[RangeSummary]:
     """What some entries are, one span per table, relation version and operation."""
-    return list_spans(frame.entries)
+    return list_summaries(frame.entries)
 
 
-def list_spans(entries: Iterable[Entry]) -> list[RangeSummary]:
+def list_summaries(entries: Iterable[Entry]) -> list[RangeSummary]:
     """The same of entries by themselves."""
     groups: dict[tuple[str | None, int | None, str], list[Entry]] = {}
     for entry in entries:

@@ -31,7 +31,7 @@ from spark_jobs.query import as_of
 from spark_jobs.target import older_tables
 from spark_jobs.target.result import TableMergeResult
 from tests.simulation import frames
-from tests.simulation.frames import Frame, is_between, list_spans
+from tests.simulation.frames import Frame, is_between, list_summaries
 from tests.simulation.lake import SimulatedLake, fold_changes
 from tests.simulation.tables import Opened, Rows, Version
 from tests.simulation.world import World
@@ -118,9 +118,9 @@ class _RoundLog:
 
     @property
     def summaries(self) -> list[RangeSummary]:
-        return list_spans(self._frame.entries)
+        return list_summaries(self._frame.entries)
 
-    def list_spans(self, table: str) -> list[RangeSummary]:
+    def list_summaries(self, table: str) -> list[RangeSummary]:
         return [summary for summary in self.summaries if summary.table == table]
 
     def read(self) -> Frame:
@@ -189,7 +189,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     lacking = SimpleNamespace(list_incomplete=lambda *_: {}, find_incomplete=lambda *_: None)
     for module in (rounds, as_of, table_plan, rebuild):
         monkeypatch.setattr(module, "F", frames.Functions)
-        monkeypatch.setattr(module, "survey", frames.survey)
+        monkeypatch.setattr(module, "summarize", frames.summarize)
     for module in (rounds, as_of, older_tables):
         monkeypatch.setattr(module, "LogFiles", _LogFiles)
         monkeypatch.setattr(module, "open_current", _open_table)
@@ -215,7 +215,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(as_of, "_read_version", _read_version)
     monkeypatch.setattr(as_of, "_open_version", _open_version)
     monkeypatch.setattr(as_of, "widen", lambda base, _: base)
-    monkeypatch.setattr(as_of, "work_out", _work_out)
+    monkeypatch.setattr(as_of, "fold_plan", _work_out)
     monkeypatch.setattr(as_of, "apply_rows", lambda _, rows, *__, **___: rows)
     monkeypatch.setattr(as_of, "table_fields", lambda _: ())
 
