@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from cdc_core.backfill.incomplete import Move, find_incomplete
 from cdc_core.backfill.plan import Plan
-from cdc_core.backfill.reading import BackfillRequest
+from cdc_core.backfill.request import BackfillRequest
 from cdc_core.backfill.results import Dropped, find_dropped
 from cdc_core.errors import Retry, SourceError
 from cdc_core.spooled import WHOLE, Key

@@ -6,7 +6,8 @@ import time
 from dataclasses import dataclass, replace
 
 from cdc_core.backfill.chunk_size import AIM_BYTES
-from cdc_core.backfill.reading import MOST_BYTES, BackfillRequest, open_reader, resolve
+from cdc_core.backfill.reading import MOST_BYTES
+from cdc_core.backfill.request import BackfillRequest, open_reader, resolve
 
 # This many rows show how fast the source sends rows and how wide they are.
 _SAMPLE_ROWS = 2000

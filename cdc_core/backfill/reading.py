@@ -9,68 +9,30 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdc_core.backfill.chunk_size import AIM_S, ChunkSize
 from cdc_core.backfill.limits import BackfillLimits
-from cdc_core.backfill.marks import BackfillMark, Watermark, format_backfill_mark
+from cdc_core.backfill.marks import Watermark, format_backfill_mark
 from cdc_core.backfill.open_snapshots import OpenSnapshots
 from cdc_core.backfill.plan import Plan, Range
+from cdc_core.backfill.request import BackfillRequest, find_hidden, open_reader
 from cdc_core.backfill.restart_reasons import HIDDEN, OTHER_KEY, KeyChanged, Rewritten
 from cdc_core.backfill.visibility import Snapshot
 from cdc_core.crash_points import reach
 from cdc_core.errors import ConfigurationError
-from cdc_core.protocol.concealment import Conceal, Concealment, Treatment
-from cdc_core.settings import SourceSettings
+from cdc_core.protocol.concealment import Concealment, Treatment
 from cdc_core.source.chunks import ChunkReader, OpenRead, join_rows
-from cdc_core.source.primary import FindHistory
-from cdc_core.spooled import WHOLE, Chunk, Scope
+from cdc_core.spooled import Chunk
 from cdc_core.staging.chunks import ChunkFolder
-from cdc_core.vocabulary import Relation, TableName
+from cdc_core.vocabulary import Relation
 
 # The worker and capture each hold a whole chunk in memory. One row may be larger.
 MOST_BYTES = 32 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class BackfillRequest:
-    """A part of a table to read, in chunks of at most `chunk_rows` rows, with concealed columns.
-
-    Each connection must reach the primary that has the history from `find_history`.
-    """
-
-    source: SourceSettings
-    find_history: FindHistory
-    table: TableName
-    chunk_rows: int
-    conceal: Conceal
-    scope: Scope = WHOLE
-    # The key's columns, with types and collations, at the start of the run; None before that.
-    by: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Resolved:
-    """Facts about the part of a table that a backfill will read.
-
-    `row_bytes` is the size of a row on disk. `by` are the columns that order the ranges, with types
-    and collations. `unswept` is why the backfill cannot remove rows that the source no longer has;
-    None if it can. `has_plain_key`: no key column is hashed. `costly` says how much WAL the first
-    reading may write; None if the slot has room for it.
-    """
-
-    scope: Scope
-    rows_estimated: int
-    row_bytes: float | None
-    unswept: str | None
-    by: tuple[str, ...]
-    has_plain_key: bool
-    costly: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +226,7 @@ class Reading:
             relation = concealment.conceal_relation(relation)
         reach("after_chunk_read")
         low, high, by = chosen.low, chosen.high, opened.by
-        if _find_hidden(opened, concealment):
+        if find_hidden(opened, concealment):
             # Leave the bounds out: they are keys in the clear, and the log keeps bounds.
             low, high, by = None, None, HIDDEN
         size = self._folder.store(
@@ -292,76 +254,8 @@ class Reading:
         )
 
 
-def open_reader(wanted: BackfillRequest) -> ChunkReader:
-    """Open a connection that reads the wanted part. Raises: SourceError."""
-    return ChunkReader(wanted.source, wanted.table, wanted.scope, find_history=wanted.find_history)
-
-
-def resolve(wanted: BackfillRequest) -> Resolved:
-    """Read the facts about the wanted part from the source, before the backfill begins.
-
-    Raises: ConfigurationError with every mistake in the part's bounds and condition, SourceError.
-    """
-    reader = open_reader(wanted)
-    try:
-        with reader.lock():
-            opened = reader.look()
-            scope = reader.resolve_scope(opened)
-            unswept = "a condition may leave out any row" if scope.where is not None else None
-            unswept = unswept or _find_hashed(wanted, opened) or reader.find_unordered(opened)
-            rows, row_bytes = reader.estimate(opened)
-            hidden = _find_hidden(opened, wanted.conceal(opened.relation))
-            # To find the rows of a condition, the server may read the whole table.
-            is_range = not scope.is_whole and scope.where is None
-            costly = reader.explain_cost(rows=rows if is_range else None)
-            return Resolved(scope, rows, row_bytes, unswept, opened.by, not hidden, costly)
-    finally:
-        reader.close()
-
-
-@contextmanager
-def hold_relation(
-    wanted: BackfillRequest,
-) -> Iterator[tuple[Relation, Callable[[BackfillMark], None]]]:
-    """Lock the table while a block runs; yield its relation and a function that writes a step.
-
-    The step enters the WAL when the block ends. Raises: SourceError, ConfigurationError.
-    """
-    reader = open_reader(replace(wanted, scope=WHOLE))
-    try:
-        with reader.lock():
-            relation = reader.look().relation
-            concealment = wanted.conceal(relation)
-            held = concealment.conceal_relation(relation) if concealment else relation
-            yield held, lambda step: reader.emit(format_backfill_mark(step))
-    finally:
-        reader.close()
-
-
-def _find_hashed(wanted: BackfillRequest, opened: OpenRead) -> str | None:
-    """Why Spark cannot compare keys with the bounds of the scope; None if no such key is hashed."""
-    concealment = wanted.conceal(opened.relation)
-    bounds = [key for key in (wanted.scope.low, wanted.scope.high) if key is not None]
-    width = max((len(key) for key in bounds), default=0)
-    if concealment is None:
-        return None
-    for index in opened.relation.key[:width]:
-        if concealment.treatments[index] is not Treatment.KEEP:
-            return f"{opened.relation.columns[index].name} is hashed in the lake"
-    return None
-
-
-def _find_hidden(opened: OpenRead, concealment: Concealment | None) -> list[str]:
-    """The names of the key columns that the settings exclude or hash."""
-    return [
-        opened.relation.columns[index].name
-        for index in opened.relation.key
-        if concealment is not None and concealment.treatments[index] is not Treatment.KEEP
-    ]
-
-
 def _require_plain_key(opened: OpenRead, concealment: Concealment | None) -> None:
-    if hidden := _find_hidden(opened, concealment):
+    if hidden := find_hidden(opened, concealment):
         table = opened.relation.table
         raise ConfigurationError(
             [f"the lake has hashes of {', '.join(hidden)}, by which rows of {table} are known"],

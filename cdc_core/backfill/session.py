@@ -28,7 +28,8 @@ from cdc_core.backfill.marks import (
     format_backfill_mark,
 )
 from cdc_core.backfill.plan import Plan
-from cdc_core.backfill.reading import BackfillRequest, Reading, hold_relation
+from cdc_core.backfill.reading import Reading
+from cdc_core.backfill.request import BackfillRequest, hold_relation
 from cdc_core.backfill.results import read_said, read_staged_chunk
 from cdc_core.backfill.visibility import Snapshot
 from cdc_core.crash_points import reach

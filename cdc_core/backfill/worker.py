@@ -18,7 +18,7 @@ from cdc_core.backfill.chunk_size import ChunkSize
 from cdc_core.backfill.completing import KEYS_AT_ONCE, complete_rows
 from cdc_core.backfill.limits import BackfillLimits
 from cdc_core.backfill.plan import Plan, Range
-from cdc_core.backfill.reading import BackfillRequest, Resolved, resolve
+from cdc_core.backfill.request import BackfillRequest, Resolved, resolve
 from cdc_core.backfill.restart_reasons import HIDDEN, HIDDEN_KEY, OTHER_KEY, KeyChanged, Rewritten
 from cdc_core.backfill.results import (
     BackfillProgress,

@@ -11,7 +11,7 @@ from contextlib import closing
 
 from cdc_core.backfill.limits import BackfillLimits
 from cdc_core.backfill.log_history import find_log_history
-from cdc_core.backfill.reading import BackfillRequest
+from cdc_core.backfill.request import BackfillRequest
 from cdc_core.backfill.results import BackfillProgress
 from cdc_core.backfill.worker import Backfill
 from cdc_core.capture.concealing import make_conceal

@@ -18,16 +18,14 @@ from pathlib import Path
 import pyarrow as pa
 from delta.tables import DeltaTable as SparkTable
 from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import DeltaError
 from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql import types as T
 
 from cdc_core.crash_points import reach
-from cdc_core.vocabulary import TableName
 from spark_jobs.delta.attempts import clear_attempts
-from spark_jobs.delta.direct_parquet import TABLE_PROPERTY, commit_files, is_ours, write_files
+from spark_jobs.delta.direct_parquet import commit_files, is_ours, write_files
 from spark_jobs.fast_path.append_only import is_addition
 from spark_jobs.fast_path.arrow_merge import merge_by_arrow
 from spark_jobs.fast_path.unshared_reads import UnsharedReads, add_unshared, splitting_unshared
@@ -49,13 +47,11 @@ from spark_jobs.lake.lake import (
     Losses,
     count_rows,
     may_hold,
-    open_table,
     read_losses,
 )
 from spark_jobs.lake.ledger import queue_tables
 from spark_jobs.log.round_log import RoundLog
 from spark_jobs.merge.guard import Written, find_damage, is_newer, rewrite_table
-from spark_jobs.schema.evolution import TableSchema
 from spark_jobs.target.commits import (
     OwnCommit,
     carry_bound,
@@ -64,12 +60,11 @@ from spark_jobs.target.commits import (
     record_losses,
     write_rows,
 )
+from spark_jobs.target.creation import allow_types, create_table, require_table
 from spark_jobs.target.losses import count_added, count_losses
 from spark_jobs.target.result import TableMergeResult
 from spark_jobs.target.target_table import TargetTable
 
-# Delta turns this feature on by itself only when it creates a table.
-_LOCAL_TIME = "timestampNtz"
 _COUNTS = ("Inserted", "Updated", "Deleted")
 # Delta skips files by literal ranges only. More ranges cost more planning.
 _KEY_RANGES = 32
@@ -102,9 +97,9 @@ def merge_plan(
         if merged is not None:
             return merged
     if there is None:
-        before = _create(session, lake, plan.table, plan.schema)
+        before = create_table(session, lake, plan.table, plan.schema)
     else:
-        before = _allow_types(session, path, there, plan.schema)
+        before = allow_types(session, path, there, plan.schema)
     above = None if log is None else log.range.up_to(plan.upper)
     with splitting_unshared(session, plan, above, path) as unshared:
         return _commit(session, lake, before, epoch, plan, unshared=unshared, began=began)
@@ -140,7 +135,7 @@ def _commit(
     if unshared is not None and may_add and is_addition(plan, base, unshared, outcome):
         added = _Addition(unshared, outcome, None if base is None else before)
         lossy = _add(session, path, before, epoch, plan, added=added, known=known)
-        after = _require_table(path)
+        after = require_table(path)
         rows, gone = count_rows(path, after), count_rows(path, before)
         inserted, deleted = (rows, gone) if base is None else (rows - gone, 0)
         seconds = time.monotonic() - began
@@ -208,7 +203,7 @@ def _add(
     _write_added(path, before, epoch, plan, added)
     reach("after_merge_commit")
     had = dict.fromkeys(known or (), 0) if base is None else known
-    if had is not None and not may_hold(_require_table(path), "_raw", besides=base):
+    if had is not None and not may_hold(require_table(path), "_raw", besides=base):
         lossy = had
     else:
         is_known = base is not None and known is not None
@@ -243,12 +238,6 @@ def _changes_nothing(plan: TablePlan, outcome: Outcome) -> bool:
     return is_same and not (plan.swept or outcome.arrived or outcome.departed)
 
 
-def _require_table(path: Path) -> DeltaTable:
-    table = open_table(path)
-    assert table is not None
-    return table
-
-
 def _is_small(table: DeltaTable, arrived: int) -> bool:
     """Whether writing the table again is cheaper than a MERGE of `arrived` rows."""
     size: int = sum(pa.table(table.get_add_actions())["size_bytes"].to_pylist())
@@ -265,46 +254,6 @@ def _read_metrics(own: OwnCommit) -> tuple[int, int, int]:
         raise DeltaError(f"version {own.version} has no counts: Delta's metrics are turned off")
     inserted, updated, deleted = (int(own.metrics[name]) for name in names)
     return inserted, updated, deleted
-
-
-def _create(session: SparkSession, lake: Lake, table: TableName, schema: TableSchema) -> DeltaTable:
-    """Create a table without rows. Raises: DeltaError if another process created it first."""
-    path = lake.locate(table)
-    vectors = "true" if lake.wants_deletion_vectors(table) else "false"
-    (
-        SparkTable.createIfNotExists(session)
-        .location(str(path))
-        .addColumns(T.StructType(table_fields(schema)))
-        .comment(str(table))
-        .property(TABLE_PROPERTY, str(table))
-        .property("delta.enableDeletionVectors", vectors)
-        .execute()
-    )
-    return _require_version(path, 0)
-
-
-def _allow_types(
-    session: SparkSession, path: Path, table: DeltaTable, schema: TableSchema
-) -> DeltaTable:
-    """Allow timestamps without a time zone, if a table needs them, in a commit before the rows.
-
-    Raises: DeltaError if another process committed in between.
-    Source: Delta protocol, section Timestamp without timezone (TimestampNtz).
-    """
-    allowed = table.protocol().writer_features or []
-    fields = T.StructType(table_fields(schema)).json()
-    if _LOCAL_TIME in allowed or f'"{T.TimestampNTZType().typeName()}"' not in fields:
-        return table
-    SparkTable.forPath(session, str(path)).addFeatureSupport(_LOCAL_TIME)
-    return _require_version(path, table.version() + 1)
-
-
-def _require_version(path: Path, version: int) -> DeltaTable:
-    table = _require_table(path)
-    if table.version() != version:
-        raise CommitFailedError(f"another process has committed to {path}")
-    require_durable(path, above=version - 1, through=version)
-    return table
 
 
 def _merge_guarded(  # noqa: PLR0917 - What is written, where, and what its commit says.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cdc_core.backfill.limits import BackfillLimits
-from cdc_core.backfill.reading import BackfillRequest
+from cdc_core.backfill.request import BackfillRequest
 from cdc_core.backfill.results import BackfillProgress
 from cdc_core.backfill.worker import Backfill
 from cdc_core.settings import load_settings

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from cdc_core.backfill.limits import BackfillLimits
-from cdc_core.backfill.reading import BackfillRequest
+from cdc_core.backfill.request import BackfillRequest
 from cdc_core.backfill.worker import Backfill
 from cdc_core.capture.concealing import conceal_nothing
 from cdc_core.source.primary import History

@@ -39,7 +39,15 @@ from typing import Any
 
 import pytest
 
-from cdc_core.backfill import completing, limits, open_snapshots, reading, session, worker
+from cdc_core.backfill import (
+    completing,
+    limits,
+    open_snapshots,
+    reading,
+    request,
+    session,
+    worker,
+)
 from cdc_core.capture import run
 from cdc_core.staging import relations
 from tests.simulation import threads
@@ -125,7 +133,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "Tail", lambda _: SimulatedTail(World.now.log))
     monkeypatch.setattr(session, "ThreadPoolExecutor", threads.Pool)
     monkeypatch.setattr(session, "wait", threads.wait)
-    monkeypatch.setattr(reading, "ChunkReader", source.SimulatedReader)
+    monkeypatch.setattr(request, "ChunkReader", source.SimulatedReader)
     monkeypatch.setattr(worker, "BackfillMarkConnection", lambda *_: source.SimulatedSteps())
     monkeypatch.setattr(worker, "BackfillLedger", lambda _: World.now.ledger)
     monkeypatch.setattr(worker, "Orders", lambda *_: SimpleNamespace(read=lambda: None))

@@ -8,7 +8,7 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from cdc_core.backfill import reading, worker
+from cdc_core.backfill import request, worker
 from cdc_core.errors import Retry, SourceError
 from cdc_core.settings import load_settings
 from cdc_core.source.connection import open_connection, source_errors
@@ -48,7 +48,7 @@ def test_a_backfill_with_a_wrong_statement_of_ours_ends_with_the_reason(
 ) -> None:
     database18.execute("create table t (id int primary key)")
 
-    def resolve(_: reading.BackfillRequest) -> reading.Resolved:
+    def resolve(_: request.BackfillRequest) -> request.Resolved:
         with source_errors("read the size of public.t"):
             raise psycopg.ProgrammingError("only '%s', '%b', '%t' are allowed as placeholders")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cdc_core.backfill.reading import BackfillRequest, Resolved, resolve
+from cdc_core.backfill.request import BackfillRequest, Resolved, resolve
 from cdc_core.errors import ConfigurationError
 from cdc_core.settings import SourceSettings
 from cdc_core.source.chunks import ChunkReader

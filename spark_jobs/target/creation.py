@@ -1,0 +1,70 @@
+"""Makes a table of the lake, and allows it the types that it needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from delta.tables import DeltaTable as SparkTable
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
+from pyspark.sql import SparkSession
+from pyspark.sql import types as T
+
+from cdc_core.vocabulary import TableName
+from spark_jobs.delta.direct_parquet import TABLE_PROPERTY
+from spark_jobs.fold.rows import table_fields
+from spark_jobs.lake.durability import require_durable
+from spark_jobs.lake.lake import Lake, open_table
+from spark_jobs.schema.evolution import TableSchema
+
+# Delta turns this feature on by itself only when it creates a table.
+_LOCAL_TIME = "timestampNtz"
+
+
+def create_table(
+    session: SparkSession, lake: Lake, table: TableName, schema: TableSchema
+) -> DeltaTable:
+    """Create a table without rows. Raises: DeltaError if another process created it first."""
+    path = lake.locate(table)
+    vectors = "true" if lake.wants_deletion_vectors(table) else "false"
+    (
+        SparkTable.createIfNotExists(session)
+        .location(str(path))
+        .addColumns(T.StructType(table_fields(schema)))
+        .comment(str(table))
+        .property(TABLE_PROPERTY, str(table))
+        .property("delta.enableDeletionVectors", vectors)
+        .execute()
+    )
+    return _require_version(path, 0)
+
+
+def allow_types(
+    session: SparkSession, path: Path, table: DeltaTable, schema: TableSchema
+) -> DeltaTable:
+    """Allow timestamps without a time zone, if a table needs them, in a commit before the rows.
+
+    Raises: DeltaError if another process committed in between.
+    Source: Delta protocol, section Timestamp without timezone (TimestampNtz).
+    """
+    allowed = table.protocol().writer_features or []
+    fields = T.StructType(table_fields(schema)).json()
+    if _LOCAL_TIME in allowed or f'"{T.TimestampNTZType().typeName()}"' not in fields:
+        return table
+    SparkTable.forPath(session, str(path)).addFeatureSupport(_LOCAL_TIME)
+    return _require_version(path, table.version() + 1)
+
+
+def _require_version(path: Path, version: int) -> DeltaTable:
+    table = require_table(path)
+    if table.version() != version:
+        raise CommitFailedError(f"another process has committed to {path}")
+    require_durable(path, above=version - 1, through=version)
+    return table
+
+
+def require_table(path: Path) -> DeltaTable:
+    """Open a table that exists."""
+    table = open_table(path)
+    assert table is not None
+    return table
