@@ -112,7 +112,7 @@ class Backfill:
                 state = self._run_as(unfinished.begun.id, resolved, unfinished)
                 if state is not None:
                     return state
-            # Begin again under a new id if the old one cannot be resumed (reading_in_vain.py).
+            # Begin again under a new id if the old one cannot be resumed (restart_reasons.py).
             while (state := self._run_as(uuid.uuid4().hex, resolved, None)) is None:
                 resolved = self._resolve()
                 if resolved is None:

@@ -1,6 +1,6 @@
 """The sensor that launches backfills of queued tables: smallest first, a few runs at a time.
 
-It only decides. Each tick reads again which tables wait (backfill_queue.py), and checks whether
+It only decides. Each tick reads again which tables wait (queue.py), and checks whether
 runs live, as for every other run (relaunch.py). So another run follows a killed one, and reads what
 the log does not have yet.
 """

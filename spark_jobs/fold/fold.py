@@ -2,7 +2,7 @@
 
 At the end of a transaction a key has at most one row. Inside a transaction it may have several, if
 the key is deferrable. If the last step of a key is an arrival or a renewal, its row remains: no row
-departed after it. So the last step decides, except in two rare cases, which `lineage` solves:
+departed after it. So the last step decides, except in two rare cases, which `multi_row` solves:
 
 - The last step is a departure, and its transaction also brought a row: which of the rows left?
 - A row moved to another key, and the source did not send all its values: which row had them?
@@ -32,7 +32,7 @@ def fold_by_last(steps: DataFrame, ids: list[str], unsent: Iterable[int], width:
 
     `unsent` has the indexes of columns that some step did not send; `width` counts the columns.
     Shape: the ids, `present`, position, `committed_at`, `values`, `carried` (indexes whose value is
-    the target's), `lost` (indexes of missing values), `unclear` (the row needs `lineage`).
+    the target's), `lost` (indexes of missing values), `unclear` (the row needs `multi_row`).
     Order: position; a repeated position is the same step.
     """
     position = F.struct(*POSITION)

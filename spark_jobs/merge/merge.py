@@ -1,7 +1,7 @@
 """Applies a table plan to its Delta table: one commit has the rows and the bound that they reach.
 
 The merge takes the first of these ways that fits:
-- few changes of a small table: Arrow alone, without a Spark job (`little_merge`);
+- few changes of a small table: Arrow alone, without a Spark job (`arrow_merge`);
 - reads of a backfill, if the table has no row with any of the keys: append;
 - no change of a row or a column, as at the end of a backfill: a commit of the bound alone;
 - first rows, TRUNCATE, values for rows older than a new column, a small table: write it whole;
