@@ -226,7 +226,7 @@ def _explain_unknown(key: Key, model: type[BaseModel]) -> Mistake:
     """Report an unknown section or key; name the nearest one that exists."""
     if key in _WITHOUT_EFFECT:
         what = "this version removes nothing from the lake, so the setting has no effect"
-        return Mistake(key, what, "remove it; README, Limits, says what grows and how fast")
+        return Mistake(key, what, "remove it; docs/limits.md says what grows and how fast")
     fields: dict[str, Any] = model.model_fields
     what = "unknown section"
     if len(key) > 1:

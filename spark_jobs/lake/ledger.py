@@ -2,7 +2,8 @@
 
 Both are small tables, which delta-rs reads and writes without a JVM. The ledger of states has only
 what nothing else records: whether a table streams or is halted, as merges found it, and requests
-for whole backfills. All other states follow from these and from `ledger/backfills` (completeness.py).
+for whole backfills. All other states follow from these and from `ledger/backfills`
+(completeness.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How fast a backlog is drained, by Walgate and by pg_recvlogical.
 
 `python -m tests.bench` takes every shape and system, writes `bench/results.json` and refreshes the
-README's table; with fewer of them or other numbers it only prints.
+table of docs/performance.md; with fewer of them or other numbers it only prints.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tests.bench.results import (
     compare,
     sum_up,
 )
-from tests.bench.table import RESULTS, format_table, refresh_readme
+from tests.bench.table import RESULTS, format_table, refresh_page
 from tests.postgres_server import PostgresServer, find_binaries, program_version
 from tests.walgate_command import REPOSITORY
 
@@ -56,7 +56,7 @@ SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to run; the defaults are the bench of the README."""
+    """What to run; the defaults are the bench of docs/performance.md."""
 
     shapes: tuple[int, ...] = (1, 100, 10_000)
     systems: tuple[str, ...] = SYSTEMS
@@ -228,7 +228,7 @@ def _parse_arguments(arguments: Sequence[str] | None = None) -> tuple[Plan, Path
 
 
 def main() -> None:
-    """Run, print the table; of the whole bench write the results, into the README too."""
+    """Run, print the table; of the whole bench write the results, into the page too."""
     plan, output = _parse_arguments()
     results = run(plan)
     print()
@@ -238,7 +238,7 @@ def main() -> None:
         output.write_text(json.dumps(results, indent=2) + "\n")
         print(f"\nwritten to {output}")
     if output == RESULTS:
-        refresh_readme()
+        refresh_page()
 
 
 if __name__ == "__main__":

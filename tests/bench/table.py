@@ -1,4 +1,4 @@
-"""The README's table of results; `python -m tests.bench.table` puts it between its two markers."""
+"""The table of results in docs/performance.md; `python -m tests.bench.table` writes it there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from tests.walgate_command import REPOSITORY
 
 RESULTS = REPOSITORY / "bench" / "results.json"
-README = REPOSITORY / "README.md"
+PAGE = REPOSITORY / "docs" / "performance.md"
 OPENING, CLOSING = "<!-- bench -->", "<!-- end of bench -->"
 _NAMES = {
     "pg_recvlogical": "`pg_recvlogical` to /dev/null",
@@ -56,12 +56,12 @@ def format_table(results: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def replace_table(readme: str, results: Mapping[str, Any]) -> str:
-    """Give the README with the table of these results between its markers."""
-    before, opening, rest = readme.partition(OPENING)
+def replace_table(page: str, results: Mapping[str, Any]) -> str:
+    """Give the page with the table of these results between its markers."""
+    before, opening, rest = page.partition(OPENING)
     _, closing, after = rest.partition(CLOSING)
-    assert opening, f"the README has no {OPENING}"
-    assert closing, f"the README has no {CLOSING}"
+    assert opening, f"the page has no {OPENING}"
+    assert closing, f"the page has no {CLOSING}"
     return f"{before}{opening}\n{format_table(results)}\n{closing}{after}"
 
 
@@ -94,10 +94,10 @@ def _join(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def refresh_readme() -> None:
-    """Put the newest results into the README."""
-    README.write_text(replace_table(README.read_text(), json.loads(RESULTS.read_text())))
+def refresh_page() -> None:
+    """Put the newest results into the page."""
+    PAGE.write_text(replace_table(PAGE.read_text(), json.loads(RESULTS.read_text())))
 
 
 if __name__ == "__main__":
-    refresh_readme()
+    refresh_page()

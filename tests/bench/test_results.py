@@ -8,7 +8,7 @@ import pytest
 
 from tests.bench.backlog import Shape
 from tests.bench.results import Drained, compare, sum_up
-from tests.bench.table import CLOSING, OPENING, README, RESULTS, format_table, replace_table
+from tests.bench.table import CLOSING, OPENING, PAGE, RESULTS, format_table, replace_table
 from tests.requirement import report_missing
 
 
@@ -50,12 +50,12 @@ def test_the_table_replaces_what_stands_between_the_markers() -> None:
         "shapes": {"100": sum_up(ROUNDS)},
         "ages": {"alone": {"p50_s": 0.51, "p95_s": 1.0}},
     }
-    readme = f"before\n{OPENING}\nold\n{CLOSING}\nafter\n"
-    replaced = replace_table(readme, results)
+    page = f"before\n{OPENING}\nold\n{CLOSING}\nafter\n"
+    replaced = replace_table(page, results)
     assert replaced == f"before\n{OPENING}\n{format_table(results)}\n{CLOSING}\nafter\n"
     assert "| 100 | receive, stage | 250 (200, 500) | 0.50 | 4.00 |" in replaced
     assert "from its commit: alone p50 0.5 s and p95 1.0 s." in replaced
-    with pytest.raises(AssertionError, match="the README has no"):
+    with pytest.raises(AssertionError, match="the page has no"):
         replace_table("before", results)
 
 
@@ -74,11 +74,11 @@ def test_the_changes_of_a_shape_are_those_of_every_key_in_turn(per_transaction: 
     assert counts["update"][1] == 2 * sum(range(1, 20_001, 2))
 
 
-def test_the_readme_shows_the_newest_results() -> None:
+def test_the_page_shows_the_newest_results() -> None:
     if not RESULTS.exists():
         report_missing("bench/results.json", "run `make bench`")
     results = json.loads(RESULTS.read_text())
     assert set(results) == {"date", "commit", "hardware", "shapes", "ages"}
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", results["date"])
-    readme = README.read_text()
-    assert replace_table(readme, results) == readme, "run `python -m tests.bench.table`"
+    page = PAGE.read_text()
+    assert replace_table(page, results) == page, "run `python -m tests.bench.table`"

@@ -1,8 +1,8 @@
-"""Schema changes that a generator draws, and what each must lead to, by the README's own words.
+"""Schema changes that a generator draws, and what each must lead to by docs/limits.md.
 
 A change is followed, or it halts its table before the first transaction that shows it. Where
 capture may have read the catalog only after a later change, it may halt the table all the same.
-What the README says is not told in the stream is not drawn.
+What docs/limits.md says that the stream does not show is not drawn.
 """
 
 from __future__ import annotations

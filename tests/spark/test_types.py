@@ -19,7 +19,7 @@ from spark_jobs.pg_types.built_in import ELEMENTS, OIDS
 from spark_jobs.pg_types.types import decode_numeric_modifier, map_type
 from tests.postgres_server import Database
 from tests.spark.given_back import trim
-from tests.spark.types_table import README, replace_table
+from tests.spark.types_table import PAGE, replace_table
 
 ARRAYS = {element: array for array, element in ELEMENTS.items()}
 BOX_ARRAY = 1020
@@ -339,6 +339,6 @@ def test_the_built_in_types_are_those_of_the_server(database: Database) -> None:
     assert {array: oid for _, oid, array, delimiter in found if delimiter == ","} == ELEMENTS
 
 
-def test_the_readme_has_the_table_of_types_that_the_code_has() -> None:
-    readme = README.read_text()
-    assert replace_table(readme) == readme
+def test_the_page_has_the_table_of_types_that_the_code_has() -> None:
+    page = PAGE.read_text()
+    assert replace_table(page) == page

@@ -1,4 +1,4 @@
-"""The role that the README gives, made by its very text, is enough to check, stage and know so."""
+"""The role in docs/operating.md, made by the text there, is enough to check and to stage."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ PASSWORD = "the-role's-own"  # noqa: S105 - of a server that lives as long as th
 
 def read_statements() -> list[str]:
     """Give the statements of the section "The role"."""
-    section = (REPOSITORY / "README.md").read_text().split("\n## The role\n")[1].split("\n## ")[0]
+    page = (REPOSITORY / "docs" / "operating.md").read_text()
+    section = page.split("\n## The role\n")[1].split("\n## ")[0]
     (block,) = re.findall(r"```sql\n(.*?)```", section, re.DOTALL)
     lines = [line.partition("--")[0] for line in block.splitlines()]
     return [part.strip() for part in " ".join(lines).split(";") if part.strip()]
