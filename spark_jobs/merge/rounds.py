@@ -272,7 +272,9 @@ def _merge_table(start: RoundStart, table: str, log: RoundLog, cut: Bound) -> _R
             choose=choose_types(start.lake, name),
         )
         plotted = plan = plot(log.read, summaries=summaries)
-        if own is None and start.was_halted(table):
+        # Beginning at that change leaves out older rows. If the table is older than its cut,
+        # `find_low` has queued a backfill of them; for a table that was never made, nothing has.
+        if own is None and start.was_halted(table) and table in start.older:
             plan = _begin_anew(plan, log.read(), plot)
         if plan.halt is not None and _has_sweep(summaries):
             read_above = partial(read_log, start.session, start.log, upper=cut)
