@@ -52,7 +52,9 @@ class ColumnType:
             return cls(match["name"], is_array=array is not None)
         precision, scale = int(match["precision"] or 0), int(match["scale"] or 0)
         if not 0 < precision <= _MAX_PRECISION or scale > precision:
-            raise ValueError(f"expected a decimal of 1 to {_MAX_PRECISION} digits, s at most p")
+            raise ValueError(
+                f"expected a decimal of 1 to {_MAX_PRECISION} digits, with s from 0 to p"
+            )
         return cls("decimal", precision, scale, array is not None)
 
     def __str__(self) -> str:

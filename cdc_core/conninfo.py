@@ -75,7 +75,7 @@ def read_conninfo(text: str) -> tuple[dict[str, str], list[str]]:
     if problems:
         parsed.pop(_STAND_IN, None)
     elif not parsed:
-        problems.append(f"it is empty: {_EXPECTED}")
+        problems.append(f"the connection string is empty: {_EXPECTED}")
     return parsed, problems + _find_value_problems(parsed)
 
 
@@ -120,7 +120,7 @@ def _explain_unknown(name: str) -> str:
     near = difflib.get_close_matches(name, known, n=1)
     if near:
         return f"unknown option {name}, did you mean {near[0]}?"
-    return "it has an option that libpq does not know"
+    return "the connection string has an option that libpq does not know"
 
 
 def _find_value_problems(parameters: Mapping[str, str]) -> list[str]:
@@ -132,7 +132,7 @@ def _find_value_problems(parameters: Mapping[str, str]) -> list[str]:
     for name in ("host", "hostaddr"):
         places = parameters.get(name, "").split(",")
         if len(ports) > 1 and parameters.get(name) and len(ports) != len(places):
-            problems.append(f"{len(ports)} ports are given for {len(places)} of {name}")
+            problems.append(f"{len(ports)} ports are given for {len(places)} values of {name}")
     problems += [
         f"expected {name} as a whole number"
         for name in _INTEGERS

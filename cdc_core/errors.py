@@ -11,8 +11,8 @@ from enum import Enum
 
 # The fix if the slot and the log no longer belong together.
 RECOVER = (
-    "run `walgate recover`: it says what it would do, and with --yes begins a new epoch, in which"
-    " every table is read again"
+    "run `walgate recover` to see what it would do, and with --yes to begin a new epoch, in which"
+    " Walgate reads every table again"
 )
 
 

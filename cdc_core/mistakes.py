@@ -218,8 +218,12 @@ def _find_lake_mistakes(root: Path, spool: Path, folder: Path) -> list[Mistake]:
     is_inside = any(spool.is_relative_to(root / name) for name in _LAKE_FOLDERS)
     if not is_inside and not any(place.is_relative_to(spool) for place in taken):
         return []
-    what = "the spool is emptied at every start, and here it would take other files with it"
-    return [Mistake(("lake", "spool"), what, "name a folder of its own, or remove the setting")]
+    what = "capture empties the spool at every start, and would remove other files from this folder"
+    return [
+        Mistake(
+            ("lake", "spool"), what, "name a folder that nothing else uses, or remove the setting"
+        )
+    ]
 
 
 def _explain_unknown(key: Key, model: type[BaseModel]) -> Mistake:
@@ -234,7 +238,7 @@ def _explain_unknown(key: Key, model: type[BaseModel]) -> Mistake:
         fields = getattr(_section_of(key, model), "model_fields", {})
     known = sorted(set(fields) - {"state_folder", "hash_key", "password"})
     near = difflib.get_close_matches(key[-1], known, n=1)
-    fix = f"did you mean {near[0]}?" if near else f"remove it; known are {', '.join(known)}"
+    fix = f"did you mean {near[0]}?" if near else f"remove it, or use one of {', '.join(known)}"
     return Mistake(key, what, fix)
 
 

@@ -38,8 +38,8 @@ def _require_openable(folder: Path) -> Path:
     """Refuse a folder at whose path delta-rs panics, or which it mistakes for another folder."""
     if (found := _NOT_OPENABLE.search(str(folder))) is not None:
         raise ValueError(
-            f"expected a folder that Delta's library can open, which it cannot where its path has"
-            f" {found[0]!r}: {folder}"
+            f"expected a path without {found[0]!r}, because Delta's library cannot open it:"
+            f" {folder}"
         )
     return folder
 

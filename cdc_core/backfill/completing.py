@@ -99,6 +99,6 @@ def _plan_ranges(found: frozenset[Key], dropped: Dropped, plan: Plan) -> Plan | 
 def _rows_keep_changing(table: TableName, rows: int, *, rounds: int) -> SourceError:
     return SourceError(
         f"{rows} rows of {table} changed each time that they were read, {rounds} times",
-        fix="run the backfill again, best when they change less often: it goes on where it was",
+        fix="run the backfill again when they change less often: it resumes where it stopped",
         retry=Retry.LATER,
     )

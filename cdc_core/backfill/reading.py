@@ -257,9 +257,10 @@ class Reading:
 def _require_plain_key(opened: OpenRead, concealment: Concealment | None) -> None:
     if hidden := find_hidden(opened, concealment):
         table = opened.relation.table
+        names = ", ".join(hidden)
         raise ConfigurationError(
-            [f"the lake has hashes of {', '.join(hidden)}, by which rows of {table} are known"],
-            fix=f"bring all of the table: `walgate backfill '{table}'`",
+            [f"cannot read single rows of {table}: the lake has only hashes of {names}"],
+            fix=f"backfill the whole table: `walgate backfill '{table}'`",
         )
 
 

@@ -66,7 +66,9 @@ def resolve(wanted: BackfillRequest) -> Resolved:
         with reader.lock():
             opened = reader.look()
             scope = reader.resolve_scope(opened)
-            unswept = "a condition may leave out any row" if scope.where is not None else None
+            unswept = (
+                "the condition may leave out rows that exist" if scope.where is not None else None
+            )
             unswept = unswept or _find_hashed(wanted, opened) or reader.find_unordered(opened)
             rows, row_bytes = reader.estimate(opened)
             hidden = find_hidden(opened, wanted.conceal(opened.relation))

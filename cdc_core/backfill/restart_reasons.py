@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-OTHER_KEY = "its key, or the order of its key, is another than before"
-HIDDEN_KEY = "the lake hashes its key, so the log has no bounds of what was read"
+OTHER_KEY = "the key of the table, or the order of the key, has changed"
+HIDDEN_KEY = (
+    "the lake hashes the key of the table, so the log does not have the bounds of its chunks"
+)
 # The `by` of a chunk if a key column is hashed. Such a chunk has no bounds either.
 HIDDEN: tuple[str, ...] = ()
 

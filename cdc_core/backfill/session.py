@@ -141,8 +141,13 @@ class Session:
         """
         pause = _FIRST_PAUSE_S
         while (start := self._begin_once()) is None:
-            fields = {"reason": "capture has no memory of changed keys", "retry_s": pause}
-            _logger.warning("backfill asks for a memory again", extra={"fields": fields})
+            fields = {
+                "reason": "capture does not have the changed keys of this backfill",
+                "retry_s": pause,
+            }
+            _logger.warning(
+                "backfill asks capture again to remember changed keys", extra={"fields": fields}
+            )
             self._stop.wait(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
         reach("after_backfill_begun")
@@ -215,7 +220,7 @@ class Session:
                 return None
             still_open = Snapshot.parse(self._steps.read_snapshot()).list_open_below(taken)
             names = ", ".join(str(xid) for xid in still_open[:5])
-            return f"transactions {names}, which were open before it, to end" if names else None
+            return f"the older transactions {names} to end" if names else None
 
         self._await(find_unseen)
         memory.is_settled = True

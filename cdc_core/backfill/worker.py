@@ -221,7 +221,10 @@ class Backfill:
                 swept = session.sweep(self._begun.start)
             else:
                 fields = {"table": str(self._wanted.table), "reason": resolved.unswept}
-                _logger.warning("what is gone is not removed", extra={"fields": fields})
+                _logger.warning(
+                    "backfill does not remove rows that the source deleted",
+                    extra={"fields": fields},
+                )
         except EpochOver:
             return None
         except KeyChanged as reason:

@@ -79,13 +79,14 @@ def _choose_concealment(
     missing = sorted(listed - names)
     if missing and appeared and pattern.is_exact:
         what = (
-            f"{section} conceals {', '.join(missing)}, which {relation.table} as sent does not"
-            f" have, while {', '.join(sorted(appeared))} may be that column renamed; nothing of it"
-            " is staged"
+            f"{section} conceals {', '.join(missing)}, which PostgreSQL does not send for"
+            f" {relation.table}; {', '.join(sorted(appeared))} may be that column renamed, so"
+            " capture stops before it stages changes of the table"
         )
         fix = (
-            "correct the names; while older changes still have an old name, give both to a pattern"
-            " that the table matches, of which a table needs none"
+            "correct the names; while older changes still have the old name, list both names under"
+            " a pattern that matches the table: a pattern may name columns that a table does not"
+            " have"
         )
         raise ConfigurationError([what], fix=fix)
     identifying = {relation.columns[index].name for index in relation.key}

@@ -14,8 +14,8 @@ def require_begun(epoch: Epoch) -> None:
     if epoch.is_pending:
         raise SlotLost(
             f"a recovery began epoch {epoch.epoch} at {epoch.started_at:%Y-%m-%d %H:%M:%S} UTC and"
-            " did not come to its slot",
-            fix="run `walgate recover --yes` again, which goes on where it was",
+            " did not finish",
+            fix="run `walgate recover --yes` again: it resumes the recovery",
             retry=Retry.AFTER_FIX,
         )
 
@@ -60,7 +60,7 @@ def require_server(
         if switched < staged:
             raise WrongServer(
                 f"the server left timeline {epoch.timeline} at {switched}, before the staged LSN"
-                f" {staged}: what was staged after it is not in its history",
+                f" {staged}: the changes staged after {switched} are not in the server's history",
                 fix=fix,
                 retry=Retry.AFTER_FIX,
             )

@@ -182,7 +182,7 @@ class CaptureLoop:
         if skipped > self._skipped_messages and is_due:
             self._skipped_messages, self._skipped_logged_at = skipped, now
             fields = {"prefix": MARK_PREFIX, "count": skipped}
-            _logger.warning("messages skipped that are not ours", extra={"fields": fields})
+            _logger.warning("messages of other programs skipped", extra={"fields": fields})
 
     def _spool_if_large(self) -> None:
         """Write the open transaction to the spool if it is too large; submit it at its end."""
@@ -203,7 +203,7 @@ class CaptureLoop:
         except OSError as exc:
             raise StagingError(
                 f"cannot write the spool: {exc.strerror}",
-                fix="free space for [lake] spool; the transaction arrives again",
+                fix="free space for [lake] spool; the server sends the transaction again",
                 retry=Retry.LATER,
             ) from exc
         if landing is not None:

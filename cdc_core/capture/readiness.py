@@ -37,7 +37,7 @@ def _describe(severity: Severity, error: WalgateError) -> Problem:
         severity,
         CODE,
         error.message,
-        "a slot and a server that continue the log",
-        "others" if severity is Severity.ERROR else "no answer",
+        "a slot and a server that match the log",
+        "a mismatch" if severity is Severity.ERROR else "no answer",
         error.fix,
     )

@@ -76,7 +76,8 @@ class Replay:
         Raises: WrongServer or SubscriptionChanged if one is missing.
         """
         if self._expected:
-            raise self._other_history(f"lacks the transaction at {self._expected[0].commit_lsn}")
+            missing = self._expected[0].commit_lsn
+            raise self._other_history(f"did not send the transaction at {missing} again")
 
     def check(self, begin: Begin) -> None:
         """Compare a transaction that has entries and was sent again with the next expected one.
@@ -85,11 +86,13 @@ class Replay:
         """
         sent = TransactionId(begin.commit_lsn, begin.xid, begin.committed_at_us)
         if not self._expected:
-            raise self._other_history(f"has a transaction at {sent.commit_lsn} more")
+            raise self._other_history(
+                f"sent a transaction at {sent.commit_lsn} that staging does not have"
+            )
         held = self._expected.popleft()
         if sent != held:
             raise self._other_history(
-                f"has transaction {sent.xid} at {sent.commit_lsn}, staging holds {held.xid} at"
+                f"sent transaction {sent.xid} at {sent.commit_lsn}, staging has {held.xid} at"
                 f" {held.commit_lsn}"
             )
 
@@ -97,13 +100,13 @@ class Replay:
         if self._changed is not None:
             return SubscriptionChanged(
                 f"{self._changed} before capture had confirmed what is staged up to"
-                f" {self._staged}: what the server sends again {found}",
+                f" {self._staged}: the server {found}",
                 fix=_CHANGE_BACK,
                 retry=Retry.AFTER_FIX,
             )
         return WrongServer(
-            f"the server's history is not the one that was staged up to {self._staged}: what the"
-            f" server sends again {found}",
+            f"the server's history is not the one that was staged up to {self._staged}: the server"
+            f" {found}",
             fix="the server was restored or replaced: " + RECOVER,
             retry=Retry.AFTER_FIX,
         )

@@ -189,7 +189,7 @@ class Collector:
         if self._open is not None:
             raise UnexpectedMessage("a transaction is open", "begin")
         if begin.commit_lsn < self._last_end:
-            raise UnexpectedMessage(f"at {self._last_end}, commit {begin.commit_lsn}", "begin")
+            raise UnexpectedMessage(f"at {self._last_end}, past commit {begin.commit_lsn}", "begin")
         replayed = self._replay.has(begin)
         index = len(self._transactions.xid)
         if not replayed:
@@ -238,7 +238,7 @@ class Collector:
     def _truncate(self, truncate: Truncate) -> None:
         transaction = self._require_open("truncate")
         if not self._known.keys() >= set(truncate.oids):
-            raise UnexpectedMessage("no relation was announced for it", "truncate")
+            raise UnexpectedMessage("its relation is not announced", "truncate")
         detail = json.dumps({"cascade": truncate.cascade})
         for oid in truncate.oids:
             relation = self._known[oid].relation

@@ -176,7 +176,7 @@ class Writer:
 
 def _storage_refused(reason: str, end_lsn: Lsn) -> StagingError:
     return StagingError(
-        f"stopped with the batch up to {end_lsn} not staged and not confirmed: {reason}",
-        fix="see that the lake's storage is up, writable and not full; the next run stages it",
+        f"capture stopped before it staged or confirmed the batch up to {end_lsn}: {reason}",
+        fix="check that the lake's storage is up, writable and not full; the next run stages it",
         retry=Retry.LATER,
     )

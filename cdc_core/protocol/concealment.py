@@ -76,7 +76,7 @@ class Concealment:
         while position < len(frame):
             values = position + _TUPLE_PREFIX_SIZE
             if int.from_bytes(frame[position + 1 : values], "big") != len(self.treatments):
-                raise _refuse(frame, position, "another number of columns than announced")
+                raise _refuse(frame, position, "its number of columns is not the announced one")
             parts += (frame[position : position + 1], count)
             position = values
             for treatment in self.treatments:
@@ -166,7 +166,7 @@ def _find_end(frame: bytes | memoryview, position: int) -> int:
     start = position + _TEXT_PREFIX_SIZE
     end = start + int.from_bytes(frame[position + 1 : start], "big")
     if kind != TEXT or start > len(frame) or end > len(frame):
-        raise _refuse(frame, position, "no value of text, null or unchanged")
+        raise _refuse(frame, position, "value is not text, null or unchanged")
     return end
 
 

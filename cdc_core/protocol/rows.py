@@ -107,7 +107,7 @@ def _match_relations(messages: RowMessages, relations: Sequence[RelationFrom]) -
     other = widths[chosen] != messages.widths
     if other.any():
         row = int(other.argmax())
-        reason = f"{messages.widths[row]} columns where {widths[chosen[row]]} are announced"
+        reason = f"{messages.widths[row]} columns, but {widths[chosen[row]]} are announced,"
         raise messages.refuse(row, int(messages.begins[row]) + 6, reason)
     return chosen
 

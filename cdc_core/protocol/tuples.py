@@ -90,10 +90,10 @@ def join_messages(frames: Sequence[bytes | memoryview]) -> RowMessages:
     frame_ends = np.cumsum(sizes)
     if frame_ends[-1] > _MAX_BYTES:
         raise ProtocolError(
-            f"{len(frames)} row messages of {frame_ends[-1]} bytes decoded at once; "
-            f"{_MAX_BYTES} fit",
-            fix="report the server version and these numbers: a large row is decoded alone, and"
-            " PostgreSQL has no row that is larger",
+            f"cannot decode {len(frames)} row messages of {frame_ends[-1]} bytes at once: at most"
+            f" {_MAX_BYTES} bytes fit",
+            fix="report the server version and these numbers: Walgate decodes a large row alone,"
+            " and no row of PostgreSQL is larger than this limit",
             retry=Retry.AFTER_FIX,
         )
     octets = np.frombuffer(b"".join((*frames, _PADDING)), dtype=np.uint8)
@@ -180,7 +180,7 @@ def _check_values(
     """Refuse a value that ends after its message, or that is not text, null or unchanged."""
     if beyond.any():
         place = int(beyond.argmax())
-        raise messages.refuse(int(rows[place]), int(at[place]), "value beyond the end")
+        raise messages.refuse(int(rows[place]), int(at[place]), "value ends after its message")
     unknown = (kinds != TEXT) & (kinds != NULL) & (kinds != UNCHANGED)
     if unknown.any():
         place = int(unknown.argmax())

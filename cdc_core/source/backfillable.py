@@ -36,7 +36,7 @@ def find_read_obstacles(
 def _find_hindrance(table: PublishedTable) -> ReadObstacle | None:
     if not table.key_columns:
         return ReadObstacle(
-            "the table has no key: its rows cannot be told apart",
+            "the table has no key, so Walgate cannot identify its rows",
             "add a primary key, or a unique index as its replica identity",
         )
     if not table.is_readable:

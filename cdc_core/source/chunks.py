@@ -251,7 +251,7 @@ class ChunkReader:
         relation = replace(relation, published=self._read_membership(oid, xid))
         if not relation.key:
             raise SourceError(
-                f"{relation.table} has no key by which its rows could be told apart",
+                f"{relation.table} has no key, so Walgate cannot identify its rows",
                 fix="give it a primary key",
                 retry=Retry.AFTER_FIX,
             )
@@ -374,7 +374,7 @@ def _parse_rows(data: memoryview, width: int, table: TableName) -> pa.ListArray:
     except pa.ArrowInvalid as exc:
         raise SourceError(
             f"{table} holds a text that is not UTF-8",
-            fix="mend the value in the source, or exclude its column in [tables]",
+            fix="correct the value in the source, or exclude its column in [tables]",
             retry=Retry.AFTER_FIX,
         ) from exc
     offsets = np.arange(0, len(texts) + 1, width, dtype=np.int32)

@@ -68,9 +68,8 @@ def _find_list_problems(table: PublishedTable, connection: psycopg.Connection) -
         yield Problem(
             Severity.NOTE,
             "column_list",
-            "a column list leaves columns out; where another list or none takes its place, the"
-            " table halts, for what older rows have in a column that was left out is not in the"
-            " log",
+            "a column list leaves columns out; if the list changes or is removed, the table halts,"
+            " because the log does not have the values of older rows in these columns",
             "all columns, or only those that readers need",
             f"without {', '.join(left_out)}",
             "nothing",
@@ -121,7 +120,7 @@ def _find_name_problems(table: PublishedTable, connection: psycopg.Connection) -
             yield table_error(
                 table,
                 "column_case",
-                "columns differ in case only, which Spark cannot tell apart",
+                "column names differ in case only, and Spark does not distinguish them",
                 "different names",
                 ", ".join(names),
                 set_columns(
@@ -133,7 +132,7 @@ def _find_name_problems(table: PublishedTable, connection: psycopg.Connection) -
             yield table_error(
                 table,
                 "column_reserved",
-                "a column begins with _, as the lake's own columns do",
+                "a column name begins with _, as only the lake's own columns may",
                 "names without a leading _",
                 column,
                 sql.SQL("ALTER TABLE {} RENAME COLUMN {} TO …;")

@@ -55,8 +55,8 @@ def find_concealment_problems(
             yield table_error(
                 table,
                 "rule_without_column",
-                "capture stops at this table, for a column that is to be concealed is not sent, and"
-                " a renamed one would be in the clear",
+                "PostgreSQL does not send a column that the rule conceals; capture stops at this"
+                " table, because a renamed column would reach the lake unconcealed",
                 ", ".join(missing),
                 ", ".join(table.sent_columns),
                 f"correct the names in [tables.{pattern.text!r}]",
@@ -67,7 +67,7 @@ def find_concealment_problems(
                 table,
                 "exclude_key",
                 "a column that identifies rows cannot be excluded",
-                "columns beside the key",
+                "columns outside the key",
                 ", ".join(keys),
                 "hash it instead, or take it off the list",
             )

@@ -137,8 +137,8 @@ def open_connection(
             if any(word in str(exc) for word in _UNTRUSTED):
                 raise SourceError(
                     f"cannot connect to the source: {first_line(exc)}",
-                    fix="name the host by the name in the server's certificate, and its authority"
-                    " in sslrootcert",
+                    fix="set host to the name in the server's certificate, and sslrootcert to the"
+                    " certificate of its authority",
                     retry=Retry.AFTER_FIX,
                 ) from exc
             raise
@@ -201,9 +201,9 @@ def _explain(exc: psycopg.Error, doing: str, said: str, *, has_condition: bool) 
     is_by_condition = has_condition and not state.startswith(_NOT_BY_A_CONDITION)
     if state and (is_by_condition or state.startswith(_MET_IN_A_ROW)):
         return SourceError(
-            f"cannot {doing}: a row has a value that the statement fails at: {said}{code}",
-            fix="change the condition (--where, or the publication's row filter) so that it"
-            " holds for every row; the server's log quotes the value",
+            f"cannot {doing}: the statement fails on a value of a row: {said}{code}",
+            fix="change the condition (--where, or the publication's row filter) so that the server"
+            " can evaluate it for every row; the server's log quotes the value",
             retry=Retry.AFTER_FIX,
         )
     if isinstance(exc, psycopg.errors.ObjectInUse):
@@ -214,14 +214,15 @@ def _explain(exc: psycopg.Error, doing: str, said: str, *, has_condition: bool) 
         )
     if isinstance(exc, psycopg.errors.LockNotAvailable):
         return SourceError(
-            f"cannot {doing}: {said}: another session alters one of the tables, or waits to",
-            fix="try again later; pg_stat_activity and pg_blocking_pids() name who waits for whom",
+            f"cannot {doing}: {said}: another session alters one of the tables, or waits to do so",
+            fix="try again later; pg_stat_activity and pg_blocking_pids() show which session waits"
+            " for which",
             retry=Retry.LATER,
         )
     if not state and isinstance(exc, _REFUSED_BY_THE_DRIVER):
         return SourceError(
-            f"cannot {doing}: {said} (refused before it was sent)",
-            fix="report it as a mistake of Walgate, with the names of the tables",
+            f"cannot {doing}: the PostgreSQL driver refused the statement: {said}",
+            fix="report it as a bug in Walgate, with the names of the tables",
             retry=Retry.AFTER_FIX,
         )
     person = needs_person(state)
@@ -229,7 +230,7 @@ def _explain(exc: psycopg.Error, doing: str, said: str, *, has_condition: bool) 
         f"cannot {doing}: {said}{code}",
         fix="run `walgate check`, which names what the source lacks"
         if person
-        else "see that the server is up and reachable, then try again",
+        else "check that the server is up and reachable, then try again",
         retry=Retry.AFTER_FIX if person else Retry.LATER,
     )
 

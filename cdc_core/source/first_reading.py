@@ -128,7 +128,8 @@ class CostlyReadings:
         more = f" and {len(names) - _NAMED} other tables" if len(names) > _NAMED else ""
         return (
             f"the first reading may write much WAL ({listed}{more}), and the slot may keep"
-            f" {format_size(self.wal_bytes)}: pages are read only while the slot has room for them"
+            f" {format_size(self.wal_bytes)}: Walgate reads pages only while the slot has room for"
+            " that WAL"
         )
 
 

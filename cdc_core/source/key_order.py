@@ -59,7 +59,7 @@ def _are_dates(bounds: list[Key]) -> bool:
 
 def _explain(column: Column, kind: int) -> str:
     if kind in _TEXTS:
-        return f"the collation of {column.name} is not the order of bytes"
+        return f"the collation of {column.name} does not sort by bytes"
     if kind == _DATE:
         return f"{column.name} is not between two dates of the years 1 to 9999"
-    return f"{column.type_name}, as {column.name} is, has another order in the lake"
+    return f"the lake sorts {column.name} ({column.type_name}) in another order"

@@ -67,8 +67,8 @@ class LoadWatch:
         if retention is not None and retention.used_percent >= self._most_percent:
             return (
                 f"the slot retains {format_size(retention.retained_bytes)},"
-                f" {retention.used_percent:g} % of its budget, at most {self._most_percent:g} %"
-                " is agreed"
+                f" {retention.used_percent:g} % of its budget; the limit for reading is"
+                f" {self._most_percent:g} %"
             )
         with source_errors("read how far staging is"):
             row = self._connection.execute(
@@ -80,8 +80,8 @@ class LoadWatch:
         if lag < self._most_lag:
             return None
         return (
-            f"{format_size(lag)} of WAL are not staged yet, at most"
-            f" {format_size(self._most_lag)} are agreed"
+            f"{format_size(lag)} of WAL are not staged yet; the limit for reading is"
+            f" {format_size(self._most_lag)}"
         )
 
     def _close(self) -> None:

@@ -97,8 +97,9 @@ def require_publications(connection: psycopg.Connection, publications: Sequence[
     missing = sorted({*publications} - {name for (name,) in found})
     if missing:
         raise SourceError(
-            f"publication {', '.join(missing)} does not exist: the server sends nothing of its"
+            f"publication {', '.join(missing)} does not exist: the server sends no changes of its"
             " tables, or ends the stream",
-            fix="make it; before anything is staged make the slot again too, otherwise " + RECOVER,
+            fix="make the publication; then, if nothing is staged yet, make the slot again,"
+            " otherwise " + RECOVER,
             retry=Retry.AFTER_FIX,
         )

@@ -21,8 +21,8 @@ def find_partition_problems(
         yield Problem(
             Severity.NOTE,
             "inheritance",
-            "rows of the tables that inherit from it are not among its own in the lake, as they are"
-            " in the source's SELECT",
+            "a SELECT in the source also returns rows of the tables that inherit from this table;"
+            " the table in the lake does not have these rows",
             "SELECT … FROM ONLY, or no inheritance",
             "tables that inherit",
             "nothing, or read the tables together with UNION ALL",
@@ -44,8 +44,8 @@ def find_partition_problems(
     yield Problem(
         Severity.WARNING,
         "leaf_truncate",
-        "a TRUNCATE of a single partition is not sent when the root is published, nor are the rows"
-        " of one that is attached or detached",
+        "PostgreSQL does not send a TRUNCATE of a single partition if the root is published; it"
+        " does not send the rows of a partition that is attached or detached either",
         "TRUNCATE of the whole table, or DELETE and INSERT",
         "a partitioned table",
         "do not TRUNCATE single partitions, and attach only empty ones",
@@ -67,8 +67,8 @@ def find_separate_partitions(
         yield Problem(
             Severity.WARNING,
             "partitions_apart",
-            f"the partitions of {root} are replicated each as a table of its own, and a row that"
-            " moves between them is deleted in one and inserted in another",
+            f"the partitions of {root} are replicated as separate tables; a row that moves to"
+            " another partition is deleted in one table and inserted in another",
             "one table, the root",
             f"{len(partitions)} partitions without publish_via_partition_root",
             fix.format(sql.Identifier(publication)).as_string(connection)

@@ -84,7 +84,7 @@ def require_history(
     """
     where = f"{connection.info.host} port {connection.info.port}"
     fix = (
-        "name the primary in [source] dsn; where it names several hosts, leave target_session_attrs"
+        "name the primary in [source] dsn; if it names several hosts, leave target_session_attrs"
         " out or set it to primary"
     )
     if found.timeline is None:

@@ -75,7 +75,7 @@ def find_publication_problems(
                 "a publication in this database",
                 "none of that name",
                 f"`walgate init --create`, or {create.as_string(connection)} and then make the"
-                " slot again: a slot cannot read what is older than its publication",
+                " slot again: a slot cannot read changes that are older than its publication",
             )
     if publications and not table_count:
         add = sql.SQL("ALTER PUBLICATION {} ADD TABLE …;")
@@ -94,7 +94,7 @@ def find_publication_problems(
                 "publication_younger",
                 f"publication {publication.name} may be younger than slot {source.slot}",
                 "publication first, then slot",
-                "a publication made or altered within the slot's reach",
+                "a publication that may have been made or altered after the slot",
                 "if it was made after the slot and nothing is staged yet, drop the slot and make"
                 " it again; otherwise nothing",
             )
@@ -102,9 +102,9 @@ def find_publication_problems(
             yield Problem(
                 Severity.NOTE,
                 "publication_open",
-                f"publication {publication.name} takes in every table made later, and the source's"
-                " own UPDATE and DELETE fail on one without a key",
-                "tables made with a primary key",
+                f"publication {publication.name} includes every table that is created later, and"
+                " the source's own UPDATE and DELETE fail on such a table if it has no key",
+                "new tables with a primary key",
                 "a publication of all tables, or of a schema",
                 "nothing, or publish tables by name",
             )

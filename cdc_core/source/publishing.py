@@ -95,8 +95,8 @@ def plan_publishing(
     if not has_publication and has_slot:
         raise SourceError(
             f"publication {name} does not exist and slot {source.slot} does: the slot cannot read"
-            " what is older than its publication",
-            fix="drop the slot where nothing is staged yet, then `walgate init --create`",
+            " changes that are older than its publication",
+            fix="if nothing is staged yet, drop the slot, then run `walgate init --create`",
             retry=Retry.AFTER_FIX,
         )
     identifiers = sql.SQL(", ").join(sql.Identifier(t.schema, t.name) for t in added)
@@ -164,4 +164,4 @@ def _name_writers(connection: psycopg.Connection, tables: Sequence[TableName]) -
     names = [sql.Identifier(t.schema, t.name).as_string(connection) for t in tables]
     with source_errors("look for the writers"):
         writers = connection.execute(_WRITERS, (names,)).fetchall()
-    return ", ".join(f"PID {pid} ({name or 'no name'})" for pid, name in writers) or "gone by now"
+    return ", ".join(f"PID {pid} ({name or 'no name'})" for pid, name in writers) or "none is left"

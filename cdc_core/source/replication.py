@@ -191,7 +191,7 @@ class ReplicationStream:
             self._is_silent = True
             raise SourceSilent(
                 f"replication stopped: no answer for {self._silence_s:g} s",
-                fix="see that the server is up and reachable; capture connects again by itself",
+                fix="check that the server is up and reachable; capture connects again by itself",
                 retry=Retry.LATER,
             )
 
@@ -229,13 +229,13 @@ class ReplicationStream:
         if needs_person(state):
             raise StreamRefused(
                 f"replication stopped: {reason} (SQLSTATE {state})",
-                fix="run `walgate check`; where the publication was made, or made again, after"
-                " changes that the slot has yet to read, " + RECOVER,
+                fix="run `walgate check`; if the publication was made, or made again, after changes"
+                " that the slot still has to read, " + RECOVER,
                 retry=Retry.AFTER_FIX,
             )
         raise SourceError(
             f"replication stopped: {reason}",
-            fix="see that the server is up and reachable, then try again",
+            fix="check that the server is up and reachable, then try again",
             retry=Retry.LATER,
         )
 

@@ -82,12 +82,10 @@ class Retention:
 
     def explain(self, growth: float | None) -> str:
         """The retained bytes, the used percentage and the time left, in words."""
-        text = (
-            f"{format_size(self.retained_bytes)} retained, {self.used_percent:g} % of what it may"
-        )
+        text = f"{format_size(self.retained_bytes)} retained, {self.used_percent:g} % of the budget"
         seconds = self.seconds_left(growth)
         if seconds is not None:
-            text += f", all of it in {format_span(seconds)} at the present rate"
+            text += f", 100 % in {format_span(seconds)} at the present rate"
         return text
 
 

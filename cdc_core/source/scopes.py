@@ -127,7 +127,7 @@ def _resolve_key(
         names = ", ".join(column.name for column in columns)
         problems.append(
             f"{relation.table}: `{name}` has {len(key)} values, expected 1 to {len(columns)},"
-            f" of {names}"
+            f" of the columns {names}"
         )
         return None
     texts = []
@@ -142,7 +142,8 @@ def _resolve_key(
             if not isinstance(error.__cause__, psycopg.DataError):
                 raise
             problems.append(
-                f"{relation.table}: `{name}` is no {column.type_name}, as {column.name} is"
+                f"{relation.table}: `{name}` is not of type {column.type_name}, the type of"
+                f" {column.name}"
             )
             return None
         assert row is not None
@@ -165,7 +166,7 @@ def _check_condition(
                 raise
             # The statement is not run, so the server can only quote the statement's own text.
             said = cause.diag.message_primary
-            return [f"{relation.table}: `where` is no condition: {said}"]
+            return [f"{relation.table}: `where` is not a valid condition: {said}"]
     return []
 
 

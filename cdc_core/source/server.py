@@ -186,6 +186,6 @@ class Source:
 
 def _say_waiting(holder: Holder) -> None:
     _logger.warning(
-        "slot held by a silent capture, waiting until the server gives it up",
+        "a silent capture holds the slot, waiting until the server releases it",
         extra={"fields": {"pid": holder.pid, "fix": f"select pg_terminate_backend({holder.pid})"}},
     )

@@ -104,7 +104,7 @@ def _find_setting_problems(server: ServerFacts, source: SourceSettings) -> Itera
         yield Problem(
             Severity.WARNING,
             "server_minor",
-            "this minor release can lose changes made beside DDL",
+            "this minor release can lose changes that are made during DDL",
             f"{server.major}.{minor} or later",
             server.version,
             f"update the server to the newest {server.major}.x",
@@ -140,10 +140,10 @@ def _find_setting_problems(server: ServerFacts, source: SourceSettings) -> Itera
         yield Problem(
             Severity.WARNING,
             "encoding",
-            "the database does not check its text",
+            "the database does not check the encoding of its text",
             "an encoding such as UTF8",
             server.encoding,
-            "see that all text in it is UTF-8: other bytes cannot be decoded",
+            "check that all its text is UTF-8: Walgate cannot decode other bytes",
         )
     if source.origin != "any" and server.major < 16:  # noqa: PLR2004 - the option came with 16.
         yield Problem(
@@ -162,7 +162,7 @@ def _find_timeout_problems(server: ServerFacts) -> Iterator[Problem]:
         yield Problem(
             Severity.WARNING,
             "wal_sender_timeout",
-            "the server drops a capture that a busy host keeps from answering",
+            "the server disconnects capture if a busy host delays its answers",
             f"wal_sender_timeout of {_SHORTEST_SENDER_TIMEOUT_MS} ms or more",
             f"{server.sender_timeout_ms} ms",
             "ALTER SYSTEM SET wal_sender_timeout = '60s'; SELECT pg_reload_conf();",

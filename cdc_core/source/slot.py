@@ -160,9 +160,9 @@ def require_continuation(slot: Slot, *, staged: Lsn, current: Lsn) -> None:
     assert confirmed is not None
     if confirmed > staged:
         raise SlotLost(
-            f"slot {slot.name} is confirmed to {confirmed}, past the staged LSN {staged}: it was"
-            " made again or consumed by another, or the lake is an older copy; the changes between"
-            " are in neither",
+            f"slot {slot.name} is confirmed to {confirmed}, past the staged LSN {staged}: the slot"
+            " was made again, another consumer read from it, or the lake is an older copy; the log"
+            " does not have the changes between these LSNs",
             fix=RECOVER,
             retry=Retry.AFTER_FIX,
         )
@@ -181,6 +181,6 @@ def require_held(slot: Slot | None, *, name: str, pid: int) -> None:
         raise SlotInUse(
             f"slot {name} is held by {holder}, expected PID {pid} of this run: another capture has"
             " taken over",
-            fix="nothing, if the other run is wanted; else stop it and start this one again",
+            fix="nothing, if you want the other run; otherwise stop it and start this one again",
             retry=Retry.LATER,
         )

@@ -38,7 +38,7 @@ def find_slot_problems(
             f"slot {name} does not exist",
             "a logical slot of pgoutput",
             "none of that name",
-            "once anything is staged `walgate recover`; before that `walgate init --create`, or"
+            "run `walgate recover` if anything is staged; otherwise `walgate init --create`, or"
             f" {create}",
         )
         if server.slots >= server.slot_limit:
@@ -88,7 +88,7 @@ def find_slot_problems(
             f"slot {name} is lost: the server has removed WAL that it needed",
             "wal_status reserved or extended",
             f"wal_status {slot.wal_status}",
-            "run `walgate recover`: it makes the slot again and has every table read again",
+            "run `walgate recover`: it makes the slot again, and Walgate reads every table again",
         )
     elif slot.wal_status == "unreserved":
         yield Problem(

@@ -66,7 +66,8 @@ def make_slot(connection: psycopg.Connection, name: str) -> None:
             raise SourceError(
                 f"slot {name} was not made in {SLOT_TIMEOUT_S} s: it waits for every transaction"
                 " that is open on the server",
-                fix="end the long ones of pg_stat_activity, then run `walgate recover --yes` again",
+                fix="end the long transactions in pg_stat_activity, then run"
+                " `walgate recover --yes` again",
                 retry=Retry.LATER,
             ) from exc
         finally:

@@ -172,9 +172,9 @@ def _await(
             if stop.is_set() or time.monotonic() > deadline:
                 waiting_for = _name_blocker(watcher, walsender.info.backend_pid)
                 raise SourceError(
-                    f"no snapshot of the source within {patience_s:g} s: it waits for every"
-                    f" transaction that was open when it was asked for, {waiting_for}",
-                    fix="end that transaction, or try again after it",
+                    f"no snapshot of the source within {patience_s:g} s: the server waits for every"
+                    f" transaction that was open at the request, {waiting_for}",
+                    fix="end that transaction, or try again after its end",
                     retry=Retry.LATER,
                 ) from None
         else:

@@ -46,7 +46,7 @@ def _explain_no_identity(
     alter = f"ALTER TABLE {quoted}"
     what = "rows cannot be identified"
     if breaks:
-        what += f"; while published, {_OWN_CHANGES_FAIL}"
+        what += f"; while the table is published, {_OWN_CHANGES_FAIL}"
     expected = "a primary key or a replica identity index"
     primary = table.primary_key
     if table.identity is ReplicaIdentity.NOTHING:
@@ -60,7 +60,7 @@ def _explain_no_identity(
         return table_error(
             table,
             "deferrable_key",
-            f"{what}, for PostgreSQL takes no deferrable constraint for it",
+            f"{what}; PostgreSQL does not accept a deferrable constraint as replica identity",
             "a primary key that is not deferrable, or replica identity full",
             f"deferrable primary key {primary.name}",
             f"{alter} REPLICA IDENTITY FULL;",
@@ -70,14 +70,14 @@ def _explain_no_identity(
     if sound and primary is None:
         use = sql.SQL("{} REPLICA IDENTITY USING INDEX {};")
         fix = use.format(sql.SQL(alter), sql.Identifier(sound[0].name)).as_string(connection)
-        found = f"no primary key, and unique index {sound[0].name} not in use for it"
+        found = f"no primary key, and unique index {sound[0].name} is not the replica identity"
         return table_error(table, "no_key", what, expected, found, fix)
     if plain and primary is None:
         return _explain_nullable(table, plain[0], what, connection)
     found = (
         "no primary key"
         if table.identity is ReplicaIdentity.DEFAULT
-        else "an identity index that is gone or invalid"
+        else "a replica identity index that is missing or invalid"
     )
     add = "" if primary else f"{alter} ADD PRIMARY KEY (…); "
     fix = f"{add}{alter} REPLICA IDENTITY DEFAULT;"
@@ -141,7 +141,7 @@ def _explain_nullable(
     return table_error(
         table,
         "nullable_key",
-        f"{what}: unique index {index.name} admits any number of rows without a value",
+        f"{what}: unique index {index.name} allows many rows with NULL",
         "columns that are NOT NULL",
         f"nullable {', '.join(nullable)}",
         sql.SQL(" ").join(fixes).as_string(connection),
@@ -156,7 +156,7 @@ def _find_action_problems(
         yield table_error(
             table,
             "publish_actions",
-            f"publication {table.publications[0]} keeps back changes",
+            f"publication {table.publications[0]} does not publish all operations",
             "insert, update, delete, truncate",
             ", ".join(sorted(published)) or "nothing",
             _alter_publication(table, "publish = 'insert, update, delete, truncate'", connection),
@@ -175,7 +175,7 @@ def _find_filter_problems(
         yield table_error(
             table,
             "filter_key",
-            f"the row filter uses columns that old rows are not sent with, and {_OWN_CHANGES_FAIL}",
+            f"the row filter uses columns outside the replica identity, and {_OWN_CHANGES_FAIL}",
             "columns of the replica identity",
             ", ".join(sorted(beyond)),
             f"{alter} REPLICA IDENTITY FULL;",
@@ -183,7 +183,7 @@ def _find_filter_problems(
     yield Problem(
         Severity.NOTE,
         "row_filter",
-        "a row filter keeps rows back",
+        "a row filter leaves rows out",
         "all rows, or only those that readers need",
         " or ".join(filters),
         "nothing",
@@ -200,7 +200,7 @@ def _find_access_problems(
         yield table_error(
             table,
             "role_select",
-            "the role may not read the table, so it can be neither copied nor compared",
+            "the role may not read the table, so Walgate cannot backfill or verify it",
             "SELECT",
             "no such privilege",
             grant.format(sql.Identifier(table.schema), table.identifier, role=role).as_string(
@@ -211,9 +211,9 @@ def _find_access_problems(
         yield Problem(
             Severity.WARNING,
             "row_security",
-            "row-level security hides rows from the role's SELECT, while changes of all rows are"
-            " sent: a copy would lack them and a comparison differ",
-            "a role with BYPASSRLS, or a policy that shows it every row",
+            "row-level security hides rows from the role's SELECT, but PostgreSQL sends changes of"
+            " all rows: a backfill lacks the hidden rows, and a verification finds differences",
+            "a role with BYPASSRLS, or a policy that shows every row to the role",
             "policies that apply to the role",
             sql.SQL("ALTER ROLE {} BYPASSRLS;").format(role).as_string(connection),
             table=str(table.table),

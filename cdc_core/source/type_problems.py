@@ -98,7 +98,7 @@ def _find_choice_problems(
                 table,
                 "types_key",
                 f"{section} changes a column that identifies rows, and the table halts",
-                "columns beside the key",
+                "columns outside the key",
                 column,
                 f"take {column} out of {section}",
             )
@@ -120,12 +120,12 @@ def _find_notes(table: PublishedTable, types: Sequence[_Type]) -> Iterator[Probl
         yield Problem(
             Severity.NOTE,
             "type_in_place",
-            "values of some types change without a change of rows, which is not sent: rows keep the"
-            " text they were sent with, until they change",
-            "no ALTER TYPE that renames a label or changes attributes, and no rename of what a reg…"
-            " type names",
+            "some statements change the text of values without a change of rows, and PostgreSQL"
+            " does not send them: a row in the lake keeps the old text until the row changes",
+            "no ALTER TYPE that renames a label or changes attributes, and no rename of an object"
+            " that a reg… value names",
             _name(changing),
-            "nothing; after such a statement update the rows, for example to what they are",
+            "nothing; after such a statement, update the rows, for example to their own values",
             table=str(table.table),
         )
     foreign = [kind for kind in types if kind.is_foreign]
@@ -133,7 +133,7 @@ def _find_notes(table: PublishedTable, types: Sequence[_Type]) -> Iterator[Probl
         yield Problem(
             Severity.NOTE,
             "type_as_text",
-            "types that PostgreSQL itself does not have stand in the lake as it writes them",
+            "the lake keeps values of types that are not built-in as text",
             "built-in types, or readers of that text",
             _name(foreign),
             "nothing",

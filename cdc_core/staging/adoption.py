@@ -46,8 +46,8 @@ def require_log(state_folder: Path, *, root: Path, slot: str) -> None:
     if root.is_dir():
         found = "a folder without it" if any(root.iterdir()) else "an empty folder"
     raise StagingError(
-        f"the log is gone from {root}: slot {slot} of server {adopted.system_id} was consumed into"
-        f" it, expected {epochs}, found {found}",
+        f"the log is gone from {root}: capture filled it from slot {slot} of server"
+        f" {adopted.system_id}, expected {epochs}, found {found}",
         fix=f"mount or restore the lake and run again, or {RECOVER}",
         retry=Retry.AFTER_FIX,
     )
@@ -69,7 +69,7 @@ def remember_log(state_folder: Path, adoption: Adoption) -> None:
         sync_file(state_folder)
     except OSError as exc:
         fields = {"file": str(mark), "reason": exc.strerror}
-        _logger.warning("cannot remember where the log is", extra={"fields": fields})
+        _logger.warning("cannot store the location of the log", extra={"fields": fields})
 
 
 def _read(state_folder: Path) -> Adoption | None:

@@ -111,7 +111,7 @@ class ChunkFolder:
                 descriptor = _lock(lock)
             if descriptor is None:
                 raise StagingError(
-                    f"backfill {backfill} is being run by another process",
+                    f"another process runs backfill {backfill}",
                     fix="wait until it has ended, or stop it",
                     retry=Retry.LATER,
                 )

@@ -81,8 +81,8 @@ class EpochReader:
                 found = self._open()
                 if found is None and known is not None:
                     raise StagingError(
-                        f"the log is gone: there is no table {self._folder}",
-                        fix="see that the lake is mounted",
+                        f"the log is gone: table {self._folder} does not exist",
+                        fix="check that the lake is mounted",
                         retry=Retry.LATER,
                     )
                 known = self._known = found

@@ -176,8 +176,8 @@ def move_part(part: Part, folder: Path) -> Part:
     except OSError as exc:
         if not part.path.exists():
             raise PartLost(
-                f"{part.path.name} is gone before it was staged",
-                fix="leave the files of [lake] spool alone; what it had arrives again",
+                f"spool file {part.path.name} was removed before capture staged it",
+                fix="remove no files from [lake] spool; the server sends their changes again",
                 retry=Retry.LATER,
             ) from exc
         if exc.errno != errno.EXDEV:

@@ -109,6 +109,6 @@ def staging_errors(doing: str) -> Iterator[None]:
         reason = (str(exc).strip().splitlines() or [type(exc).__name__])[0]
         raise StagingError(
             f"cannot {doing}: {reason}",
-            fix="see that the lake's storage is up, writable and not full",
+            fix="check that the lake's storage is up, writable and not full",
             retry=Retry.LATER,
         ) from exc

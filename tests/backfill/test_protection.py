@@ -123,13 +123,13 @@ def test_nothing_is_read_while_the_source_is_behind(
         database18.query("select pg_logical_emit_message(false, 'x', repeat('x', 40 << 20))")
         reason = watch.find_reason()
         assert reason is not None
-        assert "% of its budget, at most 50 % is agreed" in reason
+        assert "% of its budget; the limit for reading is 50 %" in reason
     with closing(
         LoadWatch(settings.source, lambda: None, most_percent=100, most_lag=10 << 20)
     ) as watch:
         behind = watch.find_reason()
         assert behind is not None
-        assert "of WAL are not staged yet, at most 10MB are agreed" in behind
+        assert "of WAL are not staged yet; the limit for reading is 10MB" in behind
     found: list[str | None] = [reason]
     run = Run(pipeline, look=lambda: found[-1])
     ledger = BackfillLedger(settings.lake.root)

@@ -73,7 +73,7 @@ def test_a_column_named_in_vain_stops_a_new_table_and_a_renaming() -> None:
     assert conceal(make_relation("id", "ssn", "note")) is not None
     assert conceal(make_relation("id", "note")) is None, "it was dropped"
     assert conceal(make_relation("id", "note", "ssn")) is not None, "it came back"
-    with pytest.raises(ConfigurationError, match="as sent does not have"):
+    with pytest.raises(ConfigurationError, match="which PostgreSQL does not send for"):
         conceal(make_relation("id", "note", "number"))
 
 

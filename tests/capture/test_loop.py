@@ -138,7 +138,7 @@ def test_nothing_is_confirmed_past_the_slot_before_the_replay_is_checked(tmp_pat
     # The server never sends what staging holds, so the run ends with the first mark.
     missing = [TransactionId(Lsn(1000), 7, 1)]
     run = Run([], tmp_path / "spool", staged=1048, expected=missing)
-    with pytest.raises(SourceError, match="lacks the transaction"):
+    with pytest.raises(SourceError, match="did not send the transaction"):
         run.loop.run(run.bound)
     run.loop.abandon()
     assert set(run.stream.confirmed) <= {0}

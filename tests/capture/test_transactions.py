@@ -193,13 +193,13 @@ def test_a_replay_from_any_confirmed_lsn_gives_only_what_is_not_staged(
 @pytest.mark.parametrize(
     ("expected", "said"),
     [
-        ([SENT[0].identity], "has a transaction at 0/418 more"),
-        ([SENT[1].identity], "has transaction 7 at 0/3E8"),
-        ([replace(SENT[0].identity, xid=70), SENT[1].identity], "staging holds 70"),
-        ([replace(SENT[0].identity, committed_at_us=5), SENT[1].identity], "has transaction 7"),
+        ([SENT[0].identity], "sent a transaction at 0/418 that staging does not have"),
+        ([SENT[1].identity], "sent transaction 7 at 0/3E8"),
+        ([replace(SENT[0].identity, xid=70), SENT[1].identity], "staging has 70"),
+        ([replace(SENT[0].identity, committed_at_us=5), SENT[1].identity], "sent transaction 7"),
         (
             [*(t.identity for t in SENT[:2]), TransactionId(Lsn(1090), 1, 1)],
-            "lacks the transaction",
+            "did not send the transaction",
         ),
     ],
 )

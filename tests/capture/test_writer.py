@@ -147,9 +147,9 @@ def test_a_stopped_run_does_not_wait_for_storage_that_refuses(bench: Bench) -> N
     bench.submit()
     wait_for(lambda: bench.progress.storage_error, DEADLINE_S, "the refusal")
     bench.is_stopped = True
-    with pytest.raises(StagingError, match="not staged and not confirmed"):
+    with pytest.raises(StagingError, match="stopped before it staged or confirmed the batch"):
         bench.submit()
-    with pytest.raises(StagingError, match="not staged and not confirmed"):
+    with pytest.raises(StagingError, match="stopped before it staged or confirmed the batch"):
         bench.writer.finish()
     assert bench.commits() == []
     assert bench.progress.confirmable == 0

@@ -88,7 +88,7 @@ def test_f32_a_verified_connection_streams_and_is_made_again_when_cut(
         ({"host": "other.walgate.test"}, "the name in the server's certificate"),
         pytest.param(
             {"authority": "other"},
-            "its authority in sslrootcert",
+            "sslrootcert to the certificate of its authority",
             marks=pytest.mark.soak,
         ),
     ],

@@ -54,7 +54,8 @@ def test_a_lake_that_is_away_is_refused_before_the_slot_is_touched(
     answer = replicate(staged)
     assert answer.exit_code == 4, answer
     complaint = answer.complaints[-1]
-    assert f"the log is gone from {staged.root}: slot {staged.slot} of server" in complaint
+    filled = f"capture filled it from slot {staged.slot} of server"
+    assert f"the log is gone from {staged.root}: {filled}" in complaint
     assert ("found an empty folder" if is_left else "found no such folder") in complaint
     assert "fix: mount or restore the lake" in complaint
     assert "run `walgate recover`" in complaint

@@ -163,7 +163,7 @@ def test_f08_a_capture_told_to_stop_while_its_storage_refuses_ends_and_says_so(
         wait_for(lambda: not child.is_running, 2.0, "the queue to fill")
     child.send(signal.SIGTERM)
     assert child.wait(DEADLINE_S) == 3, child.output()
-    assert "not staged and not confirmed" in child.output().splitlines()[-1]
+    assert "stopped before it staged or confirmed the batch" in child.output().splitlines()[-1]
     log_folder.unlink()
     hidden.rename(log_folder)
     prepared.catch_up()

@@ -81,7 +81,7 @@ def test_a_bare_click_says_what_it_would_do_and_the_next_does_it(
     assert len(instance.fetch_materializations(AssetKeys().backfill, limit=9).records) == 2
     refused = run(pipeline, instance, notes, where="true; drop table notes", dry_run=False)
     (failure,) = refused.get_step_failure_events()
-    assert "public.notes: `where` is no condition" in str(failure.step_failure_data.error)
+    assert "public.notes: `where` is not a valid condition" in str(failure.step_failure_data.error)
     assert run(pipeline, instance, notes, action="pause").success
 
 

@@ -157,7 +157,7 @@ BROKEN: dict[str, tuple[str, dict[str, str], list[list[str]]]] = {
         f'[source]\ndsn = "host=/nowhere password=two {CANARY}=x"\n' + LAKE,
         {},
         [
-            ["walgate.toml:2", "source.dsn", "it has an option that libpq does not know"],
+            ["walgate.toml:2", "source.dsn", "has an option that libpq does not know"],
             ["walgate.toml:2", "source.dsn", "a password inside the DSN"],
         ],
     ),
@@ -169,7 +169,7 @@ BROKEN: dict[str, tuple[str, dict[str, str], list[list[str]]]] = {
     "an_empty_dsn": (
         "[source]\ndsn = '  '\n" + LAKE,
         {},
-        [["walgate.toml:2", "source.dsn", "it is empty"]],
+        [["walgate.toml:2", "source.dsn", "the connection string is empty"]],
     ),
     "places_that_cannot_be": (
         SOURCE + "password_file = 'gone'\n[lake]\nroot = 's3://bucket/lake'\nspool = '.'\n"
@@ -178,7 +178,7 @@ BROKEN: dict[str, tuple[str, dict[str, str], list[list[str]]]] = {
         [
             ["walgate.toml:3", "source.password_file", "No such file"],
             ["walgate.toml:5", "lake.root", "local folder"],
-            ["walgate.toml:6", "lake.spool", "emptied"],
+            ["walgate.toml:6", "lake.spool", "empties the spool"],
             ["walgate.toml:8", "spark.delta_jars", "does not exist"],
         ],
     ),

@@ -195,7 +195,7 @@ def test_bytes_left_over_in_a_row_message_are_malformed(name: str) -> None:
         (insert(ORDERS, ["1", "22", ""]).replace(b"t\0\0\0\2", b"b\0\0\0\2"), "binary value", 14),
         (
             insert(ORDERS, ["1", "22", ""]).replace(b"\0\0\0\2", LENGTH_OF_2_GIB),
-            "value beyond the end",
+            "value ends after its message",
             14,
         ),
     ],

@@ -151,7 +151,7 @@ def test_a_lost_slot_is_replaced_however_often_it_is_killed_meanwhile(lossy: Pip
             # A slot that lives is no reason to go on.
             answer = run_walgate("replicate", "--until-current", folder=lossy.folder)
             assert answer.exit_code == 4
-            assert "did not come to its slot" in answer.complaints[-1]
+            assert "did not finish" in answer.complaints[-1]
             told = read_status(read_settings(lossy))["problems"]
             assert "recovering" in {problem["code"] for problem in told}
     assert plan_recovery(read_settings(lossy)).breaks == (), "the last step was the last"
@@ -190,7 +190,7 @@ def test_a_backfill_that_runs_meanwhile_begins_again_in_the_new_epoch(
     # reason; a person runs it again.
     if worker.wait(DEADLINE_S) == _NEEDS_A_PERSON:
         said = worker.output()
-        assert "does not exist" in said or "did not come to its slot" in said
+        assert "does not exist" in said or "did not finish" in said
         worker = start_worker(filled, tables=[str(ORDERS)])
     assert worker.wait(DEADLINE_S) == 0, worker.output()
     capture.stop()

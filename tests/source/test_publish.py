@@ -91,7 +91,7 @@ def test_what_it_cannot_publish_is_refused_with_the_reason(
         assert "cannot be published" in answer.stderr
     database18.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')",
                      [f"s_{database18.name}"])  # fmt: skip
-    assert "the slot cannot read what is older" in run("public.p").stderr
+    assert "the slot cannot read changes that are older" in run("public.p").stderr
     assert published(database18) == []
 
 

@@ -79,7 +79,9 @@ def test_a_range_has_both_its_ends_and_may_name_the_first_columns_alone(keyed: D
     ],
 )
 def test_what_is_no_condition_is_refused_and_not_run(keyed: Database, where: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"public\.t: `where` is no condition") as caught:
+    with pytest.raises(
+        ConfigurationError, match=r"public\.t: `where` is not a valid condition"
+    ) as caught:
         look(keyed, Scope(where=where))
     assert len(caught.value.problems) == 1
     assert keyed.query("select count(*) from t") == [(9,)]
@@ -89,9 +91,9 @@ def test_every_mistake_in_a_range_is_told_at_once(keyed: Database) -> None:
     with pytest.raises(ConfigurationError) as caught:
         look(keyed, Scope(("A", "x"), ("A", "1", "2"), "nothing"))
     assert caught.value.problems == [
-        "public.t: `from` is no integer, as b is",
-        "public.t: `to` has 3 values, expected 1 to 2, of a, b",
-        'public.t: `where` is no condition: column "nothing" does not exist',
+        "public.t: `from` is not of type integer, the type of b",
+        "public.t: `to` has 3 values, expected 1 to 2, of the columns a, b",
+        'public.t: `where` is not a valid condition: column "nothing" does not exist',
     ]
     with pytest.raises(ConfigurationError, match="`from` lies above `to`"):
         look(keyed, Scope(("B",), ("A", "5")))
@@ -107,8 +109,8 @@ def test_every_mistake_in_a_range_is_told_at_once(keyed: Database) -> None:
         ("d", "2020-01-01", "2020-12-31", None),
         ("d", "2020-01-01", None, "not between two dates"),
         ("d", "-infinity", "2020-12-31", "not between two dates"),
-        ("n", "1", "2", "numeric, as k is, has another order"),
-        ("z", "2020-01-01", None, "has another order"),
+        ("n", "1", "2", "the lake sorts k (numeric) in another order"),
+        ("z", "2020-01-01", None, "in another order"),
     ],
 )
 def test_a_range_is_swept_only_where_its_order_is_that_of_the_lake(
@@ -131,4 +133,4 @@ def test_history_17_a_range_of_texts_in_a_language_s_order_is_not_swept(
         database.execute("create publication walgate for all tables")
         assert read_keys(database, Scope(("B",), ("c",)), "l") == [("B",), ("c",)]
         reason = look(database, Scope(("B",), ("c",)), "l").unswept
-    assert reason == "the collation of k is not the order of bytes"
+    assert reason == "the collation of k does not sort by bytes"
