@@ -29,14 +29,14 @@ def build_definitions(settings: Settings) -> dg.Definitions:
     merge = dg.define_asset_job(
         tables.JOB_NAME,
         selection=dg.AssetSelection.assets(*merged.keys),
-        description="Merges all that is staged, lingers for more, and ends.",
+        description="Merges all staged changes, waits for more, and ends.",
         executor_def=dg.in_process_executor,
         tags=tag_runs(settings),
     )
     backfill = dg.define_asset_job(
         sensor.JOB_NAME,
         selection=dg.AssetSelection.assets(AssetKeys.of(settings).backfill),
-        description="Reads tables whole into the log, while the stream goes on.",
+        description="Reads whole tables into the log while the stream goes on.",
         executor_def=dg.in_process_executor,
         tags=tag_runs(settings),
     )
@@ -46,7 +46,7 @@ def build_definitions(settings: Settings) -> dg.Definitions:
         dg.define_asset_job(
             verified_through.JOB_NAME,
             selection=dg.AssetSelection.checks(checks),
-            description="Compares the tables with the source at one LSN, large ones in rotation.",
+            description="Compares the tables with the source at one LSN, large tables in rotation.",
             executor_def=dg.in_process_executor,
             tags=tag_runs(settings),
         )

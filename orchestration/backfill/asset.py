@@ -29,10 +29,11 @@ def build_backfill_asset(settings: Settings) -> dg.AssetsDefinition:
     @dg.asset(
         key=own,
         description=(
-            "Reads whole tables, or a part of one, into the log while the stream goes on, exactly,"
-            " and removes what the source has no more. Interrupted or cancelled, the next run goes"
-            " on where it was; launch with action: pause, and later resume, to keep it waiting."
-            " Materialize the table, or wait for sensor merge_staged_changes, to see the rows."
+            "Reads whole tables, or a part of one table, into the log while the stream goes on."
+            " Removes the rows that the source deleted. If a run is interrupted or cancelled, the"
+            " next run resumes where it stopped. To keep a backfill waiting, launch with action:"
+            " pause, and later with action: resume. To see the rows, materialize the table, or wait"
+            " for sensor merge_staged_changes."
         ),
         group_name="backfill",
         # A dry run logs an observation of the table and does not fill its partition.
@@ -77,62 +78,62 @@ def _describe_fields(settings: Settings) -> dict[str, dg.Field]:
         "dry_run": dg.Field(
             bool,
             default_value=True,
-            description="Only estimate rows, bytes, chunks and minutes. Off reads them.",
+            description="Only estimate rows, bytes, chunks and minutes. Off reads the tables.",
         ),
         "tables": dg.Field(
             [str],
             default_value=[],
             description=(
-                "Tables beside the chosen partition, as partitions are named: public/orders. Small"
-                " ones are read much sooner by one run than by one for each."
+                "Tables to read with the chosen partition, named as partitions: public/orders. One"
+                " run for many small tables is much faster than one run for each."
             ),
         ),
         "action": dg.Field(
             dg.Enum("BackfillAction", [dg.EnumValue(str(one)) for one in (_READ, *Order)]),
             default_value=_READ,
             description=(
-                "What to do: read the tables; or pause, resume or cancel what another run or"
-                " process is reading of them. A run that is paused waits."
+                "What to do: read the tables; or pause, resume or cancel the backfills of them that"
+                " another run or process has begun. A paused run waits."
             ),
         ),
         "from_key": dg.Field(
             [str],
             default_value=[],
             description=(
-                "First key to read, a text for each column of the key, or for the first of them;"
-                " empty begins at the first row."
+                "First key to read: a text for each column of the key, or only for its first"
+                " columns. Empty begins at the first row."
             ),
         ),
         "to_key": dg.Field(
             [str],
             default_value=[],
-            description="Last key to read, in the same form; empty reads to the last row.",
+            description="Last key to read, in the same form. Empty reads to the last row.",
         ),
         "where": dg.Field(
             str,
             default_value="",
             description=(
-                "Read only the rows that meet this condition, in SQL. Then nothing is removed that"
-                " the source has no more."
+                "Read only the rows that meet this SQL condition. The run then does not remove rows"
+                " that the source deleted."
             ),
         ),
         "anew": dg.Field(
             bool,
             default_value=False,
-            description="Read again what an unfinished backfill of the same has brought.",
+            description="Begin an unfinished backfill of the same rows again. Off resumes it.",
         ),
         "chunk_rows": dg.Field(
             int,
             default_value=settings.backfill.chunk_rows,
             description=(
-                "How many rows are read at once at most, under one short lock; fewer where that"
-                " takes seconds."
+                "The most rows of a chunk, which is read under one short lock. A chunk has fewer"
+                " rows if it would take seconds."
             ),
         ),
         "parallel": dg.Field(
             int,
             default_value=settings.backfill.parallel,
-            description="How many connections read at a time, of all tables together.",
+            description="How many connections read at the same time, over all tables.",
         ),
     }
 

@@ -59,7 +59,7 @@ def build_fill_holes_job(settings: Settings) -> dg.JobDefinition:
     @dg.op(
         # An op must not have the name of a job.
         name="read_rows_again",
-        description="Reads the rows again that lack a TOAST value which the stream never sent.",
+        description="Reads again the rows whose TOAST values the stream never sent.",
     )
     def fill_holes(context: dg.OpExecutionContext) -> None:
         filled: dict[TableName, tuple[int, int]] = {}
@@ -78,7 +78,7 @@ def build_fill_holes_job(settings: Settings) -> dg.JobDefinition:
 
     @dg.job(
         name=JOB_NAME,
-        description="Fills holes: reads rows again, key by key, while the stream goes on.",
+        description="Reads rows with missing values again, by key, while the stream goes on.",
         executor_def=dg.in_process_executor,
         tags=tag_runs(settings),
     )
@@ -101,8 +101,9 @@ def build_fill_holes_sensor(settings: Settings) -> dg.SensorDefinition:
             runs=settings.dagster.autostart and settings.backfill.automatic
         ),
         description=(
-            "Has rows read again that lack a TOAST value which the stream never sent, of tables"
-            " that were read whole; waits longer after each run, for the next merge in any case."
+            "Launches runs that read rows with missing values again: TOAST values that the stream"
+            " never sent. Leaves out tables that still need a backfill. Waits longer after each"
+            " run, and at least until the next merge."
         ),
     )
     def fill_holes(context: dg.SensorEvaluationContext) -> dg.SensorResult:
@@ -117,7 +118,9 @@ def build_fill_holes_sensor(settings: Settings) -> dg.SensorDefinition:
                 listener=listener,
             )
         ]
-        active = decide_on_active([one.run for one in tries], doing="fills holes", now=now)
+        active = decide_on_active(
+            [one.run for one in tries], doing="reads rows with missing values again", now=now
+        )
         if active is not None:
             return apply_decision(context, active, lambda key: dg.RunRequest(run_key=key))
         try:
@@ -127,7 +130,7 @@ def build_fill_holes_sensor(settings: Settings) -> dg.SensorDefinition:
         chosen = holes.fillable
         if not chosen:
             left = "; ".join(f"{table}: {reason}" for table, reason in holes.left.items())
-            return dg.SensorResult(skip_reason=left or "no row has holes")
+            return dg.SensorResult(skip_reason=left or "no row has missing values")
         if (away := explain_missing_capture(settings)) is not None:
             return dg.SensorResult(skip_reason=f"{_count(chosen)}; {away}")
         signed = sign([hole for found in chosen.values() for hole in found])
@@ -149,7 +152,9 @@ def decide(what: str, signed: str, tries: Sequence[Try], *, now: float) -> Decis
         return Launch(f"{signed} first")
     last = tries[0]
     if last.run.status is dg.DagsterRunStatus.SUCCESS and last.sign == signed:
-        return Skip(f"{what}: run {last.run.short_id} has read them again, a merge brings them")
+        return Skip(
+            f"{what}: run {last.run.short_id} has read them; the next merge adds the values"
+        )
     recent = [one for one in tries if has_ended_within(one.run, _RECENT_S, now=now)]
     pause = choose_pause(len(recent), last.run.retry)
     left = find_time_left(last.run.ended_at, pause, now=now)
@@ -159,7 +164,8 @@ def decide(what: str, signed: str, tries: Sequence[Try], *, now: float) -> Decis
 
 
 def _count(chosen: Mapping[TableName, list[Hole]]) -> str:
-    return ", ".join(f"{table}: {len(holes):,} rows with holes" for table, holes in chosen.items())
+    counts = {table: len(holes) for table, holes in chosen.items()}
+    return ", ".join(f"{table}: {n:,} rows with missing values" for table, n in counts.items())
 
 
 def _read_sign(instance: dg.DagsterInstance, run: RunRecord) -> str | None:

@@ -50,7 +50,7 @@ class HoleReader:
 
     def read(self) -> Holes:
         """The rows with missing values that one run fills. Raises: StagingError, SourceError."""
-        with staging_errors("look for holes in the tables"):
+        with staging_errors("look for missing values in the tables"):
             found, left = self._look()
             if not found:
                 return Holes(left=left)
@@ -66,10 +66,10 @@ class HoleReader:
             elif (hindrance := hindrances[table]) is not None:
                 left[table] = hindrance.reason
             elif (need := backfilled.find_backfill_need(str(table), state, merged)) is not None:
-                left[table] = f"a backfill of it brings them: {need.reason}"
+                left[table] = f"its next backfill brings the values: {need.reason}"
             elif self._hashes_key(table):
-                left[table] = "the lake has hashes of its key: a whole backfill brings them"
-        with staging_errors("look for holes in the tables"):
+                left[table] = "the lake has only hashes of its key: a whole backfill is needed"
+        with staging_errors("look for missing values in the tables"):
             fillable = choose_oldest(set(found) - left.keys(), self._take, most=MOST_KEYS)
         self._taken = {table: self._taken[table] for table in fillable}
         return Holes(fillable, left)
@@ -77,7 +77,7 @@ class HoleReader:
     def count(self, table: TableName) -> int:
         """How many rows of a table have missing values now. Raises: StagingError."""
         folder = self._lake.locate(table)
-        with staging_errors("count the holes of a table"):
+        with staging_errors("count the missing values of a table"):
             delta = open_current(folder)
             return 0 if delta is None else count_holes(folder, delta)
 

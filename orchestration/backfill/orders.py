@@ -72,7 +72,7 @@ def _find_state(report: BackfillReport, order: Order) -> BackfillState:
 
 
 def _explain(table: TableName, state: BackfillState, *, is_running: bool) -> str | None:
-    again = f"`walgate backfill '{table}'` goes on with it"
+    again = f"`walgate backfill '{table}'` resumes it"
     if state is BackfillState.CANCELLED:
-        return f"{again}, with --anew it begins again"
+        return f"{again}, and with --anew begins it again"
     return None if is_running else f"no process of this host runs it; {again}"

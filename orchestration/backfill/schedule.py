@@ -95,7 +95,9 @@ def plan_launches(
             run_key = f"{key} after:{runs[0].run_id}" if runs else f"{key} first"
             groups.append(Group(run_key, one.is_anew, [key], one.size, is_closed=is_alone))
         else:
-            reasons.append(f"{len(waiting)} tables wait, {MOST_AT_ONCE} runs read at a time")
+            reasons.append(
+                f"{len(waiting)} tables wait: at most {MOST_AT_ONCE} runs read at a time"
+            )
             break
     return LaunchPlan(groups, "; ".join(reasons))
 

@@ -56,9 +56,10 @@ def build_backfill_queued_tables(settings: Settings) -> dg.SensorDefinition:
             runs=settings.dagster.autostart and settings.backfill.automatic
         ),
         description=(
-            "Has each table that may lack rows read whole, smallest first: those that never were,"
-            " and those that only a copy cures. Small tables share a run, two runs read at a time."
-            " Stop it to keep large reads off the source."
+            "Launches a backfill of each table that may lack rows, smallest first: of tables that"
+            " no backfill has read, and of halted tables that a backfill cures. Small tables share"
+            " a run. At most two runs read at a time. Stop this sensor to keep large reads off the"
+            " source."
         ),
     )
     def backfill_queued_tables(context: dg.SensorEvaluationContext) -> dg.SensorResult:

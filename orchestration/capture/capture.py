@@ -41,8 +41,8 @@ def queue_unsent(settings: Settings, change: SubscriptionChange, epoch: int, sta
     Raises: SourceError, StagingError.
     """
     tables = _list_unsent(settings, change)
-    reason = f"{change.explain()}: what changed in the table before {staged} may be missing"
-    with staging_errors("queue what was not sent before"):
+    reason = f"{change.explain()}: changes of the table before {staged} may be missing"
+    with staging_errors("queue the tables whose changes were not sent"):
         try:
             queue_tables(Lake.of(settings), tables, reason=reason, since=Bound(epoch, staged))
         except MergeError as error:

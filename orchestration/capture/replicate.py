@@ -28,16 +28,17 @@ def build_replicate_job(settings: Settings) -> dg.JobDefinition:
 
     @dg.op(
         description=(
-            "Decodes the replication stream and stages it, whole transactions in commit order;"
-            " the slot moves only after the staging commit. Cancelled, it drains and loses nothing."
+            "Decodes the replication stream and stages whole transactions in commit order. Confirms"
+            " the slot only after the staging commit. If cancelled, the run drains and loses"
+            " nothing."
         ),
         config_schema={
             "run_minutes": dg.Field(
                 float,
                 default_value=settings.capture.run_minutes,
                 description=(
-                    "The run ends by itself after so many minutes and the next one goes on; a large"
-                    " transaction is received to its end first. 0 never ends."
+                    "The run ends by itself after so many minutes, and the next run goes on. It"
+                    " first receives a large transaction to its end. 0 never ends."
                 ),
             )
         },

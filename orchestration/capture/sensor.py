@@ -85,8 +85,8 @@ def _decide_to_replicate(
         )
     if slot.active_pid is not None:
         return Skip(
-            f"slot {slot.name} is held by process {slot.active_pid} of the source, which belongs"
-            " to no run: another capture, or one that is ending"
+            f"process {slot.active_pid} of the source holds slot {slot.name}, and belongs to no"
+            " run: it is another capture, or one that is ending"
         )
     return decide_on_launch(runs, now=now)
 

@@ -31,8 +31,8 @@ def backfill(
     tables: Annotated[
         list[str] | None,
         typer.Argument(
-            help='Tables: public.orders, \'"Odd"."T"\'; none for all that may lack rows; before'
-            " them pause, resume or cancel, for those that are being read."
+            help='Tables: public.orders, \'"Odd"."T"\'; default: all that may lack rows. Before the'
+            " tables, pause, resume or cancel controls their unfinished backfills."
         ),
     ] = None,
     *,
@@ -47,25 +47,27 @@ def backfill(
     ] = None,
     where: Annotated[
         str | None,
-        typer.Option(help="Read only rows that meet this condition, in SQL; removes none."),
+        typer.Option(help="Read only rows that meet this SQL condition; remove no rows."),
     ] = None,
     chunk_rows: Annotated[
         int | None,
-        typer.Option(min=1, help="Rows that are read at once; else [backfill] chunk_rows."),
+        typer.Option(min=1, help="The most rows of a chunk; default: [backfill] chunk_rows."),
     ] = None,
     parallel: Annotated[
         int | None,
-        typer.Option(min=1, help="Connections that read at a time; else [backfill] parallel."),
+        typer.Option(
+            min=1, help="The most connections that read at a time; default: [backfill] parallel."
+        ),
     ] = None,
     is_dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Only say how much it is, and about how long it takes."),
+        typer.Option("--dry-run", help="Only estimate rows, bytes, chunks and minutes."),
     ] = False,
     is_anew: Annotated[
-        bool, typer.Option("--anew", help="Read again what an unfinished backfill has brought.")
+        bool, typer.Option("--anew", help="Begin an unfinished backfill again; else resume it.")
     ] = False,
 ) -> None:
-    """Bring rows of tables into the log, exactly; Ctrl-C and SIGTERM end it cleanly."""
+    """Read rows of tables into the log; Ctrl-C and SIGTERM end the command cleanly."""
     from cdc_core.spooled import Scope as PartOfTable
     from orchestration.backfill.backfill import run_backfills
 
@@ -109,7 +111,8 @@ def backfill(
     for table, progress in done.items():
         typer.echo(f"{table}\t{progress.rows}\t{progress.stale}")
         if progress.unswept is not None:
-            typer.echo(f"{table}: what is gone is not removed: {progress.unswept}", err=True)
+            kept = "backfill does not remove rows that the source deleted"
+            typer.echo(f"{table}: {kept}: {progress.unswept}", err=True)
     left = [str(table) for table in chosen if table not in done]
     if left:
         typer.echo(f"walgate: stopped; not done: {', '.join(left)}", err=True)
@@ -130,7 +133,8 @@ def _tell_estimates(
         minutes = f"{found.seconds / 60:.2f}"
         typer.echo(f"{table}\t{found.rows}\t{found.size}\t{found.chunks}\t{minutes}")
         if found.unswept is not None:
-            typer.echo(f"{table}: what is gone would not be removed: {found.unswept}", err=True)
+            kept = "backfill would not remove rows that the source deleted"
+            typer.echo(f"{table}: {kept}: {found.unswept}", err=True)
         if found.costly is not None:
             typer.echo(f"{table}: {found.costly}", err=True)
 
@@ -163,7 +167,7 @@ def _give_order(
 def _require_either(named: list[str] | None, *, is_all: bool, before: str = "") -> None:
     if bool(named) == is_all:
         raise ConfigurationError(
-            ["give tables, or --all" if not named else "both tables and --all are given"],
+            [f"expected tables or --all, found {'both' if named else 'neither'}"],
             fix=f"`walgate backfill {before}public.orders`, or `walgate backfill {before}--all`",
         )
 

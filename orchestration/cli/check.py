@@ -26,7 +26,7 @@ def check(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Answer as JSON.")] = False,
 ) -> int:
-    """Find every problem of the source, each with its fix; also whether it continues the log.
+    """Find every problem of the source, each with its fix; also check that it matches the log.
 
     Exits 1 on an error.
     """

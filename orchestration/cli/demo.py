@@ -25,28 +25,29 @@ def demo(
         bool, typer.Option("--keep", help="Run the stack until Ctrl-C, without the comparison.")
     ] = False,
     folder: Annotated[
-        Path, typer.Option(help="Where everything of it goes; deleted at the next start.")
+        Path, typer.Option(help="Folder for all files; the next demo deletes its contents.")
     ] = Path(".walgate/demo"),
     rows: Annotated[
-        int, typer.Option(min=6, help="Rows of old orders that the shop has before Walgate comes.")
+        int, typer.Option(min=6, help="Rows of old orders in the shop before replication starts.")
     ] = 500_000,
     seconds: Annotated[
-        float, typer.Option(min=1, help="How long the shop sells once tables are whole.")
+        float, typer.Option(min=1, help="Seconds that the shop sells after all tables are read.")
     ] = 20,
     large_transaction: Annotated[
-        int, typer.Option(min=6, help="Rows of the one large transaction.")
+        int, typer.Option(min=6, help="Rows of the large transaction.")
     ] = 300_000,
     writers: Annotated[int, typer.Option(min=1, max=40, help="Concurrent writers.")] = 4,
     rate: Annotated[
-        float, typer.Option(min=0.1, help="Transactions a second of all writers together.")
+        float, typer.Option(min=0.1, help="Transactions per second, over all writers.")
     ] = 50,
     cuts: Annotated[
-        int, typer.Option(min=1, help="At so many cuts invariants are checked while it sells.")
+        int,
+        typer.Option(min=1, help="Check invariants at this many cuts at least, while it sells."),
     ] = 3,
     live: Annotated[
-        int, typer.Option(min=0, help="So often at least they are checked at live, too.")
+        int, typer.Option(min=0, help="Check invariants at live this many times at least, too.")
     ] = 1,
-    seed: Annotated[int, typer.Option(help="Of what the writers do.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the random numbers of the writers.")] = 1,
 ) -> int:
     """Run a shop, replicate it through Dagster, compare every table; exit 1 on a difference."""
     from orchestration.demo.demo import (

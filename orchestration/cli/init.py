@@ -29,10 +29,10 @@ def register(app: typer.Typer) -> None:
 
 def init(
     context: typer.Context,
-    dsn: Annotated[str, typer.Option(help="Connection string of the source, without password.")],
+    dsn: Annotated[str, typer.Option(help="Connection string of the source, without a password.")],
     *,
     create: Annotated[
-        bool, typer.Option("--create", help="Make publication and slot in the source.")
+        bool, typer.Option("--create", help="Make the publication and the slot in the source.")
     ] = False,
     tables: Annotated[
         list[str] | None, typer.Option(help="Tables to publish; default: all that have a key.")
@@ -41,7 +41,7 @@ def init(
     publication: Annotated[str, typer.Option(help="Name of the publication.")] = "walgate",
     root: Annotated[str, typer.Option(help="Folder of the lake.")] = "lake",
 ) -> None:
-    """Write a commented walgate.toml; with --create make publication and slot."""
+    """Write a commented walgate.toml; with --create make the publication and the slot."""
     from cdc_core.settings import parse_settings
 
     chosen: Context = context.obj
@@ -54,8 +54,8 @@ def init(
     if create:
         _create(settings.source, names)
     else:
-        typer.echo("next: the same command with --create, or make publication and slot yourself;")
-        typer.echo("then `walgate check`")
+        typer.echo("next: run the same command with --create, or make the publication and the slot")
+        typer.echo("yourself; then run `walgate check`")
 
 
 def _create(source: SourceSettings, tables: list[TableName]) -> None:
@@ -75,7 +75,7 @@ def _create(source: SourceSettings, tables: list[TableName]) -> None:
         if blockers:
             raise SourceError(
                 "; ".join(map(str, blockers)),
-                fix="mend these, then run `walgate check`",
+                fix="correct these problems, then run `walgate check`",
                 retry=Retry.AFTER_FIX,
             )
     # The server makes a slot only after the transactions that are open now have ended.
@@ -84,8 +84,10 @@ def _create(source: SourceSettings, tables: list[TableName]) -> None:
     for name in creation.made:
         typer.echo(f"made {name}")
     if creation.refused:
-        typer.echo("-- The role may not do this; let an owner of the tables run, in this order:")
+        typer.echo("-- The role may not run these statements; let an owner of the tables run them,")
+        typer.echo("-- in this order:")
         for statement in creation.refused:
             typer.echo(statement)
     else:
-        typer.echo("next: `walgate check`, then `walgate up`: it copies the tables and streams on")
+        typer.echo("next: run `walgate check`, then `walgate up`, which backfills the tables and")
+        typer.echo("replicates their changes")

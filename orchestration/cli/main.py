@@ -64,11 +64,11 @@ def _remember_options(
     context: typer.Context,
     config: Annotated[
         Path | None,
-        typer.Option(help="Configuration; else $WALGATE_CONFIG, else ./walgate.toml."),
+        typer.Option(help="Configuration; default: $WALGATE_CONFIG, or ./walgate.toml."),
     ] = None,
     *,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
-    log: Annotated[_LogForm, typer.Option(help="Form of the log.")] = _LogForm.LOGFMT,
+    log: Annotated[_LogForm, typer.Option(help="Form of log lines.")] = _LogForm.LOGFMT,
 ) -> None:
     start_logging(log.value, is_debug=debug)
     context.obj = Context(config, log.value)

@@ -28,7 +28,7 @@ def replicate(
     *,
     until_current: Annotated[
         bool,
-        typer.Option("--until-current", help="Stage all that was committed until now, then end."),
+        typer.Option("--until-current", help="Stage everything that is committed now, then end."),
     ] = False,
     seconds: Annotated[float | None, typer.Option(min=0, help="End after so many seconds.")] = None,
 ) -> None:
@@ -49,7 +49,7 @@ def merge(
         list[str] | None, typer.Option(help="Only these tables, as schema.name.")
     ] = None,
     is_following: Annotated[
-        bool, typer.Option("--follow", help="Go on merging what arrives, until Ctrl-C.")
+        bool, typer.Option("--follow", help="Keep merging new changes until Ctrl-C.")
     ] = False,
 ) -> None:
     """Merge the log into the tables, in whole rounds, up to the LSN that is staged at the start."""

@@ -36,7 +36,7 @@ def publish(
     ) as connection:
         plan = publishing.plan_publishing(connection, source, patterns)
         for table in plan.keyless:
-            typer.echo(f"left out, without a key: {table}", err=True)
+            typer.echo(f"left out, because it has no key: {table}", err=True)
         if not plan.added:
             typer.echo("nothing to add: all of these are published")
             return
@@ -46,11 +46,11 @@ def publish(
             return
         if publishing.publish(connection, plan):
             typer.echo(
-                f"-- done: {len(plan.added)} added and queued: their older rows come by a backfill,"
-                " by itself under `walgate up`, else by `walgate backfill`"
+                f"-- done: {len(plan.added)} added and queued; `walgate up` backfills their older"
+                " rows by itself, otherwise run `walgate backfill`"
             )
         else:
-            typer.echo("-- The role may not do this; let an owner of the tables run it.")
+            typer.echo("-- The role may not run this; let an owner of the tables run it.")
 
 
 def _parse_patterns(texts: list[str]) -> list[TablePattern]:

@@ -34,7 +34,7 @@ def register(app: typer.Typer) -> None:
 
 def sql(
     context: typer.Context,
-    statement: Annotated[str, typer.Argument(help="One statement that reads.")],
+    statement: Annotated[str, typer.Argument(help="One SQL statement that only reads.")],
     *,
     at: Annotated[
         str, typer.Option(help="latest (the newest cut), live (all staged), or an LSN.")
@@ -99,6 +99,6 @@ def _query_errors() -> Iterator[None]:
             raise ConfigurationError([explain_refusal(error)], fix="correct the query") from error
         raise LakeError(
             f"the query failed: {explain_refusal(error)}",
-            fix="run it again; if it recurs, see what the lake's storage says",
+            fix="run the query again; if it fails again, check the lake's storage",
             retry=Retry.LATER,
         ) from error

@@ -18,7 +18,7 @@ def recover(
     context: typer.Context,
     *,
     is_agreed: Annotated[
-        bool, typer.Option("--yes", help="Do it; without, nothing is changed.")
+        bool, typer.Option("--yes", help="Take the steps; without this option, nothing is changed.")
     ] = False,
 ) -> int:
     """Show what stops capture and what to do; --yes does it. Exit 1 if something is left to do."""
@@ -27,25 +27,29 @@ def recover(
     settings = context.obj.load_settings()
     plan = recovery.plan_recovery(settings)
     if not plan.breaks:
-        typer.echo("nothing to recover: log, slot and server belong together")
+        typer.echo("nothing to recover: the slot and the server match the log")
         return 0
     typer.echo("found:")
     for what in plan.breaks:
         typer.echo(f"  {what}")
     if plan.costly is not None:
-        typer.echo(f"mind: {plan.costly}")
+        typer.echo(f"note: {plan.costly}")
     if not is_agreed:
         typer.echo("to be done:")
         for number, step in enumerate(recovery.list_steps(settings, plan), 1):
             typer.echo(f"  {number}. {step}")
         for table in plan.left:
             typer.echo(f"  {table} is not published, so it cannot be read again: its rows stay")
-        typer.echo("No table is dropped, no reader stopped: a table has its old rows until its")
-        typer.echo("backfill is done. Nothing was changed; `walgate recover --yes` does it.")
+        typer.echo(
+            "Recovery drops no table and stops no reader: a table has its old rows until its"
+        )
+        typer.echo(
+            "backfill is done. Nothing was changed; `walgate recover --yes` takes the steps."
+        )
         return _ANSWER_IS_NO
     typer.echo("done:")
     for number, step in enumerate(recovery.recover(settings, plan), 1):
         typer.echo(f"  {number}. {step}")
-    typer.echo("next: `walgate up`, which reads the queued tables by itself, or from a shell")
+    typer.echo("next: run `walgate up`, which reads the queued tables by itself, or run")
     typer.echo("`walgate backfill --all`")
     return 0

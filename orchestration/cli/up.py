@@ -35,7 +35,7 @@ def up(context: typer.Context) -> None:
                 for line in _describe(settings, dagster):
                     typer.echo(line)
             stop.wait()
-            typer.echo("stopping: runs drain first; Ctrl-C once more does not wait for them")
+            typer.echo("stopping: runs drain first; press Ctrl-C again to stop without waiting")
     typer.echo("stopped; nothing is left running, and the next `walgate up` goes on from here")
 
 

@@ -27,7 +27,7 @@ def verify(
     ] = None,
     *,
     heal: Annotated[
-        bool, typer.Option("--heal", help="Read again what differs, and compare it again.")
+        bool, typer.Option("--heal", help="Read the rows that differ again, then compare again.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Answer as JSON.")] = False,
 ) -> int:

@@ -68,7 +68,7 @@ class Stopped(WalgateError):
     def __init__(self) -> None:
         """Say that nothing of the demo is left running."""
         super().__init__(
-            "the demo was stopped before its end; nothing of it is left running",
+            "the demo was stopped before its end; all its processes have ended",
             fix="run it again: it starts from the beginning",
             retry=Retry.LATER,
         )
@@ -128,7 +128,7 @@ def keep_demo(
                 show.say(line)
             sold = sum(stack.writers.count().values())
             show.progress(f"{sold:,} transactions; {_describe(read_backlog(lake))}")
-        show.step("Everything ends: runs drain first; Ctrl-C once more does not wait for them")
+        show.step("Everything ends: runs drain first; press Ctrl-C again to stop without waiting")
     show.say("servers and Dagster have ended; nothing is left running")
 
 
@@ -159,10 +159,12 @@ class Run:
         """Wait for the first cut at which every table is whole; return it."""
         show = self._show
         show.say(f"its page is {self._stack.dagster.url}; its sensors are on")
-        show.step("The rows that were there are read, while the shop sells")
-        self._wait_until(lambda _: bool(self.watch.list_unchecked()), "every table to be whole")
+        show.step("Backfills read the older rows while the shop sells")
+        self._wait_until(
+            lambda _: bool(self.watch.list_unchecked()), "a cut at which every table is complete"
+        )
         first = self.watch.list_unchecked()[0]
-        show.say(f"at {first.lsn} every table is whole: a cut at which all can be read together")
+        show.say(f"at {first.lsn} every table is complete: all can be read together at this cut")
         return first
 
     def sell(self, sale: Sale) -> bool:
@@ -178,17 +180,17 @@ class Run:
             if passed >= sale.seconds and is_enough:
                 return True
             if passed > sale.seconds + _PATIENCE_S:
-                checks = f"{sale.cuts} cuts, and live {sale.live} times, to be checked"
+                checks = f"checks at {sale.cuts} cuts, and {sale.live} times at live"
                 raise self._lose_patience(checks)
             left = sale.seconds - passed
             watch.look(is_selling=lacks_live)
-            self._look(f"{left:.0f} s left" if left > 0 else "until enough is checked")
+            self._look(f"{left:.0f} s left" if left > 0 else "waiting for the last checks")
         return False
 
     def heal(self) -> Healing:
         """Damage rows of a table, then verify and heal the table while the shop sells."""
         show, stack = self._show, self._stack
-        show.step("Rows of the lake are damaged by hand, found and healed, while the shop sells")
+        show.step("The demo damages rows of the lake, and verify heals them, while the shop sells")
         self._await(begin(lambda: damage_customers(self._session, stack.lake)))
         show.say(f"in the Delta table: {WHAT_IS_DAMAGED}")
         doing = ["verifying"]
@@ -274,7 +276,7 @@ class Run:
             # Once the mark is staged, everything before it is staged.
             emit_mark(connection, json.dumps({"by": "walgate demo"}))
             end = read_current_lsn(connection)
-        self._show.say(f"the source's log ends at {end}")
+        self._show.say(f"the source's WAL ends at {end}")
         return end
 
     def _compare(self, at: Bound) -> list[Comparison]:
@@ -349,7 +351,7 @@ class Run:
 
     def _lose_patience(self, what: str) -> WalgateError:
         return WalgateError(
-            f"waited {_PATIENCE_S:.0f} s in vain for {what}",
+            f"gave up after {_PATIENCE_S:.0f} s of waiting for {what}",
             fix=f"see the logs in {self._stack.dagster.logs}; try again when the machine is idle",
             retry=Retry.LATER,
         )

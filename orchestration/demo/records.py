@@ -69,7 +69,7 @@ class Records:
             backfill_sensor.JOB_NAME: (
                 f"{len(read)} partitions of backfill: {_total(read, 'rows'):,} rows in"
                 f" {_total(read, 'chunks'):,} chunks; {_total(read, 'stale_dropped'):,} more were"
-                " dropped, for the log has them newer"
+                " dropped, because the log has newer changes of them"
             ),
             tables.JOB_NAME: (
                 f"{len(merged)} materializations of ledger/cuts:"

@@ -199,7 +199,7 @@ def _make_cluster(binaries: Path, home: Path, user: str | None) -> list[str]:
     if made.returncode:
         raise WalgateError(
             f"PostgreSQL could not make its cluster: {made.stderr.strip()}",
-            fix="see that the temporary folder has room and may hold programs",
+            fix="check that the temporary folder has space and allows programs to run",
             retry=Retry.AFTER_FIX,
         )
     settings = [f"--{name}={value}" for name, value in _SETTINGS.items()]

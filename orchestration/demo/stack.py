@@ -86,7 +86,7 @@ def running_stack(
                 show.say(_describe_servers(servers))
                 with _selling(plan, show, servers, folder) as (config, settings, writers):
                     show.step("Dagster")
-                    show.say("starts; this command itself neither captures nor merges")
+                    show.say("Dagster runs capture and merges; this command runs neither itself")
                     with run_dagster(settings, config=config, stop=stop, hurry=hurry) as dagster:
                         try:
                             yield Stack(settings, config, servers, writers, dagster)
@@ -108,7 +108,9 @@ def choose_port(wanted: int = DEFAULT_PORT) -> int:
             except OSError:
                 continue
             return int(probe.getsockname()[1])
-    raise ConfigurationError(["no port of loopback is free"], fix="end a program that listens")
+    raise ConfigurationError(
+        ["no port of loopback is free"], fix="stop a program that listens on a port of loopback"
+    )
 
 
 def enter_environment(folder: Path) -> None:
@@ -161,7 +163,7 @@ def _selling(
         _fill(connection, plan)
         tables = list_keyed_tables(connection)
         rows = count_rows(connection, tables)
-        show.say(f"{len(tables)} tables with {rows:,} rows, which no slot has seen")
+        show.say(f"{len(tables)} tables with {rows:,} rows, inserted before the slot")
         made = create_replication(connection, settings.source, tables).made
     show.say(f"{' and '.join(made)} made, as `walgate init` does")
     writers = Writers(servers.dsn, writers=plan.writers, per_second=plan.per_second, seed=plan.seed)
@@ -200,7 +202,7 @@ def _require_own(folder: Path) -> None:
     """Refuse a folder that is not empty and not a demo's. Raises: ConfigurationError."""
     if folder.exists() and not (folder / _MARKER).exists() and any(folder.iterdir()):
         raise ConfigurationError(
-            [f"{folder} is not empty and not a demo's: nothing in it is deleted"],
+            [f"{folder} is not empty, and no demo made it: the demo deletes nothing in it"],
             fix="name another folder with --folder",
         )
 
@@ -224,5 +226,5 @@ def _divert_log(file: Path) -> None:
 
 
 def _describe_servers(servers: Servers) -> str:
-    redis = "Redis" if servers.redis_url else "no Redis, which nothing depends on"
-    return f"PostgreSQL {servers.version} and {redis}, on unix sockets alone"
+    redis = "Redis" if servers.redis_url else "no Redis, which the demo does not need"
+    return f"PostgreSQL {servers.version} and {redis}, on unix sockets only"

@@ -62,8 +62,8 @@ def show_verdict(show: Show, verdict: DemoResult) -> None:
     for table in verdict.comparisons:
         if not table.is_equal:
             show.headline(f"DIFFERENT: {table.table}{_explain(table)}")
-    show.say("rows of each side, and those without an equal on the other,")
-    show.say("compared by EXCEPT ALL, both ways, on PostgreSQL's own text of every value;")
+    show.say("rows of each side, and rows without an equal row on the other side,")
+    show.say("compared by EXCEPT ALL in both directions, on PostgreSQL's text of every value;")
     show.say("inserted, updated and deleted are what the merges reported to Dagster")
     if not verdict.breaches:
         at_live = _tell_live(verdict.live_readings)
@@ -133,7 +133,7 @@ def _explain(table: Comparison) -> str:
 
 def _write_delay(delay: Delay | None) -> str:
     if delay is None:
-        return "no transaction got there"
+        return "no transaction reached it"
     return (
         f"p50 {delay.p50_s:.1f} s, p95 {delay.p95_s:.1f} s, at most {delay.max_s:.1f} s,"
         f" over {delay.transactions:,} transactions"

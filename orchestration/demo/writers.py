@@ -83,7 +83,7 @@ class Writers:
         if isinstance(failure, psycopg.Error):
             raise WalgateError(
                 f"a writer of the shop failed: {first_line(failure)}",
-                fix="run the demo again; postgres.log in its folder says more",
+                fix="run the demo again; see postgres.log in its folder",
                 retry=Retry.LATER,
             ) from failure
         if failure is not None:

@@ -33,8 +33,8 @@ _OWN_COLUMNS = {
     "_commit_lsn": "Commit LSN of the transaction that last changed the row.",
     "_seq": "Ordinal of that change in its transaction.",
     "_committed_at": "When that transaction was committed at the source.",
-    "_raw": "Exact texts that their typed column alone would not give back, by column.",
-    "_holes": "Columns whose TOAST value was never sent, so that it is not known.",
+    "_raw": "Exact texts of values that the typed columns do not give back, by column.",
+    "_holes": "Columns with a missing value: a TOAST value that the stream never sent.",
 }
 
 Metadata = dict[str, dg.TableSchema | dg.MetadataValue[Any] | float | str]

@@ -66,19 +66,19 @@ def build_table_assets(settings: Settings, tables: Sequence[TableName]) -> dg.As
                 float,
                 default_value=0.0,
                 description=(
-                    "How long to wait for more once everything is merged; 0 merges what is staged"
-                    " and ends."
+                    "Seconds to wait for more changes after everything is merged. 0 merges what is"
+                    " staged, then ends."
                 ),
             ),
             "run_minutes": dg.Field(
                 float,
                 default_value=settings.merge.run_minutes,
-                description="The run ends after so many minutes even while changes arrive.",
+                description="The run ends after so many minutes, even if changes still arrive.",
             ),
             "round_rows": dg.Field(
                 int,
                 default_value=settings.merge.round_rows,
-                description="How many changes one round takes from a backlog.",
+                description="The most changes that one round takes from a backlog.",
             ),
         },
     )

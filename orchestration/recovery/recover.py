@@ -26,7 +26,7 @@ from cdc_core.vocabulary import Lsn, TableName
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.lake.ledger import find_cut, queue_tables
 
-_REASON = "the log was begun anew: what changed in the source before that may be missing"
+_REASON = "a recovery began a new epoch: changes from before it may be missing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def plan_recovery(settings: Settings) -> Recovery:
     cut = find_cut(lake)
     if diagnosis.epoch is None and cut is not None and not breaks:
         breaks.append(
-            f"the log is gone from {lake.root}, and tables that were merged from it stand"
+            f"the log is gone from {lake.root}, but the tables that were merged from it are there"
         )
     merged = set() if cut is None else cut.versions.keys() | cut.merged.keys()
     with closing(open_for_query(source, application_name="walgate recover")) as connection:
@@ -87,8 +87,8 @@ def list_steps(settings: Settings, recovery: Recovery) -> Iterator[str]:
     name, root = settings.source.slot, settings.lake.root
     diagnosis = recovery.diagnosis
     yield (
-        f"begin epoch {recovery.number} in {root / 'staging' / 'epochs'}: what is staged in it"
-        " outranks all that is in the lake"
+        f"begin epoch {recovery.number} in {root / 'staging' / 'epochs'}: its changes are newer"
+        " than all rows of the lake"
     )
     if diagnosis.is_slot_dead:
         yield format_drop(name)
@@ -96,10 +96,10 @@ def list_steps(settings: Settings, recovery: Recovery) -> Iterator[str]:
         yield format_make(name)
     else:
         assert diagnosis.slot is not None
-        yield f"take slot {name} as it is, confirmed to {diagnosis.slot.confirmed_flush}"
+        yield f"keep slot {name}, confirmed to {diagnosis.slot.confirmed_flush}"
     names = ", ".join(map(str, recovery.tables)) or "none is published"
     yield f"queue a whole backfill of {len(recovery.tables)} tables: {names}"
-    yield f"let capture go on from the slot, in epoch {recovery.number}"
+    yield f"let capture continue from the slot, in epoch {recovery.number}"
 
 
 def recover(settings: Settings, recovery: Recovery) -> Iterator[str]:
@@ -143,7 +143,7 @@ def _require_ready(settings: Settings, recovery: Recovery) -> None:
     raise SourceError(
         "the role may not replicate, so it can neither make slots nor stream: expected the"
         " attribute REPLICATION, found none; nothing was changed",
-        fix=f"give it that attribute, or have who may run: {drop}{format_make(name)} then run"
-        " `walgate recover --yes` again",
+        fix="give the role that attribute, or let a role that has it run:"
+        f" {drop}{format_make(name)} then run `walgate recover --yes` again",
         retry=Retry.AFTER_FIX,
     )

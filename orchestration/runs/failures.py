@@ -38,14 +38,20 @@ def explain_failure(error: BaseException) -> Failure:
         what = refusal.replace("Value error, ", "")
         code, fix = WRONG_USE, "see `walgate --help`"
     elif isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
-        code, what, fix = MAY_CURE_ITSELF, "interrupted", "run it again, it goes on where it was"
+        code, what, fix = (
+            MAY_CURE_ITSELF,
+            "interrupted",
+            "run it again: it resumes where it stopped",
+        )
     elif isinstance(error, OSError) and error.strerror:
         target = f": {error.filename}" if error.filename else ""
-        code, what, fix = MAY_CURE_ITSELF, f"{error.strerror}{target}", "see that it may be used"
+        code, what = MAY_CURE_ITSELF, f"{error.strerror}{target}"
+        fix = "check that it exists, that this user may use it, and that the disk has space"
     else:
         what = f"unexpected {type(error).__name__} in {_place(error)}"
         fix = (
-            "run it again; if it recurs, report it with its traceback (--debug, or a run's stderr)"
+            "run it again; if it fails again, report it with its traceback (--debug, or a run's"
+            " stderr)"
         )
         code = MAY_CURE_ITSELF
     line = " ".join(f"{what.rstrip('.')}; fix: {fix}".splitlines())

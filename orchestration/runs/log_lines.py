@@ -49,7 +49,7 @@ class LogLines(logging.Formatter):
         message = record.getMessage()
         if not _is_ours(record.name):
             # The text of a library may hold anything, so the line has only its name and the level.
-            message, fields = "library spoke", {"logger": record.name} | fields
+            message, fields = "library logged", {"logger": record.name} | fields
         noun, _, verb = message.partition(" ")
         error = record.exc_info[1] if self._is_debug and record.exc_info else None
         if self._form == "json":

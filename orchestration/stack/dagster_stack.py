@@ -109,7 +109,7 @@ def run_dagster(
                     drain_runs(instance, own, most_s=_DRAIN_S, hurry=hurry)
         finally:
             if end_processes(stack, grace_s=0 if hurry.is_set() else _GRACE_S):
-                _logger.warning("processes ended that had not by themselves")
+                _logger.warning("processes ended that were still running")
             record_ended(instance, own)
             instance.dispose()
             shutil.rmtree(private, ignore_errors=True)
@@ -169,8 +169,9 @@ def _require_port(port: int) -> None:
             probe.bind((HOST, port))
         except OSError as error:
             raise WalgateError(
-                f"port {port} of {HOST} cannot be had: {error.strerror}",
-                fix="end what listens there, or set [dagster] port (WALGATE_DAGSTER__PORT)",
+                f"cannot listen on port {port} of {HOST}: {error.strerror}",
+                fix="stop the program that listens there, or set [dagster] port"
+                " (WALGATE_DAGSTER__PORT)",
                 retry=Retry.LATER,
             ) from error
 
@@ -228,7 +229,7 @@ def _wait_until_ready(keeper: Supervisor, page: Page, logs: Path, stop: threadin
         if location is not None and location.problem is not None:
             raise WalgateError(
                 f"the pipeline did not load: {location.problem}",
-                fix=f"correct it; {logs / 'code-server.log'} says more",
+                fix=f"correct the cause; see {logs / 'code-server.log'}",
                 retry=Retry.AFTER_FIX,
             )
         ended = keeper.find_ended()

@@ -35,7 +35,7 @@ def drain_runs(
 def record_ended(instance: dg.DagsterInstance, own: PipelineRuns) -> None:
     """Record every unfinished run of a pipeline as canceled; their processes must be gone."""
     for run in _list_active(instance, own):
-        instance.report_run_canceled(run, message="The stack of its process was stopped.")
+        instance.report_run_canceled(run, message="The stack that ran it was stopped.")
 
 
 def record_left(instance: dg.DagsterInstance, own: PipelineRuns) -> None:
@@ -50,7 +50,7 @@ def record_left(instance: dg.DagsterInstance, own: PipelineRuns) -> None:
         lives = worker is not None and is_of_this_host(worker) and not is_worker_gone(worker)
         if run.status is not dg.DagsterRunStatus.QUEUED and not lives:
             _logger.info("run left over", extra={"fields": {"run": run.run_id}})
-            instance.report_run_failed(run, "The stack of its process was killed.")
+            instance.report_run_failed(run, "The stack that ran it was killed.")
 
 
 def _list_active(instance: dg.DagsterInstance, own: PipelineRuns) -> list[dg.DagsterRun]:

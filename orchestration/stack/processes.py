@@ -135,7 +135,7 @@ def _describe_holder(stack: Path) -> StackInUse:
     holder = (stack / _LOCK_NAME).read_text(encoding="ascii") or "another"
     return StackInUse(
         f"process {holder} runs the stack of {stack} already",
-        fix="stop it by Ctrl-C or SIGTERM, or use it as it is",
+        fix="stop it with Ctrl-C or SIGTERM, or use the running stack",
         retry=Retry.LATER,
     )
 

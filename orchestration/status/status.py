@@ -310,18 +310,18 @@ def _list_problems(
             yield _describe_problem(problem.severity, problem.code, what, problem.fix)
     if figures is not None and figures.storage_error:
         what = f"the log cannot be written: {figures.storage_error}"
-        fix = "see that the lake's storage is up, writable and not full"
+        fix = "check that the lake's storage is up, writable and not full"
         yield _describe_problem(Severity.ERROR, "storage", what, fix)
     if progress.failure is not None:
         what, fix = progress.failure.message, progress.failure.fix
         yield _describe_problem(Severity.ERROR, "lake_down", what, fix)
     if progress.is_recovering:
-        what = "a recovery was begun and is not finished: until it is, nothing is staged"
-        yield _describe_problem(Severity.ERROR, "recovering", what, "`walgate recover --yes`")
+        what = "a recovery began and did not finish: capture stages nothing until it does"
+        yield _describe_problem(Severity.ERROR, "recovering", what, "run `walgate recover --yes`")
     published = progress.kept if source is None else source.tables.keys()
     for table in sorted(progress.kept - published):
         state = _tell_state(table, source, progress)
-        what = f"{table} is in the lake and not published: {state.reason}"
+        what = f"{table} is in the lake, but not published: {state.reason}"
         yield _describe_problem(Severity.WARNING, "table_not_published", what, state.fix or "")
     yield from _list_table_problems(progress)
     if not is_up:
@@ -347,7 +347,7 @@ def _list_table_problems(progress: _Progress) -> Iterator[dict[str, Any]]:
     for name, standing in sorted(progress.standings.items()):
         if standing.result == DIFFERENT:
             what = f"{name} differed from the source when it was last verified"
-            fix = f"`walgate verify '{name}' --heal`"
+            fix = f"run `walgate verify '{name}' --heal`"
             yield _describe_problem(Severity.ERROR, "table_differs", what, fix)
 
 

@@ -12,7 +12,7 @@ from cdc_core.vocabulary import TableName
 from spark_jobs.lake.lake import Lake
 from spark_jobs.lake.ledger import HALTED, TableState
 
-_DELETE = "delete its folder from the lake once nobody needs it"
+_NOTHING = "nothing must be done"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,21 +27,22 @@ class Whereabouts:
         table = TableName.parse(name)
         oid = self.announced.get(table)
         if oid is None:
-            reason = "no publication holds it: taken out, renamed or dropped"
+            reason = "no publication has it: it was removed, renamed or dropped"
             return _halt(table, reason, _publish_again(table))
         now = self.named.get(oid)
         if now == table:
-            return _halt(table, "no publication holds it any more", _publish_again(table))
+            return _halt(table, "no publication has it any more", _publish_again(table))
         if now is not None and str(now) in published:
             reason = f"it was renamed to {now}, which is replicated under that name"
-            return _halt(table, reason, f"query {now}; {_DELETE}")
+            return _halt(table, reason, f"query {now}; {_NOTHING}")
         if now is not None:
-            reason = f"it was renamed to {now}, which no publication holds"
-            return _halt(table, reason, f"`walgate publish '{now}'`; {_DELETE}")
+            reason = f"it was renamed to {now}, which no publication has"
+            fix = f"to replicate {now}, run `walgate publish '{now}'`; otherwise {_NOTHING}"
+            return _halt(table, reason, fix)
         if table in self.named.values():
-            reason = "it was dropped and made again, and no publication holds the new one"
+            reason = "it was dropped and made again, and no publication has the new table"
             return _halt(table, reason, _publish_again(table))
-        return _halt(table, "it was dropped in the source", _DELETE)
+        return _halt(table, "it was dropped in the source", _NOTHING)
 
 
 def find_unpublished(
@@ -59,8 +60,11 @@ def find_unpublished(
 
 
 def _halt(table: TableName, reason: str, fix: str) -> TableState:
-    return TableState(str(table), HALTED, f"{reason}; its rows stay as they are", fix)
+    return TableState(str(table), HALTED, f"{reason}; its rows stay in the lake", fix)
 
 
 def _publish_again(table: TableName) -> str:
-    return f"`walgate publish '{table}'`, by which it is read whole again; or {_DELETE}"
+    return (
+        f"to replicate it again, run `walgate publish '{table}'`, and a backfill reads it whole;"
+        f" otherwise {_NOTHING}"
+    )

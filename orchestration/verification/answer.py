@@ -94,7 +94,7 @@ def _format_range(found: Verified, one: FoundRange) -> str:
     line = f"{place}: {one.source_rows:,} rows in the source, {one.lake_rows:,} in the lake"
     if one.keys is not None:
         line += ", 1 key differs" if one.keys == 1 else f", {one.keys:,} keys differ"
-    return f"{line}, {one.holes:,} with holes" if one.holes else line
+    return f"{line}, {one.holes:,} with missing values" if one.holes else line
 
 
 def _format_uuid(ordinal: int | None, rest: str) -> str | None:

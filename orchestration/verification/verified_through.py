@@ -68,7 +68,7 @@ def build_verification(
             "heal": dg.Field(
                 bool,
                 default_value=False,
-                description="Read again what differs, and compare it again.",
+                description="Read the rows that differ again, then compare again.",
             ),
             "whole": dg.Field(
                 bool,
@@ -130,8 +130,8 @@ def build_verify_schedule(settings: Settings, tables: Sequence[TableName]) -> dg
         job_name=JOB_NAME,
         default_status=on if settings.dagster.autostart else off,
         description=(
-            "Looks every minute whether a table's last verification is older than [verify] every,"
-            " and then verifies all tables; one that takes longer is waited for."
+            "Checks every minute whether a table's last verification is older than [verify] every."
+            " If so, it verifies all tables. It never starts a second verification while one runs."
         ),
     )
     def verify_in_rotation(

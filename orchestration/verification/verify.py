@@ -179,8 +179,8 @@ def read_first(
             held_since = held_since or time.monotonic()
             if time.monotonic() - held_since > _STAGED_S:
                 raise SourceError(
-                    f"for {_STAGED_S:g} s {reason}",
-                    fix="see that capture runs, and end long transactions of the source",
+                    f"could read no page for {_STAGED_S:g} s: {reason}",
+                    fix="check that capture runs, and end long transactions in the source",
                     retry=Retry.LATER,
                 )
             stop.wait(_HELD_LOOK_S)
@@ -213,7 +213,7 @@ def _await_staged(lake: Lake, lsn: Lsn, *, stop: threading.Event, tell: Tell) ->
 def _require_going(stop: threading.Event) -> None:
     if stop.is_set():
         raise WalgateError(
-            "the verification was stopped; nothing of it is left",
+            "the verification was stopped before its end, and recorded nothing",
             fix="run it again",
             retry=Retry.LATER,
         )
@@ -267,7 +267,7 @@ class _ComparisonContext:
         hashed = frozenset(self._find_rule(table).hash)
         if concealed := sorted(hashed.intersection(schema.key_names)):
             raise _SkippedTable(
-                f"its key is hashed ({', '.join(concealed)}): the source cannot tell it"
+                f"its key is hashed ({', '.join(concealed)}), and the source has no hashes"
             )
         compared = verify.choose_compared(schema, among=published.sent_columns, hashed=hashed)
         if lost := sorted({*schema.key_names} - {name for name, _ in compared.columns}):
@@ -302,7 +302,7 @@ class _ComparisonContext:
             raise _SkippedTable("it is not published: its rows stay as they are")
         if not found.key_columns:
             raise _SkippedTable(
-                "it has no key: its rows cannot be told apart; fix: add a primary key"
+                "it has no key, so Walgate cannot identify its rows; fix: add a primary key"
             )
         return found
 
@@ -384,7 +384,7 @@ class _ComparisonContext:
             for what, names in (
                 ("hashed, compared for NULL only", known.intersection(rule.hash)),
                 ("new, not in the lake yet", {*published.sent_columns} - known - {*rule.exclude}),
-                ("not sent any more", known - {name for name, _ in compared.columns}),
+                ("no longer sent", known - {name for name, _ in compared.columns}),
             )
             if names
         ]

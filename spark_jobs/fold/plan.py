@@ -181,9 +181,9 @@ def read_schema(table: DeltaTable) -> TableSchema:
     except (ValueError, TypeError) as error:
         raise LakeError(
             f"another writer has replaced the table in {unquote(urlsplit(table.table_uri).path)}:"
-            " its columns do not carry what Walgate keeps there",
-            fix="`walgate merge` builds it again from the log, and queues a backfill where the log"
-            " is short",
+            " its columns do not have Walgate's metadata",
+            fix="run `walgate merge`: it builds the table again from the log, and queues a backfill"
+            " if the log lacks changes",
             retry=Retry.AFTER_FIX,
         ) from error
 
@@ -255,8 +255,8 @@ def _describe_unknown(summary: RangeSummary) -> Halt:
     if summary.operation == Operation.UNDECODED:
         return Halt(
             "a change could not be decoded",
-            "see `detail` of the undecoded entry in staging/changes; once the source is mended,"
-            " `walgate backfill` of the table begins it anew",
+            "see `detail` of the undecoded entry in staging/changes, and correct the source; then"
+            " read the whole table again with `walgate backfill`",
         )
     return Halt(
         f"the log holds a {summary.operation} entry, which this version does not apply",

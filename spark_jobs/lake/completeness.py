@@ -24,10 +24,8 @@ from cdc_core.vocabulary import Lsn
 from spark_jobs.lake.lake import Bound, Lake, open_table
 from spark_jobs.lake.ledger import HALTED, STREAMING, Request, TableState, read_requests
 
-NEVER = "it was never read whole: rows older than the slot may be missing"
-FIX = (
-    "none is needed under Dagster, where it is read by itself; from a shell run `walgate backfill`"
-)
+NEVER = "no backfill has read the whole table: rows older than the slot may be missing"
+FIX = "nothing under Dagster, which backfills it by itself; otherwise run `walgate backfill`"
 _COLUMNS = ["table", "chunk", "state", "number", "epoch", "start_lsn", "staged_lsn"]
 _DONE = "done"
 _UNDER_WAY = frozenset({"begun", "running", "resumed", "held"})

@@ -103,14 +103,15 @@ def find_age(place: Place | None, found: Found | None) -> str | None:
     if place is None or place.version is None:
         return None
     if found is None:
-        return f"its folder is gone, and the newest cut names version {place.version} of it"
+        return f"its folder is gone, but the newest cut names its version {place.version}"
     if found.is_foreign:
-        return f"another writer has replaced it since version {place.version}, of the newest cut"
+        named = f"version {place.version}, which the newest cut names"
+        return f"another writer has replaced it since {named}"
     if found.version < place.version:
-        return f"it is at version {found.version}, and the newest cut names version {place.version}"
+        return f"it is at version {found.version}, but the newest cut names version {place.version}"
     if place.held is not None and (found.bound is None or found.bound < place.held):
-        through = "nothing" if found.bound is None else found.bound.lsn
-        return f"it is merged through {through}, and the newest cut says {place.held.lsn}"
+        merged = "no merged LSN" if found.bound is None else f"merged LSN {found.bound.lsn}"
+        return f"it has {merged}, but the newest cut names merged LSN {place.held.lsn}"
     return None
 
 

@@ -35,7 +35,7 @@ def open_current(folder: Path) -> DeltaTable | None:
     except OSError as error:
         raise UnreadableTable(
             f"the Delta log in {folder} cannot be opened: {_name(error)}",
-            fix="see that the lake's storage is up, and that this user may read the folder",
+            fix="check that the lake's storage is up, and that this user may read the folder",
             retry=Retry.AFTER_FIX,
         ) from error
 
@@ -60,7 +60,7 @@ def find_torn(folder: Path) -> UnreadableTable | None:
     files = pa.table(table.get_add_actions()).select(["path", "size_bytes"]).to_pylist()
     for named in files:
         file = folder / unquote(named["path"])
-        what = f"{file.name} of version {table.version()} is not as it was written"
+        what = f"data file {file.name} of version {table.version()} is missing or damaged"
         try:
             pq.read_metadata(file)
         except (OSError, pa.ArrowException) as error:
@@ -76,7 +76,7 @@ def _require_new_folder(folder: Path, what: str, error: Exception) -> Unreadable
     return UnreadableTable(
         f"{what} ({_name(error)})",
         fix=f"delete {folder}, then run `walgate merge`: it builds the table again from the log,"
-        " and queues a backfill where the log is short",
+        " and queues a backfill if the log lacks changes",
         retry=Retry.AFTER_FIX,
     )
 

@@ -52,7 +52,7 @@ def _refusing(table: Path) -> Iterator[None]:
         yield
     except OSError as exc:
         raise MergeError(
-            f"the storage did not take the files of {table}: {exc.strerror or type(exc).__name__}",
+            f"the storage refused the files of {table}: {exc.strerror or type(exc).__name__}",
             fix="repair the storage, then merge again: the merge writes the refused files again",
             retry=Retry.AFTER_FIX,
         ) from exc

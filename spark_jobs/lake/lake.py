@@ -227,7 +227,7 @@ def require_epochs(lake: Lake) -> list[Epoch]:
     epochs = lake.read_epochs()
     if not epochs:
         raise LakeError(
-            f"{lake.root} holds no log",
+            f"there is no log in {lake.root}",
             fix="check [lake] root, or run `walgate replicate` first",
             retry=Retry.AFTER_FIX,
         )

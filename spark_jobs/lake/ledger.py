@@ -252,7 +252,9 @@ def _append(folder: Path, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) 
     for _ in range(_TRIES):
         if _try_append(folder, rows, schema):
             return
-    raise CommitFailedError(f"{folder.name}: others committed {_TRIES} times in between")
+    raise CommitFailedError(
+        f"{folder.name}: other processes committed first in each of {_TRIES} tries"
+    )
 
 
 def _try_append(folder: Path, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> bool:

@@ -57,7 +57,7 @@ def hold_lock(file: Path, name: str, *, jvm: int | None) -> Iterator[None]:
             if time.monotonic() > deadline:
                 raise MergeError(
                     f"{name} is locked by another process",
-                    fix="wait for the other merge to end, or end it",
+                    fix="wait until the other merge ends, or stop it",
                     retry=Retry.LATER,
                 )
             time.sleep(_POLL_S)
@@ -79,7 +79,7 @@ def _try_lock(descriptor: int, file: Path) -> bool:
             raise
         raise MergeError(
             f"{file.parent} is on a file system without flock",
-            fix="put the lake on a file system that has it",
+            fix="put the lake on a file system that supports flock",
             retry=Retry.AFTER_FIX,
         ) from exc
     return True

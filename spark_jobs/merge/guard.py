@@ -52,7 +52,7 @@ def find_damage(*, arrived: int, inserted: int, updated: int) -> str | None:
     touched = inserted + updated
     if touched == arrived:
         return None
-    cause = "rows with newer positions" if touched < arrived else "several rows of one key"
+    cause = "rows with newer positions" if touched < arrived else "several rows with the same key"
     return f"a merge of {arrived} rows wrote {touched}: the table had {cause}"
 
 

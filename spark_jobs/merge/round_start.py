@@ -76,7 +76,7 @@ class RoundStart:
             fields = {"table": table, "reason": age, "is_whole_in_log": origin.missing is None}
             _logger.warning("table is older than its cut", extra={"fields": fields})
         if origin.missing is not None:
-            reason = f"{age}; the log has not all of its changes"
+            reason = f"{age}; the log does not have all of its changes"
             queue_tables(lake, [name], reason=reason, since=origin.missing)
         return origin.low
 

@@ -120,13 +120,13 @@ def describe_types() -> Iterator[tuple[str, str, str]]:
         lines.setdefault((mapping.spark_type.simpleString(), mapping.raw), []).append(name)
     for (kind, raw), names in lines.items():
         yield ", ".join(names), kind, raw
-    yield "numeric(p,s)", "decimal(p,s), p at most 38", "NaN; what 38 digits do not hold"
+    yield "numeric(p,s)", "decimal(p,s), p at most 38", "NaN, values of more than 38 digits"
     yield f"numeric(p,s), s above {_MAX_PRECISION}", _STRING.spark_type.simpleString(), ""
     yield "numeric", _UNCONSTRAINED.simpleString(), _UNLIMITED_NUMERIC.raw
     as_text = sorted({*OIDS} - {*_MAPPINGS, "numeric"})
     yield ", ".join(as_text), _STRING.spark_type.simpleString(), ""
-    yield "arrays of these, but of box", "array of the same", _array(_STRING).raw
-    yield "domains", "as what they are over", "as there"
+    yield "arrays of these types, except box", "array of the element's type", _array(_STRING).raw
+    yield "domains", "the type of their base type", "as for the base type"
     yield "enums, composite types, all others and their arrays", "string", ""
 
 
@@ -207,7 +207,8 @@ def _open_decimal(decimal: T.DecimalType) -> TypeMapping:
         _decimal(decimal, form),
         False,
         loses=lambda text: text.rlike(ends_in_zeros),
-        raw="NaN, ±Infinity, what is longer; beside the value where zeros end its fraction",
+        raw="NaN, ±Infinity, values that do not fit; also values whose fraction ends in zeros (the"
+        " column has their value, too)",
         write=write_trimmed if decimal.scale else write_plain,
         convert=as_decimals(
             decimal.precision,
@@ -278,8 +279,9 @@ def _array(element: TypeMapping) -> TypeMapping:
         parse,
         False,
         loses=loses,
-        raw="more dimensions, elements that do not fit; "
-        "beside the value what its elements lose, and a lower bound other than 1",
+        raw="arrays with several dimensions or with an element that does not fit; also arrays with"
+        " a lower bound other than 1, or with an element whose fraction ends in zeros (the column"
+        " has their value, too)",
         write=write_array(element.write, is_bare=element.is_bare),
     )
 

@@ -84,10 +84,10 @@ def find_bound_at(lake: Lake, at: str) -> Bound:
         if end is not None:
             held.append(f"{epoch.first_lsn} to {end}")
     # The log has nothing between two epochs.
-    stretches = " and from ".join(reversed(held))
+    covered = ", or from ".join(reversed(held))
     raise LakeError(
-        f"the lake cannot be read at {lsn}: its log goes from {stretches}",
-        fix=f"give an LSN from {stretches}",
+        f"the lake cannot be read at {lsn}: expected an LSN from {covered}",
+        fix="give an LSN that the log covers",
         retry=Retry.AFTER_FIX,
     )
 

@@ -90,9 +90,9 @@ def _require_own_name(table: TableName, alike: Mapping[tuple[str, str], int]) ->
     """Refuse a table whose name differs from another one in case only. Raises: LakeError."""
     if alike[_fold_case(table)] > 1:
         raise LakeError(
-            f"{table} and another table of the lake have names that differ in case only, which SQL"
-            " cannot tell apart",
-            fix="read their Delta tables by path, or publish one of them alone",
+            f"the names of {table} and another table of the lake differ in case only, and SQL does"
+            " not distinguish them",
+            fix="read their Delta tables by path, or publish only one of them",
             retry=Retry.AFTER_FIX,
         )
 

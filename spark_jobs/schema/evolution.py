@@ -148,13 +148,14 @@ def accept_first(relation: Relation, choose: Choose = choose_own) -> TableSchema
     schema = TableSchema.of(relation, choose)
     if not schema.key:
         return Halt(
-            "the table has no key: its rows cannot be told apart",
+            "the table has no key, so Walgate cannot identify its rows",
             "add a primary key, or a unique index as its replica identity",
         )
     reserved = [column.name for column in relation.columns if column.name.startswith("_")]
     if reserved:
         return Halt(
-            f"column {quote_identifier(reserved[0])} begins with _, as the lake's own columns do",
+            f"the name of column {quote_identifier(reserved[0])} begins with _, as only the lake's"
+            " own columns may",
             "rename the column, or leave it out of the publication's column list",
         )
     seen: dict[str, str] = {}
@@ -191,9 +192,9 @@ def evolve(
         and relation.published != schema.published
     ):
         changes.append(
-            "how the table is published changed (left out and taken in again, its publication made"
-            " again or altered, another row filter or column list): what was not sent meanwhile is"
-            " not in the log"
+            "the publication of the table changed (the table was removed and added again, the"
+            " publication was made again or altered, or its row filter or column list changed):"
+            " the log lacks the changes that PostgreSQL did not send"
         )
     if relation.rewritten != schema.rewritten:
         changes.append(
@@ -227,7 +228,7 @@ def _explain_choice(choice: tuple[Column, str, bool]) -> Halt | None:
     name = quote_identifier(column.name)
     fix = "correct `types` in the table's section of walgate.toml"
     if is_key:
-        return Halt(f"`types` makes {name} {kind}, and it identifies rows by its own type", fix)
+        return Halt(f"`types` makes {name} {kind}, but a key column keeps its own type", fix)
     if not ColumnType.parse(kind).holds(column.base_oid or column.type_oid):
         return Halt(f"`types` makes {name} {kind}, which does not hold {column.type_name}", fix)
     return None
@@ -237,8 +238,8 @@ def _refuse_choice(column: Column, kind: str | None, wanted: str | None, table: 
     """The halt for a new choice of type: the table has rows of the old type, which must not mix."""
     name, own = quote_identifier(column.name), "its own type"
     return Halt(
-        f"`types` makes column {name} {wanted or own}, and the table has it as {kind or own}",
-        f"set it back to {kind or own} in walgate.toml, or begin the table anew with"
+        f"`types` gives column {name} {wanted or own}, but the table has it as {kind or own}",
+        f"set it back to {kind or own} in walgate.toml, or read the whole table again with"
         f" `walgate backfill '{table}'`",
     )
 
@@ -252,20 +253,22 @@ def explain_hash(name: str, before: str | None, now: str | None) -> str | None:
     if before == now:
         return None
     if before is None:
-        return f"column {quoted} is hashed now, and its older rows have the values as sent"
+        return f"column {quoted} is now hashed, but older rows have its values without a hash"
     if now is None:
-        return f"column {quoted} is no longer hashed, and its older rows have hashes"
-    return f"column {quoted} is hashed with another key now than its older rows"
+        return f"column {quoted} is no longer hashed, but older rows have hashes"
+    return (
+        f"column {quoted} is now hashed with another key, but older rows have hashes of the old key"
+    )
 
 
 def explain_left_out(name: str) -> str:
     """Why rows lack the values of a column that a rule no longer excludes."""
-    return f"column {quote_identifier(name)} was excluded before, and older rows lack its values"
+    return f"column {quote_identifier(name)} is no longer excluded, but older rows lack its values"
 
 
 def explain_excluded(name: str) -> str:
     """Why a table cannot keep a column that a rule excludes now."""
-    return f"column {quote_identifier(name)} is excluded now, and older rows have its values"
+    return f"column {quote_identifier(name)} is now excluded, but older rows have its values"
 
 
 def _compare(known: Column, relation: Relation, schema: TableSchema) -> str | None:
@@ -308,15 +311,15 @@ def _doubt(added: Column, newest: int, left_out: frozenset[int]) -> str | None:
         return f"column {name} was not published before: its older values are not in the log"
     if added.has_default and added.missing_value is None:
         return (
-            f"what older rows have in new column {name} is not known: it has a default that the"
-            " catalog does not show for them, or the table was rewritten, or a column list named it"
+            f"the values of new column {name} in older rows are unknown: the catalog does not show"
+            " its default for them, the table was rewritten, or a column list named the column"
         )
     return None
 
 
 def _refuse(reason: str, table: TableName) -> Halt:
     fix = (
-        "none is needed under Dagster: the table is queued to be read whole and begins anew by it;"
-        f" from a shell run `walgate backfill '{table}'`"
+        "nothing under Dagster, which backfills the table by itself; otherwise run"
+        f" `walgate backfill '{table}'`"
     )
     return Halt(reason, fix, curable=True)

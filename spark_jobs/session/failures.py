@@ -60,10 +60,10 @@ class Failures:
             return
         said = "; ".join(f"{table}: {explain(error)}" for table, error in self._errors.items())
         raise MergeError(
-            f"not every table could be merged: {said}",
-            fix="mend what is named here; the next merge goes on with these tables, and meanwhile"
-            " the others go on; if a table's own files are damaged, delete its folder: it is built"
-            " again",
+            f"some tables could not be merged: {said}",
+            fix="correct the cause that is named for each table; the next merge tries these tables"
+            " again, and the other tables go on; if a table's own files are damaged, delete its"
+            " folder: the next merge builds the table again",
             retry=Retry.LATER,
         ) from next(iter(self._errors.values()))
 

@@ -27,11 +27,11 @@ def require_read_only(session: SparkSession, statement: str) -> None:
     match = _FIRST_WORD.match(statement)
     word = match[1].lower() if match else ""
     if word not in _QUERIES | _DESCRIPTIONS:
-        raise ConfigurationError([f"a statement that begins with {word or 'no word'}"], fix=_FIX)
+        raise ConfigurationError([f"the statement begins with {word or 'no word'}"], fix=_FIX)
     plan = _parse(session, statement)
     # SHOW, DESCRIBE and EXPLAIN do not run what they name.
     if word in _QUERIES and (found := _find_command(session, plan)):
-        raise ConfigurationError([f"a query that does more than read: {found}"], fix=_FIX)
+        raise ConfigurationError([f"the query does more than read: {found}"], fix=_FIX)
 
 
 def explain_refusal(error: PySparkException) -> str:

@@ -113,9 +113,9 @@ def reporting_jvm_death(session: SparkSession) -> Iterator[None]:
             raise
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
         raise MergeError(
-            f"Spark's JVM {how} in mid-merge; each table is as its last commit left it",
-            fix="run it again, it goes on from there; if it recurs, the machine lacks memory, or"
-            " [spark] driver_memory is too small",
+            f"Spark's JVM {how} during a merge; each table is complete as of its last commit",
+            fix="run the merge again: it resumes from there; if the JVM ends again, the machine"
+            " lacks memory, or [spark] driver_memory is too small",
             retry=Retry.LATER,
         ) from exc
 

@@ -20,7 +20,9 @@ from spark_jobs.lake.lake import Bound, Epoch, Lake, find_bound
 from spark_jobs.lake.ledger import Cut
 from spark_jobs.log.files import LogFiles
 
-FIX = "run `walgate merge`: it builds the table again, and queues a backfill if necessary"
+FIX = (
+    "run `walgate merge`: it builds the table again, and queues a backfill if the log lacks changes"
+)
 
 
 def find_older(

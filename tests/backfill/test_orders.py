@@ -115,7 +115,7 @@ def test_a_backfill_is_paused_resumed_cancelled_and_run_for_the_rest(
     assert (given.state, given.note) == (BackfillState.RESUMED, None)
     assert not worker.finish()
     assert said[1].stdout == "public.t\tcancelled\n"
-    assert "goes on with it" in said[1].stderr
+    assert "` resumes it" in said[1].stderr
     told = read_status(pipeline)
     assert told["state"] == "cancelled"
     assert 12 <= told["chunks"] < ROWS // CHUNK
@@ -162,8 +162,8 @@ def test_what_is_asked_wrongly_is_refused(
     file = tmp_path / "walgate.toml"
     file.write_text('[source]\ndsn = "host=/nowhere dbname=x"\n[lake]\nroot = "lake"\n')
     wrong = {
-        "pause": "give tables, or --all",
-        "cancel public.t --all": "both tables and --all are given",
+        "pause": "expected tables or --all, found neither",
+        "cancel public.t --all": "expected tables or --all, found both",
         "resume t": "not a table name",
         "pause public.t --where true": "takes tables or --all, and no other option",
         "public.t public.u --from 1": "are given for 2 tables, expected one",

@@ -67,7 +67,7 @@ def test_a_demo_compares_every_table_and_ends(start_demo: START, live: int) -> N
     assert checked is not None
     assert int(checked[1]) >= 2
     assert bool(checked[2]) == bool(live)
-    assert re.search(r"7 tables with 2\d,\d{3} rows, which no slot has seen", said)
+    assert re.search(r"7 tables with 2\d,\d{3} rows, inserted before the slot", said)
     assert re.search(r"one transaction of 3\d,\d{3} rows committed", said)
     assert re.search(r"public.customers +equal at [^\n]+, healed", said)
     assert "Damaged rows were found and healed while the shop sold" in said
@@ -95,7 +95,7 @@ def test_a_demo_compares_every_table_and_ends(start_demo: START, live: int) -> N
 )
 def test_a_stopped_demo_leaves_nothing(start_demo: START, number: signal.Signals) -> None:
     demo = start_demo(*SHORT)
-    demo.wait_for_line("neither captures nor merges")
+    demo.wait_for_line("this command runs neither itself")
     demo.wait_until(demo.find_left, "its processes")
     assert demo.stop(number) == 3, demo.output
     assert demo.find_left() == []

@@ -37,7 +37,7 @@ def start_stack(folder: Path) -> None:
 def test_a_folder_that_holds_anything_else_is_refused_and_kept(tmp_path: Path) -> None:
     precious = tmp_path / "walgate.toml"
     precious.write_text("mine")
-    with pytest.raises(ConfigurationError, match="nothing in it is deleted"):
+    with pytest.raises(ConfigurationError, match="the demo deletes nothing in it"):
         start_stack(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [precious.name]
     assert precious.read_text() == "mine"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 PLAIN = "(id int primary key, v text)"
 WIDE = "(id int primary key, v text, w text)"
 # Why a table halts whose publication changed.
-PUBLISHED = "how the table is published changed"
+PUBLISHED = "the publication of the table changed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ CHANGES = (
         "rewritten",
         """begin; insert into {t} values (2, 'b'); alter table {t} add c float8 default random();
         insert into {t} values (3, 'c'); commit""",
-        "has a default",
+        "does not show its default",
     ),
     Change(
         "f17",

@@ -199,7 +199,7 @@ def test_a_disk_that_takes_no_file_writes_no_cut_and_the_next_merge_writes_anew(
     folder = small.lake.locate(T.table)
     disk = RefusingDisk(monkeypatch)
     disk.refuse(folder, file, times=2)
-    with pytest.raises(MergeError, match=r"did not take the files of .*: Input/output") as caught:
+    with pytest.raises(MergeError, match=r"refused the files of .*: Input/output") as caught:
         small.merge([insert(T, "1", "a")])
     assert caught.value.retry is Retry.AFTER_FIX
     assert find_cut(small.lake) is None
@@ -217,7 +217,7 @@ def test_a_cut_that_the_disk_refused_twice_is_written_anew_before_it_is_believed
     small = SmallLake(spark, tmp_path)
     disk = RefusingDisk(monkeypatch)
     disk.refuse(small.lake.cuts, file, times=2)
-    with pytest.raises(MergeError, match=r"did not take the files of .*: Input/output"):
+    with pytest.raises(MergeError, match=r"refused the files of .*: Input/output"):
         small.merge([insert(T, "1", "a")])
     assert disk.find_lost(small.lake.cuts)
     small.merge()
@@ -230,7 +230,7 @@ def test_a_request_that_the_disk_refused_twice_is_written_anew_before_the_next(
     lake = Lake(tmp_path, tmp_path / "state")
     disk = RefusingDisk(monkeypatch)
     disk.refuse(lake.states, ".json", times=2)
-    with pytest.raises(MergeError, match="did not take"):
+    with pytest.raises(MergeError, match="the storage refused"):
         queue_tables(lake, [T.table], reason="asked", since=Bound(1, Lsn(1)))
     queue_tables(lake, [OTHER.table], reason="asked", since=Bound(1, Lsn(2)))
     assert disk.find_lost(lake.states) == []

@@ -144,7 +144,7 @@ def test_a_replaced_table_is_verified_and_filled_apart_from_the_others(
     assert cut is not None
     with pytest.raises(LakeError, match="another writer has replaced") as caught:
         table_at(lake.spark, lake.lake, T.table, cut.bound, is_newest=True)
-    assert "`walgate merge` builds it again" in caught.value.fix
+    assert "run `walgate merge`: it builds the table again" in caught.value.fix
     file = tmp_path / "walgate.toml"
     file.write_text('[source]\ndsn = "host=/nowhere dbname=x user=w"\n[lake]\nroot = "lake"\n')
     found = HoleReader(load_settings(file, {})).read()

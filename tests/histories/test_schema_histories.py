@@ -153,7 +153,7 @@ def test_history_10_a_rewrite_that_filled_a_new_column_halts_its_table(world: Wo
     for table in ("h10", "h10_no_default"):
         reason = world.halt_of(table)
         assert reason is not None
-        assert "what older rows have in new column d is not known" in reason
+        assert "the values of new column d in older rows are unknown" in reason
         assert world.held(table, "id", "v") == [(1, "a"), (2, "b")], "as before the column came"
 
 

@@ -74,7 +74,7 @@ def test_each_table_has_one_run_at_a_time_and_few_runs_read() -> None:
     assert launched(turn) == []
     assert "run 00000001 reads 2 tables" in turn.reason
     assert "run 00000002 reads public/b" in turn.reason
-    assert "4 tables wait, 2 runs read at a time" in turn.reason
+    assert "4 tables wait: at most 2 runs read at a time" in turn.reason
     assert launched(choose("abcx", runs[1:])) == [["b"]]
     assert launched(choose("ax", runs[1:])) == []
 

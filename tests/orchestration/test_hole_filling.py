@@ -76,10 +76,10 @@ def test_history_22_a_hole_that_no_chunk_fills_is_filled_by_itself(
             database18.execute("update t set id = -id where id in (39, 40)")
             merge()
             (left,) = reader.read().left.values()
-            assert left.startswith("a backfill of it brings them: it was never read whole")
+            assert left.startswith("its next backfill brings the values: no backfill has read")
 
     with dg.DagsterInstance.ephemeral() as instance:
-        assert tick(settings, instance) == "no row has holes"
+        assert tick(settings, instance) == "no row has missing values"
         run_backfills(
             settings, [T], chunk_rows=5, parallel=1, stop=threading.Event(), on_progress=act
         )
@@ -103,9 +103,9 @@ def test_history_22_a_hole_that_no_chunk_fills_is_filled_by_itself(
         }
         reason = tick(settings, instance)
         assert isinstance(reason, str)
-        assert reason.endswith("has read them again, a merge brings them"), reason
+        assert reason.endswith("has read them; the next merge adds the values"), reason
         merge()
-        assert tick(settings, instance) == "no row has holes"
+        assert tick(settings, instance) == "no row has missing values"
         (table,) = read_status(settings)["tables"]
         assert table["holes"] == len(reader.read().fillable) == 0
     rows = session.read.format("delta").load(str(lake.locate(T)))
@@ -122,7 +122,9 @@ def check_reasons(settings: Settings, instance: dg.DagsterInstance, database: Da
     reasons = {
         ("publication", ("another",)): "public.t: it is not published",
         ("dsn", f"{database.dsn} user={role}"): "public.t: the role may not read the table",
-        ("slot", "another"): "public.t: 2 rows with holes; capture does not hold the slot now",
+        ("slot", "another"): (
+            "public.t: 2 rows with missing values; capture does not hold the slot now"
+        ),
     }
     for (name, value), why in reasons.items():
         source = settings.source.model_copy(update={name: value})
@@ -133,7 +135,7 @@ def check_reasons(settings: Settings, instance: dg.DagsterInstance, database: Da
         # No key is read of a table that is left to a backfill.
         patch.delattr(missing_values, "find_holes")
         answer = tick(settings.model_copy(update={"tables": hashed}), instance)
-    assert answer == "public.t: the lake has hashes of its key: a whole backfill brings them"
+    assert answer == ("public.t: the lake has only hashes of its key: a whole backfill is needed")
     # A hash that is not of the key keeps no row from being read again by its key.
     other = settings.model_copy(update={"tables": {"public.*": TableSettings(hash=("v",))}})
     assert HoleReader(other).read().fillable.keys() == {T}

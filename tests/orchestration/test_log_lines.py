@@ -45,7 +45,7 @@ def test_a_value_with_spaces_quotes_or_newlines_stays_on_its_line() -> None:
 @pytest.mark.parametrize("is_debug", [False, True])
 def test_the_text_of_a_library_is_never_shown(*, is_debug: bool) -> None:
     line = write("logfmt", "py4j.java", "row c4n4ry", is_debug=is_debug)
-    assert line.endswith("info library spoke logger=py4j.java")
+    assert line.endswith("info library logged logger=py4j.java")
 
 
 def test_an_exception_is_named_without_its_text() -> None:
@@ -98,7 +98,7 @@ def test_a_run_shows_no_text_of_a_library_and_gives_the_host_none(
     with logging_to_standard_error():
         logging.getLogger(name).warning("error ignored: %s", "c4n4ry")
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith(f" warning library spoke logger={name}")
+    assert line.endswith(f" warning library logged logger={name}")
     assert caplog.records == []
     # After the run it is the host's matter again.
     logging.getLogger(name).warning("closed")

@@ -60,16 +60,16 @@ def lake(tmp_path: Path) -> Lake:
 @pytest.mark.parametrize(
     ("happen", "age", "is_seen_at_once"),
     [
-        (shutil.rmtree, "its folder is gone, and the newest cut names version 1 of it", True),
+        (shutil.rmtree, "its folder is gone, but the newest cut names its version 1", True),
         (
             lambda f: write_deltalake(f, OTHERS, mode="overwrite", schema_mode="overwrite"),
-            "another writer has replaced it since version 1, of the newest cut",
+            "another writer has replaced it since version 1, which the newest cut names",
             False,
         ),
-        (lambda f: restore(f, 40), "it is at version 0, and the newest cut names version 1", True),
+        (lambda f: restore(f, 40), "it is at version 0, but the newest cut names version 1", True),
         (
             lambda f: restore(f, 40, 0, 0),
-            "it is merged through 0/28, and the newest cut says 0/50",
+            "it has merged LSN 0/28, but the newest cut names merged LSN 0/50",
             False,
         ),
     ],

@@ -115,7 +115,7 @@ def test_a_slot_that_another_capture_holds_gets_none(
     deployment: Deployment, pipeline: Pipeline
 ) -> None:
     capture = pipeline.start_streaming()
-    assert "which belongs to no run" in deployment.reason("keep_replicating")
+    assert "and belongs to no run" in deployment.reason("keep_replicating")
     pipeline.finish(capture)
     deployment.request("keep_replicating")
 
@@ -169,7 +169,7 @@ def test_a_killed_run_is_not_followed_while_the_slot_is_held(
     capture = pipeline.start_streaming()
     deployment.add_run("replicate", Status.STARTED, gone)
     assert "recorded as failed" in deployment.reason("keep_replicating")
-    assert "which belongs to no run" in deployment.reason("keep_replicating")
+    assert "and belongs to no run" in deployment.reason("keep_replicating")
     pipeline.finish(capture)
 
 

@@ -207,7 +207,7 @@ def test_a_port_in_use_is_named(pipeline: Pipeline) -> None:
         )
     (complaint,) = answer.complaints
     assert answer.exit_code == 3
-    assert f"port {port} of 127.0.0.1 cannot be had: Address already in use" in complaint
+    assert f"cannot listen on port {port} of 127.0.0.1: Address already in use" in complaint
     assert "set [dagster] port" in complaint
 
 

@@ -33,4 +33,4 @@ def test_a_partition_that_is_published_apart_is_read_again_after_its_slot_was_lo
     list(recover(settings, plan))
     lack = read_completeness(Lake.of(settings)).find_incomplete(LEAF)
     assert lack is not None
-    assert "begun anew" in lack.reason
+    assert "a recovery began a new epoch" in lack.reason

@@ -74,7 +74,7 @@ def test_tables_of_any_spelling_are_added_by_name_and_by_pattern(
     assert published(database18) == sorted(f"public.{name}" for name in HOSTILE)
     again = run("public.*")
     assert again.stdout == "nothing to add: all of these are published\n"
-    assert again.stderr == "left out, without a key: public.keyless\n"
+    assert again.stderr == "left out, because it has no key: public.keyless\n"
 
 
 def test_what_it_cannot_publish_is_refused_with_the_reason(

@@ -128,7 +128,7 @@ def test_a_chosen_type_lasts_and_a_changed_choice_halts_the_table_until_it_is_se
         wanted = types.get("n", "its own type")
         (halt,) = done.halted.values()
         assert halt.reason == (
-            f"`types` makes column n {wanted}, and the table has it as decimal(12,2)"
+            f"`types` gives column n {wanted}, but the table has it as decimal(12,2)"
         )
         assert "set it back to decimal(12,2) in walgate.toml" in halt.fix
         assert lake.rows(WIDER, *shown) == rows
@@ -150,7 +150,7 @@ def test_a_choice_that_cannot_be_followed_halts_its_table_alone(lake: SmallLake)
     same = make_relation("same", "k int4, n numeric, v text")
     (done,) = lake.merge([insert(key, "1"), insert(unfit, "1", None), insert(same, "1", "1", "a")])
     assert {table: halt.reason for table, halt in done.halted.items()} == {
-        "public.key": "`types` makes k decimal(20,0), and it identifies rows by its own type",
+        "public.key": "`types` makes k decimal(20,0), but a key column keeps its own type",
         "public.unfit": "`types` makes d bigint, which does not hold date",
     }
     # What a column is of itself may be chosen, and be chosen no more.

@@ -82,8 +82,8 @@ def test_a_table_is_older_than_its_cut_by_folder_version_or_bound() -> None:
     assert find_age(place, Found(7, bound(9))) is None
     assert "its folder is gone" in str(find_age(place, None))
     assert "at version 2" in str(find_age(place, Found(2, bound(4))))
-    assert "merged through 0/3" in str(find_age(place, Found(9, bound(3))))
-    assert "merged through nothing" in str(find_age(place, Found(9, None)))
+    assert "it has merged LSN 0/3" in str(find_age(place, Found(9, bound(3))))
+    assert "it has no merged LSN" in str(find_age(place, Found(9, None)))
 
 
 def test_a_table_goes_on_from_the_further_of_its_own_bound_and_the_cut_s() -> None:

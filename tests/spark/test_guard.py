@@ -78,7 +78,7 @@ def test_a_row_without_a_position_is_replaced_by_any_change(small: SmallLake) ->
 
 @pytest.mark.parametrize(
     ("inserted", "updated", "cause"),
-    [(1, 2, None), (0, 2, "newer positions"), (2, 2, "several rows of one key")],
+    [(1, 2, None), (0, 2, "newer positions"), (2, 2, "several rows with the same key")],
 )
 def test_the_counts_of_a_merge_show_what_is_wrong(
     inserted: int, updated: int, cause: str | None

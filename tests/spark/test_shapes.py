@@ -59,7 +59,7 @@ def test_a_plain_new_column_follows(column: Column) -> None:
         (replace(TABLE, columns=(KEY, make("n", 2, modifier=9))), "type of column n changed"),
         (replace(TABLE, columns=(KEY, make("n", 2, key=2))), "the key changed to (id, n)"),
         (replace(TABLE, columns=(make("id", 1), PLAIN)), "has no key"),
-        (extend(make("m", 3, has_default=True)), "in new column m is not known"),
+        (extend(make("m", 3, has_default=True)), "new column m in older rows are unknown"),
         (extend(make("m", 0)), "column m was not published before"),
         (extend(make("m", None)), "new column m was renamed or dropped"),
         (replace(TABLE, columns=(KEY, PLAIN, make("_raw", 3))), "column _raw begins with _"),
@@ -80,7 +80,7 @@ def test_another_membership_of_a_publication_halts_and_an_unknown_one_does_not()
     assert evolve(SHAPE, replace(TABLE, published="p 1.2/3")) == SHAPE
     halt = evolve(schema, replace(TABLE, published="p 1.2/4"))
     assert isinstance(halt, Halt)
-    assert "how the table is published changed" in halt.reason
+    assert "the publication of the table changed" in halt.reason
 
 
 def test_a_table_without_a_key_is_not_admitted() -> None:
@@ -92,9 +92,9 @@ def test_a_table_without_a_key_is_not_admitted() -> None:
 @pytest.mark.parametrize(
     ("before", "now", "reason"),
     [
-        (None, "a", "n is hashed now"),
+        (None, "a", "n is now hashed, but"),
         ("a", None, "n is no longer hashed"),
-        ("a", "b", "n is hashed with another key now"),
+        ("a", "b", "n is now hashed with another key"),
         ("a", "a", None),
     ],
 )
@@ -117,7 +117,7 @@ def test_a_column_that_was_left_out_is_no_new_one_and_one_beside_it_is() -> None
     schema = TableSchema.of(without)
     halt = evolve(schema, replace(without, columns=(KEY, PLAIN, make("secret", 3))))
     assert isinstance(halt, Halt)
-    assert "secret was excluded before" in halt.reason
+    assert "secret is no longer excluded" in halt.reason
     assert halt.curable
     # It was left out after the table's first announcement, which the log remembers.
     assert evolve(SHAPE, replace(without, columns=(KEY, PLAIN, make("secret", 3)))) == halt
@@ -132,7 +132,7 @@ def test_a_column_that_was_left_out_is_no_new_one_and_one_beside_it_is() -> None
 def test_a_column_that_is_excluded_now_halts_the_table() -> None:
     halt = evolve(SHAPE, replace(TABLE, columns=(KEY,), left_out=(2,)))
     assert isinstance(halt, Halt)
-    assert halt.reason == "column n is excluded now, and older rows have its values"
+    assert halt.reason == "column n is now excluded, but older rows have its values"
     assert halt.curable
 
 

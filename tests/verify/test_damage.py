@@ -190,7 +190,7 @@ def test_every_kind_of_damage_is_found_to_the_key_and_healed(
     line, place = said.out.splitlines()
     assert re.match(
         r"public\.kinds  different at [0-9A-F]+/[0-9A-F]+, 60 rows, 59 in the lake, [\d.]+ s:"
-        r" it was never read whole: .*; fix: walgate backfill public\.kinds$",
+        r" no backfill has read the whole table: .*; fix: walgate backfill public\.kinds$",
         line,
     )
     assert re.match(
