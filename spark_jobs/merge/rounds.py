@@ -272,8 +272,8 @@ def _merge_table(start: RoundStart, table: str, log: RoundLog, cut: Bound) -> _R
             choose=choose_types(start.lake, name),
         )
         plotted = plan = plot(log.read, summaries=summaries)
-        # Beginning at that change leaves out older rows. If the table is older than its cut,
-        # `find_low` has queued a backfill of them; for a table that was never made, nothing has.
+        # A plan from the change that halted the table leaves out older rows. `find_low` queues a
+        # backfill of them if the table is older than its cut, but not if no merge ever made it.
         if own is None and start.was_halted(table) and table in start.older:
             plan = _begin_anew(plan, log.read(), plot)
         if plan.halt is not None and _has_sweep(summaries):

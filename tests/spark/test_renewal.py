@@ -149,7 +149,7 @@ def test_a_table_that_halts_in_its_first_transaction_stays_halted(
     halted = {"public.t": ("column v was dropped and added again", True)}
     for _ in range(2):
         small.merge()
-        # To begin at the change that halted it would lose row 1, and name nothing.
+        # A merge from the halting change on would lose row 1, and no request would name it.
         assert halts(small) == halted
         assert not small.lake.locate(NEW.table).exists()
     (start,) = small.commit([mark(OTHER)])
