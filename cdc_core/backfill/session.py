@@ -85,7 +85,7 @@ class Session:
         size: ChunkSize,
         sharing: BackfillLimits,
         stop: threading.Event,
-        told: SessionCallbacks,
+        callbacks: SessionCallbacks,
     ) -> None:
         """Prepare a session; `begin` makes the first request."""
         self._wanted = wanted
@@ -94,7 +94,7 @@ class Session:
         self._size = size
         self._sharing = sharing
         self._stop = stop
-        self._told = told
+        self._callbacks = callbacks
         self._held: str | None = None
         self._folder = ChunkFolder(lake.spool)
         self._tail = Tail(lake.root)
@@ -116,7 +116,7 @@ class Session:
         first = FirstReading(wanted.source, wanted.table, find_history=wanted.find_history)
         with closing(first):
             while not first.is_done:
-                self._told.require_wanted()
+                self._callbacks.require_wanted()
                 try:
                     # Two tables must not both use the room that the slot has now.
                     with self._sharing.first_reading:
@@ -185,7 +185,7 @@ class Session:
         """
         pause = _FIRST_PAUSE_S
         while self._swept != "staged":
-            self._told.require_wanted()
+            self._callbacks.require_wanted()
             self._swept = None
             try:
                 with hold_relation(self._wanted) as (relation, emit):
@@ -235,7 +235,7 @@ class Session:
             _interrupting(reading),
         ):
             while not reading.is_done:
-                self._told.require_wanted()
+                self._callbacks.require_wanted()
                 while self._may_read(reading) and self._sharing.try_begin():
                     reads += 1
                     running.add(pool.submit(self._read_range, reading, reads))
@@ -271,7 +271,7 @@ class Session:
 
     def _note_held(self, held: str | None) -> None:
         if (held is None) != (self._held is None):
-            self._told.on_held(held)
+            self._callbacks.on_held(held)
         self._held = held
 
     def _read_range(self, reading: Reading, number: int) -> None:
@@ -296,7 +296,7 @@ class Session:
         """Wait until `find_awaited` returns None; log every ten seconds what it returns."""
         began = said = time.monotonic()
         while (what := find_awaited()) is not None:
-            self._told.require_wanted()
+            self._callbacks.require_wanted()
             self._take_news()
             self._show_life_again()
             now = time.monotonic()
@@ -330,7 +330,7 @@ class Session:
                 elif left := self._reading.record_staged(said["memory"], number, attempt):
                     size, seconds = left.size, left.seconds
                     chunks.append(read_staged_chunk(said, staged, size=size, seconds=seconds))
-        self._told.on_chunks(chunks)
+        self._callbacks.on_chunks(chunks)
 
     def _show_life_again(self) -> None:
         if time.monotonic() - self._said_at >= _SIGN_OF_LIFE_S:

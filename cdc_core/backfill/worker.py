@@ -288,7 +288,7 @@ class Backfill:
             size=ChunkSize((wanted or self._wanted).chunk_rows, row_bytes=row_bytes),
             sharing=self._sharing,
             stop=self._stop,
-            told=SessionCallbacks(
+            callbacks=SessionCallbacks(
                 self._require_wanted,
                 self._add_chunks if wanted is None else lambda _: None,
                 self._note_held,
