@@ -135,20 +135,20 @@ class Collector:
             frame = frames[index]
             length = len(frame)
             if length > HEADER_SIZE and frame[HEADER_SIZE] in ROW_KINDS and frame[0] == XLOG_DATA:
-                if size + length > room:
-                    # A row of almost 1 GiB needs a block of its own.
-                    self._count(size)
-                    self._cut_block()
-                    size, room = 0, BLOCK_BYTES
-                append(frame)
                 size += length
+                if size > room:
+                    # A row of almost 1 GiB needs a block of its own.
+                    self._count(size - length)
+                    self._cut_block()
+                    size, room = length, BLOCK_BYTES
+                append(frame)
                 continue
             if length and frame[0] == KEEPALIVE:
                 continue
-            self._count(size)
-            size = 0
+            if size:
+                self._count(size)
+                size, room = 0, room - size
             self._receive(frame)
-            room = BLOCK_BYTES - self._waiting_size
             if self.spool_ended is not None:
                 return index + 1
         self._count(size)

@@ -81,7 +81,21 @@ def _log_round(done: Round) -> None:
         "entries": done.entries,
         "seconds": round(done.seconds, 2),
     }
+    if done.waited_seconds is not None:
+        fields["waited_seconds"] = round(done.waited_seconds, 2)
     _logger.info("round merged", extra={"fields": fields})
+    for table, merged in done.tables.items():
+        written = {
+            "table": table,
+            "way": merged.way,
+            "inserted": merged.inserted,
+            "updated": merged.updated,
+            "deleted": merged.deleted,
+            "seconds": round(merged.seconds, 2),
+        }
+        if merged.refusal is not None:
+            written["no_file_rewrite"] = merged.refusal
+        _logger.info("table merged", extra={"fields": written})
     for table, halt in done.halted.items():
         halted = {"table": table, "reason": halt.reason, "fix": halt.fix}
         _logger.warning("table halted", extra={"fields": halted})

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -49,6 +50,7 @@ class _Sum:
     updated: int = 0
     deleted: int = 0
     seconds: float = 0.0
+    ways: Counter[str] = field(default_factory=Counter)
 
     def add(self, merged: TableMergeResult) -> None:
         self.rounds += 1
@@ -56,6 +58,7 @@ class _Sum:
         self.updated += merged.updated
         self.deleted += merged.deleted
         self.seconds += merged.seconds
+        self.ways[merged.way] += 1
 
 
 class TableReports:
@@ -156,6 +159,7 @@ def _describe_merges(
         "delta_version": merged.version,
         "rounds": total.rounds,
         "merge_seconds": round(total.seconds, 3),
+        "written_by": ", ".join(f"{way} ({n})" for way, n in total.ways.most_common()),
         "lag_seconds": _age(done),
         **_describe_losses(merged.lossy),
     }
@@ -182,6 +186,7 @@ def describe_rounds(rounds: list[Round]) -> Metadata:
         "round_seconds": round(seconds / len(rounds), 3),
         "entries_per_second": round(entries / seconds, 1) if seconds > 0 else 0.0,
         "lag_seconds": _age(last),
+        "waited_seconds": max((done.waited_seconds or 0.0 for done in rounds), default=0.0),
         "tables_changed": len({table for done in rounds for table in done.tables}),
         "tables_halted": len(last.halted),
         "tables_partial": len(last.partial),

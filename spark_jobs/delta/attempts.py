@@ -1,32 +1,85 @@
 """The folder of one attempt to write a table. It lies in the table's folder, hidden from readers.
 
-Each attempt has its own folder, so no attempt commits the files of another attempt.
+Each attempt has its own folder, so no attempt commits the files of another attempt. Files leave it
+just before their commit. A record of them stays until the commit has returned, so that the next
+merge can remove the files of a process that died in between.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from cdc_core.durability import sync_file
+from spark_jobs.lake.lake import open_table
+
 # Delta and Spark ignore names that begin with an underscore.
 _PREFIX = "_attempt-"
+_RECORD = "moved.json"
 
 
 @contextmanager
 def attempting(table: Path) -> Iterator[Path]:
     """Make an empty folder in a table's folder; remove it with its content after the block."""
-    folder = table / f"{_PREFIX}{uuid.uuid4()}"
-    folder.mkdir()
+    folder = _make_folder(table)
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextmanager
+def moving_in(table: Path, names: Sequence[str], *, version: int) -> Iterator[None]:
+    """Record the files that a block moves into a table's folder and commits as a version.
+
+    The record stays if the block raises an error: the commit may be there or not.
+    """
+    if not names:
+        yield
+        return
+    folder = _make_folder(table)
+    record = folder / _RECORD
+    record.write_text(json.dumps({"version": version, "files": [*names]}), encoding="utf-8")
+    # Otherwise a power failure could keep the files and lose the record.
+    for path in (record, folder, table):
+        sync_file(path)
+    yield
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def clear_attempts(table: Path) -> None:
-    """Remove the folders that dead processes left. The caller must hold the table's lock."""
+    """Remove what dead processes left. The caller must hold the table's lock."""
     for folder in table.glob(f"{_PREFIX}*"):
+        if (folder / _RECORD).exists():
+            _remove_uncommitted(table, folder / _RECORD)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_uncommitted(table: Path, record: Path) -> None:
+    """Remove the recorded files, unless a commit from the recorded version on names them."""
+    try:
+        moved = json.loads(record.read_text(encoding="utf-8"))
+    except ValueError:  # The process died before it had written the record, so it moved no file.
+        return
+    opened = open_table(table)
+    if opened is None:
+        return
+    versions = range(moved["version"], opened.version() + 1)
+    commits = [table / "_delta_log" / f"{version:020}.json" for version in versions]
+    # A commit whose file is gone is an old one: nothing is removed that it may have named.
+    if not all(commit.exists() for commit in commits):
+        return
+    committed = "".join(commit.read_text(encoding="utf-8") for commit in commits)
+    for name in moved["files"]:
+        if name not in committed:
+            (table / name).unlink(missing_ok=True)
+
+
+def _make_folder(table: Path) -> Path:
+    folder = table / f"{_PREFIX}{uuid.uuid4()}"
+    folder.mkdir()
+    return folder

@@ -83,6 +83,18 @@ def read_statistics(footer: pq.FileMetaData) -> str:
     return _format_statistics(footer.num_rows, known, nulls)
 
 
+def is_reliable(end: object) -> bool:
+    """Whether a minimum or maximum that delta-rs read from a table's log can be relied upon.
+
+    delta-rs reads a character of four bytes wrongly if the writer escaped it. So a text must be
+    ASCII, but for the last character of Unicode at the end of a text that was cut. Delta rounds
+    timestamps, and numbers of other types may lose digits.
+    """
+    if isinstance(end, str):
+        return end.removesuffix(_GREATEST).isascii()
+    return type(end) in {int, date}
+
+
 def _list_chunks(footer: pq.FileMetaData) -> list[list[pq.Statistics | None]]:
     """List the footer's statistics of each leaf, by row group."""
     groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
@@ -131,14 +143,16 @@ def _format_statistics(
         for end, text in zip(ends, texts, strict=True):
             if text is not None:
                 end[name] = text
-    least, most = (
-        "{" + ",".join(f"{json.dumps(name)}:{text}" for name, text in end.items()) + "}"
-        for end in ends
-    )
+    least, most = map(_format_object, ends)
     return (
         f'{{"numRecords":{rows},"minValues":{least},"maxValues":{most},'
         f'"nullCount":{json.dumps(nulls)}}}'
     )
+
+
+def _format_object(texts: Mapping[str, str]) -> str:
+    named = (f"{json.dumps(name, ensure_ascii=False)}:{text}" for name, text in texts.items())
+    return "{" + ",".join(named) + "}"
 
 
 def _has_order(kind: pa.DataType) -> bool:
@@ -185,4 +199,5 @@ def _format(value: object) -> str:
         case Decimal():
             return format(value, "f")
         case _:
-            return json.dumps(value)
+            # delta-rs reads an escaped character of four bytes as another one.
+            return json.dumps(value, ensure_ascii=False)

@@ -1,1 +1,1 @@
-"""Writes what Arrow can write exactly, without a job of Spark's or as its tasks."""
+"""Writes what Arrow can write exactly, in tasks of Spark."""

@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
-from deltalake.transaction import AddAction
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -27,8 +26,9 @@ from pyspark.sql import types as T
 
 from cdc_core.vocabulary import Operation
 from spark_jobs.delta.attempts import attempting
-from spark_jobs.delta.direct_parquet import describe_file
-from spark_jobs.fast_path.arrow_copy_task import ReadsToType, TypedFile, type_files
+from spark_jobs.delta.file_bounds import is_reliable
+from spark_jobs.delta.file_writer import WrittenFile
+from spark_jobs.fast_path.arrow_copy_task import ReadsToType, type_files
 from spark_jobs.fold.plan import TablePlan
 from spark_jobs.fold.rows import find_converts, match_names, table_fields
 from spark_jobs.fold.steps import id_names
@@ -38,8 +38,9 @@ from spark_jobs.session.failures import explain
 
 _logger = logging.getLogger("walgate.merge")
 
-# Bytes of the log for one task. The file that it writes for the table is about as large.
-_FILE_BYTES = 128 << 20
+# Bytes of the log for one task. The file that it writes for the table is about as large, and small
+# enough for Arrow to rewrite it.
+_FILE_BYTES = 64 << 20
 # Bytes. The keys are in memory, and twice so while they are counted.
 _MOST_KEY_BYTES = 256 << 20
 _MOST_NEAR = 5_000_000
@@ -51,7 +52,7 @@ class TypedReads:
 
     session: SparkSession
     schema: TableSchema
-    files: tuple[TypedFile, ...]
+    files: tuple[WrittenFile, ...]
     keys: pa.Table  # The ids of each row, named as in a step.
 
     @property
@@ -112,14 +113,6 @@ class TypedReads:
         names = self.keys.column_names
         return any(one.join(self.keys, names, join_type="left semi").num_rows for one in held)
 
-    def move(self, path: Path) -> list[AddAction]:
-        """Move the files into a table's folder; return an add action for each."""
-        added: list[AddAction] = []
-        for file in self.files:
-            moved = file.path.replace(path / file.path.name)
-            added.append(describe_file(moved, file.statistics))
-        return added
-
 
 @contextmanager
 def typing_reads(
@@ -133,9 +126,7 @@ def typing_reads(
     """
     assert plan.schema is not None
     wanted = _find_wanted(plan, above)
-    # Other machines may lack this program and the lake's folder.
-    is_local = str(session.sparkContext.master).startswith("local")
-    sources = above.find_files(str(plan.table)) if is_local and wanted is not None else None
+    sources = None if wanted is None else above.find_files(str(plan.table))
     if not sources or wanted is None:
         yield None
         return
@@ -180,7 +171,7 @@ def _count(plan: TablePlan) -> int:
 
 def _type_all(
     session: SparkSession, sources: Mapping[Path, int], wanted: ReadsToType, folder: Path
-) -> tuple[TypedFile, ...] | None:
+) -> tuple[WrittenFile, ...] | None:
     context = session.sparkContext
     groups = _divide(sources, context.defaultParallelism)
     work = partial(type_files, wanted=wanted, folder=str(folder))
@@ -191,7 +182,7 @@ def _type_all(
         fields = {"table": wanted.table, "reason": explain(error)}
         _logger.warning("reads are typed by Spark", extra={"fields": fields})
         return None
-    files: list[TypedFile] = []
+    files: list[WrittenFile] = []
     for of_task in typed:
         if of_task is None:
             return None
@@ -199,7 +190,7 @@ def _type_all(
     return tuple(files)
 
 
-def _gather_keys(files: tuple[TypedFile, ...], schema: TableSchema) -> pa.Table | None:
+def _gather_keys(files: tuple[WrittenFile, ...], schema: TableSchema) -> pa.Table | None:
     """The ids of each row; None if they are too large for memory."""
     keys: list[pa.Table] = []
     for file in files:
@@ -233,7 +224,8 @@ def _tell(keys: pa.Table, *, reads: int, changes: int) -> pa.Table:
 def _may_hold(file: Mapping[str, Any], name: str, least: object, greatest: object) -> bool:
     """Whether, by its statistics, a file may have a value between two; True without statistics."""
     low, high = file.get(f"min.{name}"), file.get(f"max.{name}")
-    if low is None or high is None or not type(low) is type(least) is type(greatest):
+    is_of_type = type(low) is type(high) is type(least) is type(greatest)
+    if not (is_of_type and is_reliable(low) and is_reliable(high)):
         return True
     is_outside: bool = high < least or greatest < low  # type: ignore[operator]  # Of one type.
     return not is_outside

@@ -7,7 +7,6 @@ start; at a text that its type does not hold or give back; and at a row group th
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,16 +16,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cdc_core.vocabulary import Operation, Position
-from spark_jobs.delta.file_bounds import ColumnStatistics
+from spark_jobs.delta.file_writer import WrittenFile, write_batches
 from spark_jobs.lake.lake import Bound
 from spark_jobs.log.entries import ROW_COLUMNS, is_above, is_inside, may_hold_table
 from spark_jobs.pg_types.arrow_rows import Columns, have_width, is_true_of_all, make_rows
 
 _MOST_GROUP_BYTES = 256 << 20
-# Bytes. Typed rows stay in memory until they make a row group of about this size.
-_GROUP_BYTES = 64 << 20
-# A dictionary makes a column smaller if at most this share of its first values is distinct.
-_FEW = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,66 +40,20 @@ class ReadsToType:
     start: Position | None
 
 
-@dataclass(frozen=True, slots=True)
-class TypedFile:
-    """A file that no commit names yet: its row count, and its statistics in Delta's form."""
-
-    path: Path
-    rows: int
-    statistics: str
-
-
 class _CannotType(Exception):
     """Arrow cannot type one of the wanted reads."""
 
 
-def type_files(sources: list[str], wanted: ReadsToType, folder: str) -> list[TypedFile] | None:
+def type_files(sources: list[str], wanted: ReadsToType, folder: str) -> list[WrittenFile] | None:
     """Write the wanted reads of some log files to one file; return no file if they have no read.
 
     None if Arrow cannot type every wanted read; then no file is left. Raises: OSError.
     """
-    path = Path(folder) / f"part-{uuid.uuid4()}.parquet"
     try:
-        file = _write(path, _type_rows(sources, wanted))
+        file = write_batches(Path(folder), _type_rows(sources, wanted))
     except _CannotType:
-        path.unlink(missing_ok=True)
         return None
-    return [file] if file.rows else []
-
-
-def _write(path: Path, typed: Iterator[pa.RecordBatch]) -> TypedFile:
-    first = next(typed, None)
-    if first is None:
-        return TypedFile(path, 0, "")
-    bounds, rows, waiting = ColumnStatistics(first.schema), 0, [first]
-    with pq.ParquetWriter(path, first.schema, use_dictionary=_find_repeated(first)) as writer:
-        bounds.add(first)
-        for batch in typed:
-            if sum(one.nbytes for one in waiting) + batch.nbytes > _GROUP_BYTES:
-                rows += _write_group(writer, waiting)
-                waiting = []
-            waiting.append(batch)
-            bounds.add(batch)
-        rows += _write_group(writer, waiting)
-    return TypedFile(path, rows, bounds.format())
-
-
-def _write_group(writer: pq.ParquetWriter, batches: list[pa.RecordBatch]) -> int:
-    group = pa.Table.from_batches(batches)
-    writer.write_table(group, row_group_size=max(1, group.num_rows))
-    return int(group.num_rows)
-
-
-def _find_repeated(rows: pa.RecordBatch) -> list[str]:
-    """The columns whose values often repeat."""
-    flat = [
-        name for name in rows.schema.names if not pa.types.is_nested(rows.schema.field(name).type)
-    ]
-    return [
-        name
-        for name in flat
-        if pc.count_distinct(rows.column(name)).as_py() <= _FEW * rows.num_rows
-    ]
+    return [] if file is None else [file]
 
 
 def _type_rows(sources: list[str], wanted: ReadsToType) -> Iterator[pa.RecordBatch]:

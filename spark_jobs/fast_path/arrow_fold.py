@@ -23,7 +23,11 @@ _TRANSACTION = list(POSITION[:2])
 
 @dataclass(frozen=True, slots=True)
 class ArrowOutcome:
-    """The rows that arrive, in the table's columns, and the keys that departed, by column name."""
+    """The rows that arrive, in the table's columns, and the keys that departed.
+
+    `gone` has the key columns by name, and the position of each departure in `_epoch`,
+    `_commit_lsn` and `_seq`, as the rows have theirs.
+    """
 
     rows: pa.Table
     gone: pa.Table
@@ -57,9 +61,9 @@ def fold_by_arrow(entries: pa.Table, columns: Columns, key: tuple[int, ...]) -> 
     keys = [convert_plainly(columns[i][1], _join(gone)[n]) for n, i in zip(names, key, strict=True)]
     if rows is None or any(one is None for one in keys):
         return None
-    return ArrowOutcome(
-        pa.Table.from_batches([rows]), pa.table(keys, names=[columns[i][0] for i in key])
-    )
+    departed = dict(zip((columns[i][0] for i in key), keys, strict=True))
+    departed |= {f"_{name}": gone[name] for name in POSITION}
+    return ArrowOutcome(pa.Table.from_batches([rows]), pa.table(departed))
 
 
 def _join(rows: pa.Table) -> pa.RecordBatch:

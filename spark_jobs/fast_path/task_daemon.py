@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from pyspark.daemon import manager
 
-import spark_jobs.fast_path.arrow_copy_task  # noqa: F401 - The workers inherit the loaded modules.
+# The workers inherit the loaded modules.
+import spark_jobs.fast_path.arrow_copy_task
+import spark_jobs.fast_path.rewrite_task  # noqa: F401
 
 if __name__ == "__main__":
     manager()

@@ -31,8 +31,6 @@ from spark_jobs.log.files import LogRange
 from spark_jobs.log.reading import POSITION, ROW_OPERATIONS
 from spark_jobs.schema.evolution import TableSchema
 
-# With fewer reads, all are folded: to type reads in files takes half a second, however few.
-FEW_READS = 10_000
 # The most keys that Spark sends to every task.
 _MOST_OTHERS = 100_000
 _KEPT = (*POSITION, "committed_at", "values")
@@ -56,17 +54,22 @@ class UnsharedReads:
 
 @contextmanager
 def splitting_unshared(
-    session: SparkSession, plan: TablePlan, above: LogRange | None, path: Path
+    session: SparkSession,
+    plan: TablePlan,
+    above: LogRange | None,
+    path: Path,
+    *,
+    few_reads: int,
 ) -> Iterator[UnsharedReads | None]:
     """Split the unshared reads of a table plan from its other steps.
 
-    None if the plan has few reads, too many other changes or too many shared keys. `above` is the
-    log range, if the plan contains every entry of its table in it; else None. `path` is the folder
-    of the table. The result is valid until the block ends.
+    None if the plan has fewer than `few_reads` reads, too many other changes or too many shared
+    keys. `above` is the log range, if the plan contains every entry of its table in it; else None.
+    `path` is the folder of the table. The result is valid until the block ends.
     """
     reads = _only(plan, Operation.READ)
     rest = _only(plan, *(ROW_OPERATIONS - {Operation.READ}))
-    if _count(reads) < FEW_READS or _count(rest) > _MOST_OTHERS:
+    if _count(reads) < few_reads or _count(rest) > _MOST_OTHERS:
         yield None
     elif above is None:
         yield _set_apart(session, plan, reads, rest, None)

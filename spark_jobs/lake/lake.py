@@ -176,18 +176,6 @@ def count_rows(folder: Path, table: DeltaTable) -> int:
     return entries
 
 
-def may_hold(table: DeltaTable, column: str, *, besides: DeltaTable | None) -> bool:
-    """Whether files of `table` that are not in `besides` may have a value in a column.
-
-    The answer comes from their statistics, without reading rows. Without statistics it is True.
-    """
-    known = [] if besides is None else pa.table(besides.get_add_actions())["path"].to_pylist()
-    files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-    others, nulls = {*known}, f"null_count.{column}"
-    added = [file for file in files if file["path"] not in others]
-    return any(f.get(nulls) is None or f[nulls] != f["num_records"] for f in added)
-
-
 def read_losses(table: DeltaTable) -> Losses | None:
     """Read, by column, how many values only `_raw` holds; None if they are not known.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -13,52 +13,58 @@ import pyarrow.parquet as pq
 from spark_jobs.delta.decoded_size import bound_size
 from spark_jobs.lake.lake import Bound
 from spark_jobs.log.entries import ROW_COLUMNS, is_inside, may_hold_table, naming
-from spark_jobs.log.files import LogRange
 
 _COLUMNS = [*ROW_COLUMNS, "unchanged", "old_values"]
 # These columns have few distinct values, so Arrow reads them as dictionaries.
 _CODED = ["table", "op"]
 # The most bytes that entries take in memory at once.
-_MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 # If the files are at most this large together, they are read once for all tables: to open one takes
 # 2 ms.
-_SHARED_BYTES = 4 << 20
+SHARED_BYTES = 4 << 20
 
 
 class LogInMemory:
-    """A log range, from which callers take the entries of one table at a time."""
+    """The files of a log range, from which callers take the entries of one table at a time."""
 
-    def __init__(self, whole: LogRange) -> None:
-        """Nothing is read yet."""
-        self._range = whole
+    def __init__(
+        self,
+        files: Mapping[Path, int],
+        low: Bound | None,
+        high: Bound,
+        *,
+        shared_bytes: int = SHARED_BYTES,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        """Read nothing yet. `files` has the size of each file of the range."""
+        self._files, self._low, self._high = files, low, high
+        self._shared_bytes, self._max_bytes = shared_bytes, max_bytes
 
-    def take(self, table: str, high: Bound) -> pa.Table | None:
-        """Return the entries of a table up to a bound in the range.
+    def take(self, table: str, high: Bound, files: Iterable[Path]) -> pa.Table | None:
+        """Return the entries of a table up to a bound in the range; `files` may have entries of it.
 
-        None if they are too large for memory, if no row group can have entries of the table, or if
-        the files cannot be read without Delta. Raises: LakeError if a file cannot be read.
+        None if they are too large for memory, or if no row group can have entries of the table.
+        Raises: LakeError if a file cannot be read.
         """
         read = self.entries
         if read is None:
-            files = self._range.find_files(table)
-            read = None if files is None else _read(files, table)
+            read = _read(files, table, self._max_bytes)
         if read is None:
             return None
         own = pc.equal(read["table"], table)
-        return read.filter(pc.and_(own, is_inside(read, self._range.low, high)))
+        return read.filter(pc.and_(own, is_inside(read, self._low, high)))
 
     @cached_property
     def entries(self) -> pa.Table | None:
         """All entries of the range; None if they are not read once for all tables."""
-        files = self._range.find_files()
-        if files is None or sum(files.values()) > _SHARED_BYTES:
+        if sum(self._files.values()) > self._shared_bytes:
             return None
-        if (read := _read(files, None)) is None:
+        if (read := _read(self._files, None, self._max_bytes)) is None:
             return None
-        return read.filter(is_inside(read, self._range.low, self._range.high))
+        return read.filter(is_inside(read, self._low, self._high))
 
 
-def _read(files: Iterable[Path], table: str | None) -> pa.Table | None:
+def _read(files: Iterable[Path], table: str | None, max_bytes: int) -> pa.Table | None:
     """Read the entries of a table, or of all tables; None if there are none or too many."""
     size = 0
     read: list[pa.Table] = []
@@ -68,7 +74,7 @@ def _read(files: Iterable[Path], table: str | None) -> pa.Table | None:
                 group = file.metadata.row_group(index)
                 if table is not None and not may_hold_table(group, table):
                     continue
-                if size + bound_size(group, _COLUMNS, coded=_CODED) > _MOST_BYTES:
+                if size + bound_size(group, _COLUMNS, coded=_CODED) > max_bytes:
                     return None
                 rows = file.read_row_group(index, columns=_COLUMNS, use_threads=False)
                 # A few changes of one table may lie among very many rows of another table.

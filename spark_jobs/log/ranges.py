@@ -38,7 +38,8 @@ _MOST_BYTES = 64 << 20
 class RangeSummary:
     """What a log range holds of one table under one relation version, for one operation.
 
-    `unchanged` are the indexes of the columns that some change did not send.
+    `first_committed_at` and `committed_at` are the least and the greatest commit time. `unchanged`
+    are the indexes of the columns that some change did not send.
     """
 
     table: str | None
@@ -47,6 +48,7 @@ class RangeSummary:
     entries: int
     first: Position
     last: Position
+    first_committed_at: datetime
     committed_at: datetime
     unchanged: frozenset[int]
     has_old_values: bool
@@ -62,6 +64,7 @@ def summarize(log: DataFrame) -> list[RangeSummary]:
             F.min(position).alias("first"),
             F.max(position).alias("last"),
             # As a number: Spark would return a time in this process's zone, and not name the zone.
+            F.min(F.unix_micros("committed_at")).alias("first_committed_at"),
             F.max(F.unix_micros("committed_at")).alias("committed_at"),
             F.array_distinct(F.flatten(F.collect_set("unchanged"))).alias("unchanged"),
             F.max(F.col("old_values").isNotNull()).alias("has_old_values"),
@@ -76,6 +79,7 @@ def summarize(log: DataFrame) -> list[RangeSummary]:
             row["entries"],
             Position(row["first"][0], Lsn(row["first"][1]), row["first"][2]),
             Position(row["last"][0], Lsn(row["last"][1]), row["last"][2]),
+            _UNIX_START + timedelta(microseconds=row["first_committed_at"]),
             _UNIX_START + timedelta(microseconds=row["committed_at"]),
             frozenset(row["unchanged"]),
             row["has_old_values"],
@@ -121,7 +125,14 @@ def summarize_entries(entries: pa.Table) -> Iterator[RangeSummary]:
     entries = entries.append_column("at_us", entries["committed_at"].cast(pa.int64()))
     entries = entries.append_column("is_old", entries["old_values"].is_valid())
     of_one = entries.group_by([*_OF, "epoch", "commit_lsn"], use_threads=False).aggregate(
-        [("seq", "min"), ("seq", "max"), ("at_us", "max"), ("is_old", "any"), ([], "count_all")]
+        [
+            ("seq", "min"),
+            ("seq", "max"),
+            ("at_us", "min"),
+            ("at_us", "max"),
+            ("is_old", "any"),
+            ([], "count_all"),
+        ]
     )
     # One row for each transaction. Sorted, so that first and last are the least and the greatest.
     of_one = of_one.sort_by([("epoch", "ascending"), ("commit_lsn", "ascending")])
@@ -129,7 +140,13 @@ def summarize_entries(entries: pa.Table) -> Iterator[RangeSummary]:
         (name, end) for name in (*POSITION[:2], "seq_min", "seq_max") for end in ("first", "last")
     ]
     facts = of_one.group_by([*_OF], use_threads=False).aggregate(
-        [*ends, ("at_us_max", "max"), ("is_old_any", "any"), ("count_all", "sum")]
+        [
+            *ends,
+            ("at_us_min", "min"),
+            ("at_us_max", "max"),
+            ("is_old_any", "any"),
+            ("count_all", "sum"),
+        ]
     )
     unchanged = _list_unchanged(entries)
     for row in facts.to_pylist():
@@ -140,6 +157,7 @@ def summarize_entries(entries: pa.Table) -> Iterator[RangeSummary]:
             row["count_all_sum"],
             Position(row["epoch_first"], Lsn(row["commit_lsn_first"]), row["seq_min_first"]),
             Position(row["epoch_last"], Lsn(row["commit_lsn_last"]), row["seq_max_last"]),
+            _UNIX_START + timedelta(microseconds=row["at_us_min_min"]),
             _UNIX_START + timedelta(microseconds=row["at_us_max_max"]),
             unchanged.get(tuple(row[name] for name in _OF), frozenset()),
             row["is_old_any_any"],
@@ -163,6 +181,7 @@ def _join(one: RangeSummary, other: RangeSummary) -> RangeSummary:
         entries=one.entries + other.entries,
         first=min(one.first, other.first),
         last=max(one.last, other.last),
+        first_committed_at=min(one.first_committed_at, other.first_committed_at),
         committed_at=max(one.committed_at, other.committed_at),
         unchanged=one.unchanged | other.unchanged,
         has_old_values=one.has_old_values or other.has_old_values,

@@ -56,15 +56,13 @@ class RoundLog:
         low, high = self.range.low, self.range.high
         if low == high:
             return []
-        if self._table is None and self.in_memory.entries is not None:
-            return list(summarize_entries(self.in_memory.entries))
         files = self.range.find_files(self._table)
-        return summarize(self._entries) if files is None else summarize_files(files, low, high)
-
-    @cached_property
-    def in_memory(self) -> LogInMemory:
-        """The range for the Arrow merge, which takes one table's few entries at a time."""
-        return LogInMemory(self.range)
+        if files is None:
+            return summarize(self._entries)
+        shared = LogInMemory(files, low, high).entries if self._table is None else None
+        if shared is not None:
+            return list(summarize_entries(shared))
+        return summarize_files(files, low, high)
 
     @cached_property
     def _entries(self) -> DataFrame:

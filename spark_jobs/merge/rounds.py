@@ -10,21 +10,14 @@ import time
 import uuid
 from collections.abc import Callable, Collection
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 from cdc_core.crash_points import reach
-from cdc_core.vocabulary import Operation, Position, TableName
-from spark_jobs.fold.plan import TablePlan, as_query, choose_types, plan_table, read_schema
-from spark_jobs.fold.rebuild import plan_rebuild
 from spark_jobs.lake.completeness import read_completeness
-from spark_jobs.lake.cut_plan import Found, Place, name_places
-from spark_jobs.lake.damaged_tables import open_current
-from spark_jobs.lake.durability import require_durable
+from spark_jobs.lake.cut_plan import name_places
 from spark_jobs.lake.lake import Bound, Lake, require_epochs
 from spark_jobs.lake.ledger import (
     HALTED,
@@ -39,15 +32,15 @@ from spark_jobs.lake.ledger import (
 )
 from spark_jobs.log.backlog import choose_cut
 from spark_jobs.log.files import LogFiles
-from spark_jobs.log.ranges import RangeSummary, summarize
-from spark_jobs.log.reading import is_after, read_log
+from spark_jobs.log.ranges import RangeSummary
 from spark_jobs.log.round_log import RoundLog
-from spark_jobs.merge.merge import merge_plan
 from spark_jobs.merge.round_start import RoundStart, find_behind
+from spark_jobs.merge.tables import TableRound, has_sweep, merge_tables
 from spark_jobs.schema.evolution import Halt
 from spark_jobs.session.failures import Failures
 from spark_jobs.session.session import find_jvm, reporting_jvm_death
-from spark_jobs.target.older_tables import find_older, find_there
+from spark_jobs.target.limits import DEFAULT_LIMITS, MergeLimits
+from spark_jobs.target.older_tables import find_older
 from spark_jobs.target.result import TableMergeResult
 
 # Seconds. A staged batch wakes a waiting merge. Without wake-ups, the merge looks this often.
@@ -59,19 +52,28 @@ class Round:
     """One merge of all tables up to a cut, and what it did to each table.
 
     `staged` is the end of the log when the merge began. `committed_at` is when the source committed
-    the newest transaction of the cut, `created_at` when the merge wrote the cut. `halted` has every
-    halted table, `partial` the tables that may lack rows.
+    the newest transaction of the cut, `first_committed_at` when it committed the oldest change of
+    the round. `created_at` is when the merge wrote the cut. `halted` has every halted table,
+    `partial` the tables that may lack rows.
     """
 
     cut: Bound
     staged: Bound
     committed_at: datetime | None
+    first_committed_at: datetime | None
     created_at: datetime
     tables: dict[str, TableMergeResult]
     halted: dict[str, Halt]
     partial: tuple[str, ...]
     entries: int
     seconds: float
+
+    @property
+    def waited_seconds(self) -> float | None:
+        """How long the oldest change waited for the cut, from its commit; None without changes."""
+        if self.first_committed_at is None:
+            return None
+        return (self.created_at - self.first_committed_at).total_seconds()
 
 
 def merge_until(
@@ -85,6 +87,7 @@ def merge_until(
     passed_over: Collection[str] = (),
     on_round: Callable[[Round], None] = lambda _: None,
     is_thorough: bool = True,
+    limits: MergeLimits = DEFAULT_LIMITS,
 ) -> list[Round]:
     """Merge in rounds up to the staged LSN at the start, only `tables` (quoted names) if given.
 
@@ -122,6 +125,7 @@ def merge_until(
                 chosen=tables,
                 passed_over=passed_over,
                 failures=failures,
+                limits=limits,
             )
             if done is not None:
                 merged, cut = done
@@ -187,15 +191,6 @@ def _is_over(stop: threading.Event | None, deadline: float | None) -> bool:
     return late or (stop is not None and stop.is_set())
 
 
-@dataclass(frozen=True, slots=True)
-class _Result:
-    """Where a table is after a round, what the round did to it, and why the table halts, if so."""
-
-    place: Place
-    merged: TableMergeResult | None
-    halt: Halt | None
-
-
 def _merge_round(
     start: RoundStart,
     staged: Bound,
@@ -204,25 +199,24 @@ def _merge_round(
     chosen: Collection[str] | None,
     passed_over: Collection[str],
     failures: Failures,
+    limits: MergeLimits,
 ) -> tuple[Round, Cut] | None:
     """Merge every table up to a cut, and write the cut; None if nothing is new since the newest."""
     began = time.monotonic()
     cut = start.low
     if cut is None or cut < staged:
         cut = choose_cut(start.log, start.low, staged, round_rows)
-    results: dict[str, _Result] = {}
     with closing(RoundLog(start.session, start.log, start.low, cut)) as log:
         summaries = log.summaries
         touched = {summary.table for summary in summaries if summary.table is not None}
         # The end of a backfill may end the halt of its table, so try that table again.
-        passed = {table for table in passed_over if not _has_sweep(log.list_summaries(table))}
-        for table in sorted(touched | start.behind):
-            if (chosen is not None and table not in chosen) or table in passed:
-                continue
-            with failures.apart(table):
-                result = _merge_table(start, table, log, cut)
-                if result is not None:
-                    results[table] = result
+        passed = {table for table in passed_over if not has_sweep(log.list_summaries(table))}
+        wanted = {
+            table
+            for table in touched | start.behind
+            if (chosen is None or table in chosen) and table not in passed
+        }
+        results = merge_tables(start, wanted, log, cut, failures=failures, limits=limits)
     if cut == start.low and not any(
         start.is_news(t, r.place, is_halted=r.halt is not None) for t, r in results.items()
     ):
@@ -235,6 +229,7 @@ def _merge_round(
         cut,
         staged,
         written.committed_at,
+        min((one.first_committed_at for one in summaries if one.table is not None), default=None),
         written.created_at,
         {table: result.merged for table, result in results.items() if result.merged},
         halted,
@@ -245,99 +240,7 @@ def _merge_round(
     return merged, written
 
 
-def _merge_table(start: RoundStart, table: str, log: RoundLog, cut: Bound) -> _Result | None:
-    """Merge a table's changes up to a cut; `log` has the entries above the newest cut.
-
-    None if the table is already beyond the cut: a longer round merged it, and died before its cut.
-    """
-    name = TableName.parse(table)
-    folder = start.lake.locate(name)
-    with start.lake.lock_table(table, jvm=find_jvm(start.session)):
-        delta = open_current(folder)
-        there = find_there(delta, start.epochs)
-        if there is not None and there.bound is not None and there.bound > cut:
-            return None
-        _sync_table(start, name, there)
-        low = start.find_low(name, there)
-        if low != start.low:
-            log = RoundLog(start.session, start.log, low, cut, table=table)
-        summaries = log.list_summaries(table)
-        own = None if there is None or there.is_foreign else delta
-        plot = partial(
-            plan_table,
-            table=name,
-            before=None if own is None else read_schema(own),
-            relations=start.relations,
-            upper=cut,
-            choose=choose_types(start.lake, name),
-        )
-        plotted = plan = plot(log.read, summaries=summaries)
-        # A plan from the change that halted the table leaves out older rows. `find_low` queues a
-        # backfill of them if the table is older than its cut, but not if no merge ever made it.
-        if own is None and start.was_halted(table) and table in start.older:
-            plan = _begin_anew(plan, log.read(), plot)
-        if plan.halt is not None and _has_sweep(summaries):
-            read_above = partial(read_log, start.session, start.log, upper=cut)
-            plan = plan_rebuild(plan, read_above, plot, entries=log.read()) or plan
-        version = None if own is None else own.version()
-        if plan.is_empty:
-            bound = plan.upper if low is None else max(low, plan.upper)
-            held = None if there is None or own is None else there.bound
-            return _Result(Place(bound, version, held), None, plan.halt)
-        epoch = next(epoch for epoch in start.epochs if epoch.number == plan.upper.epoch)
-        whole = log if plan is plotted else None
-        merged = merge_plan(start.session, start.lake, epoch, plan, there=delta, log=whole)
-        place = Place(plan.upper, merged.version, plan.upper)
-        return _Result(place, merged, plan.halt)
-
-
-def _sync_table(start: RoundStart, name: TableName, there: Found | None) -> None:
-    """Force a table's commits that no cut names to the disk, because new commits build on them.
-
-    Raises: MergeError.
-    """
-    place = start.find_place(str(name))
-    known = None if place is None or str(name) in start.older else place.version
-    if there is not None and there.version != known:
-        above = -1 if known is None else known
-        left = _find_left(start, str(name), there)
-        require_durable(start.lake.locate(name), above=above, through=there.version, left=left)
-
-
-def _find_left(start: RoundStart, table: str, there: Found | None) -> int | None:
-    """The version that a merge left when it died before its cut; None if no merge did.
-
-    A bound that is not the cut's shows such a merge. So does a table that no cut names: the commit
-    that creates a table has no bound.
-    """
-    if there is None or table in start.older:
-        return None
-    place = start.find_place(table)
-    is_made = place is None or place.version is None
-    is_left = is_made or there.bound not in {None, None if place is None else place.held}
-    return there.version if is_left else None
-
-
-def _has_sweep(summaries: list[RangeSummary]) -> bool:
-    return any(summary.operation == Operation.SWEEP for summary in summaries)
-
-
-def _begin_anew(plan: TablePlan, log: DataFrame, plot: Callable[..., TablePlan]) -> TablePlan:
-    """Plan a halted table that is gone or replaced, from the change that halted it.
-
-    The transaction of that change may begin with changes under the old schema; these are left out.
-    """
-    begins_at: Position | None = None
-    while plan.is_empty and plan.halted_at not in {None, begins_at}:
-        begins_at = plan.halted_at
-        assert begins_at is not None
-        log = log.where(is_after(replace(begins_at, seq=begins_at.seq - 1)))
-        summaries = summarize(log.where(F.col("table") == str(plan.table)))
-        plan = plot(as_query(log), summaries=summaries)
-    return plan
-
-
-def _write_states(lake: Lake, results: dict[str, _Result]) -> dict[str, Halt]:
+def _write_states(lake: Lake, results: dict[str, TableRound]) -> dict[str, Halt]:
     """Record the states that changed; return the halt of every halted table."""
     known = read_states(lake)
     states = {
@@ -368,7 +271,7 @@ def _write_cut(
     start: RoundStart,
     cut: Bound,
     touched: set[str],
-    results: dict[str, _Result],
+    results: dict[str, TableRound],
     *,
     halted: Collection[str],
     summaries: list[RangeSummary],

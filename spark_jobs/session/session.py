@@ -49,6 +49,8 @@ _CONF = {
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     # Spark frees what a round computed after the garbage collector has found it unreferenced.
     "spark.cleaner.periodicGC.interval": "5min",
+    # A MERGE of many rows writes few files. Arrow must be able to rewrite each of them.
+    "spark.sql.files.maxRecordsPerFile": "1000000",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.bindAddress": "127.0.0.1",

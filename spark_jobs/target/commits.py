@@ -1,7 +1,6 @@
 """Commits to a table: its rows, the bound that it reached, and its counts of lost values.
 
-One commit has all three, so they cannot disagree. If nobody has counted the rows yet, the commit
-says so, and a second commit has the counts.
+One commit has all three, so they cannot disagree.
 
 delta-rs commits the files that Spark or Arrow wrote. Such a commit names the version that it
 extends, and delta-rs refuses it if another commit came between. Spark commits a MERGE itself; a
@@ -24,13 +23,9 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 from pyspark.sql import DataFrame, SparkSession
 
-from cdc_core.vocabulary import TableName
-from spark_jobs.delta.direct_parquet import (
-    TABLE_PROPERTY,
-    commit_files,
-    is_ours,
-    write_files,
-)
+from spark_jobs.delta.attempts import attempting
+from spark_jobs.delta.committer import FileChange, commit_files
+from spark_jobs.delta.direct_parquet import is_ours, write_files
 from spark_jobs.fold.plan import TablePlan
 from spark_jobs.fold.rows import table_fields
 from spark_jobs.lake.durability import require_durable
@@ -49,7 +44,7 @@ def write_rows(  # noqa: PLR0917 - What is written, where, and what its commit s
     mode: str,
     epoch: Epoch,
     plan: TablePlan,
-    lossy: Losses | None,
+    lossy: Losses,
 ) -> None:
     """Write rows in one commit that extends `before` and has the bound that the table reached.
 
@@ -59,9 +54,13 @@ def write_rows(  # noqa: PLR0917 - What is written, where, and what its commit s
     """
     assert plan.schema is not None
     if is_ours(before):
-        reached, fields = (epoch, plan.upper), table_fields(plan.schema)
-        added = write_files(rows, path)
-        commit_files(path, before, added, mode, reached=reached, lossy=lossy, fields=fields)
+        with attempting(path) as folder:
+            change = FileChange(
+                write_files(rows, folder),
+                replaces_all=mode == "overwrite",
+                fields=table_fields(plan.schema),
+            )
+            commit_files(path, before, change, epoch=epoch, reached=plan.upper, lossy=lossy)
         return
     writer = rows.write.format("delta").mode(mode)
     if mode == "overwrite":
@@ -145,22 +144,6 @@ def move_bound(  # noqa: PLR0917 - What is written, where, and what its commit s
 ) -> None:
     """Commit the bound that the table has reached, and no row."""
     if is_ours(before):
-        reached = (epoch, plan.upper)
-        commit_files(path, before, [], "append", reached=reached, lossy=lossy)
+        commit_files(path, before, FileChange(), epoch=epoch, reached=plan.upper, lossy=lossy)
     else:
         write_rows(base.rows.limit(0), path, before, "append", epoch, plan, lossy)
-
-
-def record_losses(session: SparkSession, path: Path, table: TableName, lossy: Losses) -> None:
-    """Record the counts of lost values in a commit that changes no row."""
-    if is_ours(written := DeltaTable(path)):
-        commit_files(path, written, [], "append", reached=None, lossy=lossy)
-        return
-    quoted = str(table).replace("\\", "\\\\").replace("'", "\\'")
-    place = f"delta.`{str(path).replace('`', '``')}`"
-    session.conf.set(_USER_METADATA, format_losses(lossy))
-    try:
-        session.sql(f"ALTER TABLE {place} SET TBLPROPERTIES ('{TABLE_PROPERTY}' = '{quoted}')")
-    finally:
-        session.conf.unset(_USER_METADATA)
-    require_durable(path, above=written.version(), through=DeltaTable(path).version())

@@ -2,8 +2,7 @@
 
 A merge does not count the whole table again. It adds the counts of the rows that arrive, and
 subtracts those of the rows that they replace. The commit of the rows has the counts as its user
-metadata, so that rows and counts always agree. If a merge writes rows that it has not examined, the
-commit says that nothing was counted. The merge then counts the rows of the table that have `_raw`.
+metadata, so that rows and counts always agree.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from cdc_core.vocabulary import Position
 from spark_jobs.fold.outcome import Outcome
 from spark_jobs.fold.plan import TablePlan
 from spark_jobs.fold.rows import match_keys, match_names, name_lossy
@@ -48,22 +46,22 @@ def count_losses(
 
 
 def count_added(
-    table: DataFrame, schema: TableSchema, known: Losses | None, *, since: Position | None
+    added: DataFrame | None, schema: TableSchema, base: DataFrame | None, known: Losses | None
 ) -> Losses:
-    """Return the counts of a table: those of its rows from a transaction on, added to `known`.
+    """Return the counts after rows are added to a base, or replace it if `base` is None.
 
-    `since` is a position in that transaction. If it is None, all rows are counted, and `known` only
-    says which columns stay in the result.
+    `added` is None if no added row has a `_raw`. `known` has the counts of the base; None if they
+    must be counted.
     """
-    kept = table.where("_raw is not null")
-    if since is None:
-        return dict.fromkeys(known or (), 0) | _count(kept, name_lossy(schema))
-    # This form of the condition lets Spark skip files by their statistics.
-    own, lsn = F.col("_epoch"), F.col("_commit_lsn")
-    new = (own > since.epoch) | ((own == since.epoch) & (lsn >= int(since.commit_lsn)))
-    losses = Counter(known)
-    losses.update(_count(kept.where(new), name_lossy(schema)))
-    return dict(losses)
+    if base is None:
+        counts = Counter(dict.fromkeys(known or (), 0))
+    elif known is None:
+        counts = _count(base.where("_raw is not null"), name_lossy(schema))
+    else:
+        counts = Counter(known)
+    if added is not None:
+        counts.update(_count(added.where("_raw is not null"), name_lossy(schema)))
+    return dict(counts)
 
 
 def _count_swept(

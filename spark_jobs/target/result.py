@@ -1,10 +1,28 @@
-"""The result of one table's merge."""
+"""The result of one table's merge, and the ways of writing a table."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from spark_jobs.lake.lake import Losses
+
+
+class WritePlan(StrEnum):
+    """How a merge writes a table."""
+
+    NOTHING = "nothing"
+    """No change: no commit."""
+    MOVE_BOUND = "move_bound"
+    """No row changes: a commit of the bound alone."""
+    APPEND = "append"
+    """Only new keys: files are added."""
+    REWRITE = "rewrite"
+    """Spark writes the table whole."""
+    REWRITE_FILES = "rewrite_files"
+    """Arrow writes the files that a change touches, in Spark tasks; the other files stay."""
+    MERGE = "merge"
+    """Spark's MERGE by key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +32,8 @@ class TableMergeResult:
     The key identifies a row: a row whose key came again, or whose position alone is new, counts as
     updated. If the merge replaces all rows, as after a TRUNCATE, all old rows count as deleted.
     `lossy` counts, for each column, the values that only `_raw` holds, because the column's type
-    cannot.
+    cannot. `way` is how the merge wrote the table. `refusal` says why Arrow could not rewrite
+    files, if that was looked at.
     """
 
     version: int
@@ -24,3 +43,5 @@ class TableMergeResult:
     deleted: int
     lossy: Losses
     seconds: float
+    way: WritePlan
+    refusal: str | None = None

@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 from cdc_core.capture.loop import RunLimit
 from cdc_core.capture.run import run_capture
 from cdc_core.vocabulary import TableName
+from spark_jobs.delta import committer
 from spark_jobs.lake.lake import Lake, open_table
 from spark_jobs.lake.ledger import read_states
 from spark_jobs.merge import merge, rounds
@@ -47,7 +48,13 @@ PHASES = 3
 STEPS = 15
 PUBLISHED = ("listed", "listed", "for all tables", "for tables in schema public")
 CRASH_POINTS = ("before_delta_commit", "after_delta_commit", "after_flush", "while_spooling")
-MERGE_POINTS = ("before_merge_commit", "after_merge_commit", "before_cut", "after_cut")
+MERGE_POINTS = (
+    "before_merge_commit",
+    "after_files_moved",
+    "after_merge_commit",
+    "before_cut",
+    "after_cut",
+)
 
 
 # Each table's plans are its own: to compile them takes most of a merge as small as these.
@@ -186,8 +193,8 @@ class World:
                 raise MergeDiedError
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(merge, "reach", reach)
-            patch.setattr(rounds, "reach", reach)
+            for module in (merge, committer, rounds):
+                patch.setattr(module, "reach", reach)
             with contextlib.suppress(MergeDiedError):
                 merge_until(spark, self.lake, round_rows=1_000_000, tables=chosen)
 

@@ -54,7 +54,7 @@ def test_f05_a_merge_whose_jvm_is_killed_says_so_and_the_next_is_right(
     assert len(list_commits(table)) == 1, "it was killed too late: the rows were committed"
     complaint = merge.output().splitlines()[-1]
     assert "Spark's JVM was killed by signal 9 during a merge" in complaint
-    assert "fix: run it again" in complaint
+    assert "fix: run the merge again" in complaint
 
     session = spark.newSession()
     lake = Lake(pipeline.root, pipeline.folder / ".walgate")

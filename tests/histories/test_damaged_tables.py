@@ -7,11 +7,13 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from deltalake.transaction import AddAction
 from pyspark.sql import SparkSession
 
 from cdc_core.errors import LakeError, MergeError
@@ -19,12 +21,15 @@ from cdc_core.settings import Settings, load_settings
 from orchestration.assembly import build_definitions
 from orchestration.backfill.missing_values import HoleReader
 from orchestration.status.status import read_status
-from spark_jobs.fast_path import arrow_merge, unshared_reads
 from spark_jobs.lake.ledger import find_cut, read_requests
-from spark_jobs.merge import merge, rounds
+from spark_jobs.merge import rounds
+from spark_jobs.merge.tables import TableRound, merge_tables
 from spark_jobs.query.as_of import table_at
+from spark_jobs.target.limits import DEFAULT_LIMITS, MergeLimits
+from spark_jobs.target.result import WritePlan
 from tests.spark.relations import Entry, insert, make_relation, read, update
-from tests.spark.small_lake import SmallLake
+from tests.spark.small_lake import MERGE_ONLY, SPARK_ONLY, SmallLake
+from tests.spark.table_files import APART
 
 T, OTHER = make_relation("t", "k int4, v text"), make_relation("u", "k int4")
 
@@ -157,23 +162,35 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     return Disk(monkeypatch)
 
 
-def cut_power(lake: SmallLake, entries: list[Entry], patch: pytest.MonkeyPatch) -> None:
+def cut_power(
+    lake: SmallLake, entries: list[Entry], patch: pytest.MonkeyPatch
+) -> dict[str, TableRound]:
     """Merge, and lose the power after the tables' commits and before the cut."""
+    done: dict[str, TableRound] = {}
+
+    def keep(*arguments: Any, **options: Any) -> dict[str, TableRound]:
+        done.update(merge_tables(*arguments, **options))
+        return done
 
     def reach(point: str) -> None:
         if point == "before_cut":
             raise PowerCut
 
     with patch.context() as context, suppress(PowerCut):
+        context.setattr(rounds, "merge_tables", keep)
         context.setattr(rounds, "reach", reach)
         lake.merge(entries)
+    return done
 
 
-WAYS: dict[str, tuple[int, int, list[Entry]]] = {
-    "by_arrow": (100_000, 1 << 20, [update(T, "2", "b"), insert(T, "4", "b")]),
-    "rewritten": (0, 1 << 20, [update(T, "2", "b"), insert(T, "4", "b")]),
-    "merged": (0, 0, [update(T, "2", "b"), insert(T, "4", "b")]),
-    "added": (0, 0, [read(T, "4", "b"), read(T, "5", "b")]),
+CHANGES = [update(T, "2", "b"), insert(T, "4", "b")]
+READS = [read(T, "4", "b"), read(T, "5", "b")]
+WAYS: dict[str, tuple[MergeLimits, WritePlan, list[Entry]]] = {
+    "by_arrow": (DEFAULT_LIMITS, WritePlan.REWRITE_FILES, CHANGES),
+    "by_arrow_apart": (APART, WritePlan.REWRITE_FILES, CHANGES),
+    "rewritten": (SPARK_ONLY, WritePlan.REWRITE, CHANGES),
+    "merged": (MERGE_ONLY, WritePlan.MERGE, CHANGES),
+    "added": (replace(MERGE_ONLY, unshared_reads=1), WritePlan.APPEND, READS),
 }
 
 
@@ -181,13 +198,12 @@ WAYS: dict[str, tuple[int, int, list[Entry]]] = {
 def test_a_table_that_was_committed_before_the_power_failed_is_whole(
     disk: Disk, lake: SmallLake, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    entries, small_bytes, changes = WAYS[way]
-    monkeypatch.setattr(unshared_reads, "FEW_READS", 1)
-    monkeypatch.setattr(arrow_merge, "_MOST_ENTRIES", entries)
-    monkeypatch.setattr(merge, "SMALL_TABLE_BYTES", small_bytes)
+    lake.limits, plan, changes = WAYS[way]
     folder = lake.lake.locate(T.table)
     before = {*folder.glob("*.parquet")}
-    cut_power(lake, [*changes, insert(OTHER, "2")], monkeypatch)
+    merged = cut_power(lake, [*changes, insert(OTHER, "2")], monkeypatch)["public.t"].merged
+    assert merged is not None
+    assert merged.way is plan
     added = {*folder.glob("*.parquet")} - before
     assert added
     assert {disk.forced[file.stat().st_ino] for file in added} == {1}, "each is forced once"
@@ -199,21 +215,31 @@ def test_a_table_that_was_committed_before_the_power_failed_is_whole(
     assert lake.rows(OTHER) == [(1,), (2,)]
 
 
-@pytest.mark.parametrize("entries", [100_000, 0], ids=["by_arrow", "rewritten"])
+@pytest.mark.parametrize(
+    ("limits", "way"),
+    [(DEFAULT_LIMITS, WritePlan.REWRITE_FILES), (SPARK_ONLY, WritePlan.REWRITE)],
+    ids=["by_arrow", "rewritten"],
+)
 def test_a_commit_names_no_file_that_is_not_on_the_disk(
-    lake: SmallLake, disk: Disk, monkeypatch: pytest.MonkeyPatch, entries: int
+    lake: SmallLake,
+    disk: Disk,
+    monkeypatch: pytest.MonkeyPatch,
+    limits: MergeLimits,
+    way: WritePlan,
 ) -> None:
-    monkeypatch.setattr(arrow_merge, "_MOST_ENTRIES", entries)
     folder, is_forced = lake.lake.locate(T.table), list[bool]()
     commit = DeltaTable.create_write_transaction
 
     def check(self: DeltaTable, actions: list[Any], *arguments: Any, **more: Any) -> None:
-        is_forced.extend(disk.has(folder / action.path) for action in actions)
+        added = [action for action in actions if isinstance(action, AddAction)]
+        assert added
+        is_forced.extend(disk.has(folder / action.path) for action in added)
         is_forced.append(disk.has(folder))
         commit(self, actions, *arguments, **more)
 
     monkeypatch.setattr(DeltaTable, "create_write_transaction", check)
-    lake.merge([insert(T, "4", "b")])
+    (done,) = lake.merge([insert(T, "4", "b")], limits=limits)
+    assert done.tables["public.t"].way is way
     assert len(is_forced) > 1
     assert all(is_forced)
 

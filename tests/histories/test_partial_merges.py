@@ -13,11 +13,12 @@ from cdc_core.errors import MergeError
 from cdc_core.vocabulary import Lsn, Relation
 from spark_jobs.lake.lake import Bound, find_bound, open_table
 from spark_jobs.lake.ledger import find_cut
-from spark_jobs.merge import rounds
-from spark_jobs.merge.merge import merge_plan
+from spark_jobs.merge import rounds, tables
+from spark_jobs.merge.merge import TableMerge
 from spark_jobs.query.sql import answer_query
+from spark_jobs.target.limits import DEFAULT_LIMITS, MergeLimits
 from tests.spark.relations import insert, make_relation
-from tests.spark.small_lake import SmallLake
+from tests.spark.small_lake import SPARK_ONLY, SmallLake
 
 ONE, TWO = make_relation("one", "k int4"), make_relation("two", "k int4")
 
@@ -68,18 +69,25 @@ def test_a_table_left_out_of_a_merge_reads_at_the_newest_cut_like_all_others(
     assert lake.rows(TWO) == [(k,) for k in [*before, 2]]
 
 
+@pytest.mark.parametrize(
+    ("limits", "writer"),
+    [(DEFAULT_LIMITS, "merge_rewritten"), (SPARK_ONLY, "merge_by_spark")],
+    ids=["by_arrow", "by_spark"],
+)
 def test_a_table_that_a_merge_failed_at_reads_at_the_newest_cut_like_all_others(
-    lake: SmallLake, monkeypatch: pytest.MonkeyPatch
+    lake: SmallLake, monkeypatch: pytest.MonkeyPatch, limits: MergeLimits, writer: str
 ) -> None:
+    lake.limits = limits
     lake.merge([insert(ONE, "1"), insert(TWO, "1")])
+    write = getattr(tables, writer)
 
-    def fail_at_two(*arguments: Any, **options: Any) -> Any:
-        if arguments[3].table == TWO.table:
+    def fail_at_two(merge: TableMerge, *arguments: Any, **options: Any) -> Any:
+        if merge.plan.table == TWO.table:
             raise DeltaError("the disk is full")
-        return merge_plan(*arguments, **options)
+        return write(merge, *arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(rounds, "merge_plan", fail_at_two)
+        patch.setattr(tables, writer, fail_at_two)
         with pytest.raises(MergeError, match=r"public\.two"):
             lake.merge([insert(ONE, "2"), insert(TWO, "2")])
     assert lake.rows(TWO) == [(1,)]

@@ -23,7 +23,7 @@ TABLE = TableName("public", "t")
 
 
 @pytest.mark.parametrize(
-    "step", ["read_backfilled", "read_states", "find_cut", "find_hindrances", "estimate_size"]
+    "step", ["read_completeness", "read_states", "find_cut", "find_read_obstacles", "estimate_size"]
 )
 def test_a_table_whose_backfill_is_done_in_mid_look_does_not_wait(
     pipeline: Pipeline, database18: Database, monkeypatch: pytest.MonkeyPatch, step: str

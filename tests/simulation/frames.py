@@ -103,6 +103,7 @@ def list_summaries(entries: Iterable[Entry]) -> list[RangeSummary]:
             min(entry.position for entry in own),
             max(entry.position for entry in own),
             _AT,
+            _AT,
             frozenset(index for entry in own for index in entry.unchanged or ()),
             any(entry.old is not None for entry in own),
         )

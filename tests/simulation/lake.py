@@ -75,27 +75,37 @@ class SimulatedLake(Lake):
 
 def fold_changes(plan: TablePlan, base: Rows) -> Rows:
     """The rows of a table after a stretch, by the fold on Arrow if it can fold the stretch."""
-    entries = [e for e in _read(plan) if e.op in ROW_OPERATIONS or e.op == Operation.SWEEP]
-    cut_at = plan.truncated_at
-    if cut_at is not None:
-        entries = [entry for entry in entries if entry.position > cut_at]
-    assert plan.schema is not None
-    if entries and all(entry.op in ROW_OPERATIONS for entry in entries):
-        columns = find_converts(plan.schema)
-        assert columns is not None
-        outcome = fold_by_arrow(_make_entries(entries), columns, plan.schema.key)
-        if outcome is not None:
-            return _apply(base, outcome)
+    entries = _read(plan)
+    outcome = _fold_by_arrow(plan, entries)
+    if outcome is not None:
+        return _apply(base, outcome)
     folded = Folded(dict(base))
     for entry in entries:
         folded.apply(replace(entry, version=None), {})
     return folded.rows
 
 
-def _read(plan: TablePlan) -> Iterable[Entry]:
+def can_fold_by_arrow(plan: TablePlan) -> bool:
+    """Whether the fold on Arrow can fold a stretch."""
+    return _fold_by_arrow(plan, _read(plan)) is not None
+
+
+def _fold_by_arrow(plan: TablePlan, entries: list[Entry]) -> ArrowOutcome | None:
+    assert plan.schema is not None
+    if not entries or any(entry.op not in ROW_OPERATIONS for entry in entries):
+        return None
+    columns = find_converts(plan.schema)
+    assert columns is not None
+    return fold_by_arrow(_make_entries(entries), columns, plan.schema.key)
+
+
+def _read(plan: TablePlan) -> list[Entry]:
+    """The changes of rows and the sweeps of a stretch, after its last TRUNCATE."""
     frame: Any = plan.read()
-    entries: tuple[Entry, ...] = frame.entries
-    return entries
+    of: tuple[Entry, ...] = frame.entries
+    entries = [e for e in of if e.op in ROW_OPERATIONS or e.op == Operation.SWEEP]
+    cut_at = plan.truncated_at
+    return entries if cut_at is None else [e for e in entries if e.position > cut_at]
 
 
 def _make_entries(entries: Iterable[Entry]) -> pa.Table:

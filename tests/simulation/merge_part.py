@@ -1,14 +1,14 @@
 """Merges and readers: the real rounds, cuts and plans of both, over tables in memory.
 
 In place of Spark, the fold on Arrow runs if it can fold a stretch, else the judge's interpreter.
-The real parts decide how far a table goes, which cut is written, which versions it names, and what
-a reader folds on top of them.
+The real parts decide how far a table goes, whether its files are rewritten by the job of the whole
+round, which cut is written, which versions it names, and what a reader folds on top of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from contextlib import nullcontext
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,21 +18,25 @@ import pytest
 
 from cdc_core.errors import LakeError, MergeError
 from cdc_core.vocabulary import Lsn, TableName
+from spark_jobs.fast_path.file_rewrite import FileRewrite, RewrittenFiles
+from spark_jobs.fast_path.rewrite_task import LogSlice
 from spark_jobs.fold import plan as table_plan
 from spark_jobs.fold import rebuild
 from spark_jobs.fold.plan import TablePlan
 from spark_jobs.fold.sweeps import Sweep
-from spark_jobs.lake.lake import Bound, Epoch
+from spark_jobs.lake.lake import Bound
 from spark_jobs.lake.ledger import Cut, TableState
-from spark_jobs.log.files import LogFile
+from spark_jobs.log.files import LogFile, LogRange
 from spark_jobs.log.ranges import RangeSummary
-from spark_jobs.merge import rounds
+from spark_jobs.merge import merge, rounds, tables
+from spark_jobs.merge.merge import TableMerge
 from spark_jobs.query import as_of
 from spark_jobs.target import older_tables
-from spark_jobs.target.result import TableMergeResult
+from spark_jobs.target.limits import MergeLimits
+from spark_jobs.target.result import TableMergeResult, WritePlan
 from tests.simulation import frames
 from tests.simulation.frames import Frame, is_between, list_summaries
-from tests.simulation.lake import SimulatedLake, fold_changes
+from tests.simulation.lake import SimulatedLake, can_fold_by_arrow, fold_changes
 from tests.simulation.tables import Opened, Rows, Version
 from tests.simulation.world import World
 
@@ -111,7 +115,7 @@ class _RoundLog:
     def __init__(
         self, _: Any, files: Any, low: Bound | None, high: Bound, *, table: str | None = None
     ) -> None:
-        del files
+        self.range = LogRange(files, cast("Any", low), high)
         entries = World.now.log.entries
         is_own = (e for e in entries if is_between(e, low, high) and table in {None, e.table})
         self._frame = Frame(tuple(is_own))
@@ -142,11 +146,40 @@ class _LogFiles:
         return SimpleNamespace(files=tuple(files))
 
 
-def _merge_stretch(
-    _: Any, lake: SimulatedLake, epoch: Epoch, plan: TablePlan, *, there: Opened | None, log: Any
-) -> TableMergeResult:
-    del log
-    world, path = World.now, lake.locate(plan.table)
+def _plan_rewrite(
+    folder: Path, table: Any, plan: TablePlan, above: LogRange, limits: MergeLimits
+) -> FileRewrite | str:
+    """What `plan_rewrite` decides: whether the job of the round rewrites the files of a table."""
+    del table, limits
+    if plan.before != plan.schema or not can_fold_by_arrow(plan):
+        return "it is Spark's"
+    changes = LogSlice(str(plan.table), {}, (), above.low, above.high)
+    return FileRewrite(folder, (), (), (), changes)
+
+
+@contextmanager
+def _rewriting_files(
+    _: Any, rewrites: Sequence[FileRewrite], limits: MergeLimits
+) -> Iterator[Mapping[str, RewrittenFiles]]:
+    """The job of a round: it commits nothing, so what it leaves is nothing that others see."""
+    del limits
+    yield {one.changes.table: RewrittenFiles((), (), 0, 0, 0, 0.0) for one in rewrites}
+
+
+def _merge_rewritten(stretch: TableMerge, _: RewrittenFiles) -> TableMergeResult:
+    assert stretch.there is not None
+    return _merge_stretch(stretch, WritePlan.REWRITE_FILES)
+
+
+def _merge_by_spark(stretch: TableMerge, *, refusal: str | None) -> TableMergeResult:
+    del refusal
+    return _merge_stretch(stretch, WritePlan.REWRITE)
+
+
+def _merge_stretch(stretch: TableMerge, way: WritePlan) -> TableMergeResult:
+    """Commit the changes of a table upon the version at which the round opened it."""
+    plan, there = stretch.plan, cast("Opened | None", stretch.there)
+    world, path = World.now, stretch.path
     if str(plan.table) in world.tables.failing:
         raise OSError("simulated")
     counts = there is not None and plan.before is not None and plan.truncated_at is None
@@ -155,12 +188,12 @@ def _merge_stretch(
     world.scheduler.pause(f"commits {plan.table} up to {plan.upper.lsn}")
     reached = {} if there is None else dict(there.newest.reached)
     assert plan.schema is not None
-    version = Version(reached | {epoch.app: int(plan.upper.lsn)}, plan.schema, rows)
+    reached |= {stretch.epoch.app: int(plan.upper.lsn)}
     kept = world.tables.versions.setdefault(path, [])
     if len(kept) != (0 if there is None else len(there.versions)):
         raise AssertionError("two merges of one table at once")
-    kept.append(version)
-    return TableMergeResult(len(kept) - 1, len(rows), 0, 0, 0, {}, 0.0)
+    kept.append(Version(reached, plan.schema, rows))
+    return TableMergeResult(len(kept) - 1, len(rows), 0, 0, 0, {}, 0.0, way)
 
 
 def _work_out(plan: TablePlan, target: _Rows | None) -> SimpleNamespace:
@@ -187,30 +220,36 @@ def _write_cut(_: Any, cut: Cut) -> None:
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have rounds, cuts and plans use the tables of the world that was made last."""
     lacking = SimpleNamespace(list_incomplete=lambda *_: {}, find_incomplete=lambda *_: None)
-    for module in (rounds, as_of, table_plan, rebuild):
+    for module in (tables, as_of, table_plan, rebuild):
         monkeypatch.setattr(module, "F", frames.Functions)
         monkeypatch.setattr(module, "summarize", frames.summarize)
     for module in (rounds, as_of, older_tables):
         monkeypatch.setattr(module, "LogFiles", _LogFiles)
+    for module in (tables, as_of, older_tables):
         monkeypatch.setattr(module, "open_current", _open_table)
     for module in (rounds, as_of):
         monkeypatch.setattr(module, "find_cut", _find_cut)
         monkeypatch.setattr(module, "read_states", lambda _: dict(World.now.tables.states))
         monkeypatch.setattr(module, "read_completeness", lambda _: lacking)
+    for module in (tables, as_of):
         monkeypatch.setattr(module, "read_schema", lambda opened: opened.newest.schema)
         monkeypatch.setattr(module, "read_log", _read_log)
     monkeypatch.setattr(older_tables, "has_table_schema", lambda _: True)
-    for module in (rounds, rebuild):
+    for module in (tables, rebuild):
         monkeypatch.setattr(module, "is_after", frames.is_after)
     monkeypatch.setattr(table_plan, "find_first", frames.find_first)
     monkeypatch.setattr(table_plan, "find_sweeps", _find_sweeps)
-    monkeypatch.setattr(rounds, "RoundLog", _RoundLog)
-    monkeypatch.setattr(rounds, "merge_plan", _merge_stretch)
+    for module in (rounds, tables):
+        monkeypatch.setattr(module, "RoundLog", _RoundLog)
+        monkeypatch.setattr(module, "find_jvm", lambda _: None)
+    monkeypatch.setattr(merge, "plan_rewrite", _plan_rewrite)
+    monkeypatch.setattr(tables, "rewriting_files", _rewriting_files)
+    monkeypatch.setattr(tables, "merge_rewritten", _merge_rewritten)
+    monkeypatch.setattr(tables, "merge_by_spark", _merge_by_spark)
+    monkeypatch.setattr(tables, "require_durable", lambda *_, **__: None)
     monkeypatch.setattr(rounds, "write_states", _write_states)
     monkeypatch.setattr(rounds, "write_cut", _write_cut)
-    monkeypatch.setattr(rounds, "find_jvm", lambda _: None)
     monkeypatch.setattr(rounds, "reporting_jvm_death", lambda _: nullcontext())
-    monkeypatch.setattr(rounds, "require_durable", lambda *_, **__: None)
     monkeypatch.setattr(rounds, "reach", _reach)
     monkeypatch.setattr(as_of, "_read_version", _read_version)
     monkeypatch.setattr(as_of, "_open_version", _open_version)

@@ -28,7 +28,7 @@ from cdc_core.settings import Settings
 from cdc_core.vocabulary import TableName
 from spark_jobs.lake.cut_plan import ORIGIN, Place
 from spark_jobs.lake.lake import Bound, find_bound
-from spark_jobs.merge import rounds
+from spark_jobs.merge import rounds, tables
 from spark_jobs.query import as_of
 from tests.simulation import capture_part, worlds
 from tests.simulation.histories import Play
@@ -88,17 +88,17 @@ def _read_every_table_as_the_cut_names_it(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def _name_versions_above_the_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = rounds._merge_table
+    real = tables._prepare_table
 
-    def merge_table(start: Any, table: str, log: Any, cut: Bound) -> Any:
-        result = real(start, table, log, cut)
-        if result is not None:
-            return result
+    def prepare_table(start: Any, table: str, log: Any, cut: Bound, **options: Any) -> Any:
+        found = real(start, table, log, cut, **options)
+        if found is not None:
+            return found
         there = World.now.tables.open(start.lake.locate(TableName.parse(table)))
         assert there is not None
         bound = find_bound(there, start.epochs)  # type: ignore[arg-type]
         assert bound is not None
-        return rounds._Result(Place(bound, there.version()), None, None)
+        return tables.TableRound(Place(bound, there.version()), None, None)
 
     def name_places(
         cut: Bound,
@@ -111,7 +111,7 @@ def _name_versions_above_the_cut(monkeypatch: pytest.MonkeyPatch) -> None:
         places |= {table: before.get(table, Place(ORIGIN, None)) for table in waiting}
         return places | dict(reached)
 
-    monkeypatch.setattr(rounds, "_merge_table", merge_table)
+    monkeypatch.setattr(tables, "_prepare_table", prepare_table)
     monkeypatch.setattr(rounds, "name_places", name_places)
 
 

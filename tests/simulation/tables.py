@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
+import pyarrow as pa
+
 from cdc_core.vocabulary import Position
 from spark_jobs.lake.lake import Bound
 from spark_jobs.lake.ledger import Cut, TableState
@@ -38,6 +40,10 @@ class Opened:
     def transaction_version(self, application: str) -> int | None:
         """How far it has come in an epoch."""
         return self.versions[-1].reached.get(application)
+
+    def get_add_actions(self) -> pa.Table:
+        """Its files and their sizes: none is known."""
+        return pa.table({"size_bytes": pa.array([], pa.int64())})
 
     @property
     def newest(self) -> Version:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,28 @@ from cdc_core.vocabulary import Lsn, Relation
 from spark_jobs.lake.lake import Bound, Lake, open_table
 from spark_jobs.merge.rounds import Round, merge_until
 from spark_jobs.query.as_of import TableReading, table_at
+from spark_jobs.target.limits import DEFAULT_LIMITS, MergeLimits
 from tests.spark.log_writer import LogWriter
 from tests.spark.relations import Entry
 
 ALL = 1_000_000
+# Arrow rewrites no files, and Spark writes no table whole because it is small.
+MERGE_ONLY = replace(DEFAULT_LIMITS, small_table_bytes=0, rewrite_entries=0)
+# Arrow rewrites no files. Spark writes small tables whole.
+SPARK_ONLY = replace(DEFAULT_LIMITS, rewrite_entries=0)
 
 
 class SmallLake:
-    def __init__(self, spark: SparkSession, folder: Path, *, first_lsn: int = 16) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        folder: Path,
+        *,
+        first_lsn: int = 16,
+        limits: MergeLimits = DEFAULT_LIMITS,
+    ) -> None:
         self.spark = spark
+        self.limits = limits
         self.lake = Lake(folder / "lake", folder / "state")
         self.log = LogWriter(self.lake)
         self.log.begin_epoch(first_lsn)
@@ -31,10 +45,11 @@ class SmallLake:
         return ends
 
     def merge(self, *transactions: list[Entry], **options: Any) -> list[Round]:
-        """Stage transactions, if any, and merge."""
+        """Stage transactions, if any, and merge, by the own limits if no others are given."""
         if transactions:
             self.commit(*transactions)
-        return merge_until(self.spark, self.lake, **({"round_rows": ALL} | options))
+        chosen: dict[str, Any] = {"round_rows": ALL, "limits": self.limits} | options
+        return merge_until(self.spark, self.lake, **chosen)
 
     def rows(self, relation: Relation, *columns: str) -> list[tuple[Any, ...]]:
         """Rows of a table as it is now, sorted."""

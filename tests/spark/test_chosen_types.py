@@ -13,13 +13,13 @@ from pyspark.sql import SparkSession
 
 from cdc_core.settings import TableSettings, load_settings
 from spark_jobs.lake.lake import Lake
-from spark_jobs.merge import merge
 from spark_jobs.merge.rounds import merge_until
+from spark_jobs.target.result import WritePlan
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import Database
 from tests.spark.given_back import compare
 from tests.spark.relations import insert, make_relation, update
-from tests.spark.small_lake import SmallLake
+from tests.spark.small_lake import MERGE_ONLY, SmallLake
 
 # Source type, chosen type, values.
 CHOSEN: list[tuple[str, str, list[str]]] = [
@@ -102,12 +102,12 @@ def lake(spark: SparkSession, tmp_path: Path) -> SmallLake:
 
 
 def test_a_chosen_type_lasts_and_a_changed_choice_halts_the_table_until_it_is_set_back(
-    lake: SmallLake, monkeypatch: pytest.MonkeyPatch
+    lake: SmallLake,
 ) -> None:
     lake.merge([insert(T, "1", "1.50", "1"), insert(T, "2", "NaN", None), insert(OTHER, "1", "a")])
-    monkeypatch.setattr(merge, "SMALL_TABLE_BYTES", 0)
-    lake.merge([update(T, "1", "2.25", "3"), insert(T, "3", "0.125", "4")])
-    monkeypatch.undo()
+    changes = [update(T, "1", "2.25", "3"), insert(T, "3", "0.125", "4")]
+    (done,) = lake.merge(changes, limits=MERGE_ONLY)
+    assert done.tables["public.t"].way is WritePlan.MERGE
     lake.merge([insert(WIDER, "4", "4", "4", "8")])
     rows = [
         (1, Decimal("2.25"), Decimal(3), "7.10", None),

@@ -10,10 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
 
 from spark_jobs.delta.decoded_size import bound_size, count_decoded, list_coded
-from spark_jobs.fast_path.arrow_merge import _MOST_BYTES, _read_rows
+from spark_jobs.fast_path.rewrite_task import _MAX_GROUP_BYTES, _read_groups, _Refusal
 from spark_jobs.pg_types.arrow_texts import as_bytes
 
 SEED = 20261123
@@ -66,18 +65,34 @@ def test_columns_that_are_read_as_dictionaries_are_counted_in_full(tmp_path: Pat
     assert bound_file(metadata, ["few"], ["few"]) < 20_000
 
 
+def is_refused(file: Path, schema: pa.Schema) -> bool:
+    try:
+        for rows in _read_groups(file, schema):
+            del rows
+    except _Refusal:
+        return True
+    return False
+
+
 def test_a_small_file_of_large_repeated_texts_is_left_to_spark(tmp_path: Path) -> None:
-    """Two texts of 300 KB, and 400 rows of them: 800 bytes of codes, 120 MB of texts."""
+    """Two texts of 300 KB, and 900 rows of them: 1,800 bytes of codes, 270 MB of texts."""
     texts = [os.urandom(150_000).hex() for _ in range(2)]
-    rows = pa.table({"id": pa.array(range(400), pa.int64()), "big": texts * 200})
-    write_deltalake(tmp_path, rows)
-    table = DeltaTable(tmp_path)
-    (file,) = pa.table(table.get_add_actions())["path"].to_pylist()
-    assert (tmp_path / file).stat().st_size < 1 << 20
-    assert rows.nbytes > _MOST_BYTES
+    rows = pa.table({"id": pa.array(range(900), pa.int64()), "big": texts * 450})
+    file = tmp_path / "file.parquet"
+    metadata = write_rows(file, rows)
+    assert metadata.num_row_groups == 1
+    assert file.stat().st_size < 1 << 20
+    assert rows.nbytes > _MAX_GROUP_BYTES
     before = pa.total_allocated_bytes()
-    assert _read_rows(tmp_path, table, rows.schema) is None
+    assert is_refused(file, rows.schema)
     assert pa.total_allocated_bytes() - before < 1 << 20
+
+
+def test_a_file_of_as_many_small_texts_is_read(tmp_path: Path) -> None:
+    rows = pa.table({"id": pa.array(range(900), pa.int64()), "big": ["a", "b"] * 450})
+    write_rows(tmp_path / "file.parquet", rows)
+    (read,) = _read_groups(tmp_path / "file.parquet", rows.schema)
+    assert read.equals(rows)
 
 
 def test_bytes_are_read_without_an_object_for_each() -> None:

@@ -8,10 +8,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_jobs.lake.ledger import find_cut, read_requests
-from spark_jobs.merge import merge
 from spark_jobs.merge.guard import find_damage
+from spark_jobs.target.result import WritePlan
 from tests.spark.relations import Entry, insert, make_relation, read, sweep, update
-from tests.spark.small_lake import SmallLake
+from tests.spark.small_lake import MERGE_ONLY, SmallLake
 
 T = make_relation("t", "k int4, v text")
 REREAD = [read(T, "2", "b")]
@@ -19,10 +19,9 @@ WHOLE = [*(read(T, k, "b") for k in "123")]
 
 
 @pytest.fixture
-def small(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallLake:
+def small(spark: SparkSession, tmp_path: Path) -> SmallLake:
     """Lend a table of three rows that is merged into."""
-    monkeypatch.setattr(merge, "SMALL_TABLE_BYTES", 0)
-    made = SmallLake(spark, tmp_path)
+    made = SmallLake(spark, tmp_path, limits=MERGE_ONLY)
     made.merge([insert(T, k, "a") for k in "123"])
     return made
 
@@ -71,7 +70,8 @@ def test_a_row_is_not_replaced_by_an_older_change(small: SmallLake) -> None:
 
 def test_a_row_without_a_position_is_replaced_by_any_change(small: SmallLake) -> None:
     run(small, "update {} set _epoch = null, _commit_lsn = null, _seq = null where k = 2")
-    small.merge([update(T, "2", "b")])
+    (done,) = small.merge([update(T, "2", "b")])
+    assert done.tables["public.t"].way is WritePlan.MERGE
     assert small.rows(T) == [(1, "a"), (2, "b"), (3, "a")]
     assert not read_requests(small.lake)
 

@@ -20,11 +20,11 @@ from cdc_core.settings import TableSettings
 from cdc_core.vocabulary import Relation
 from spark_jobs.fold.rows import table_fields
 from spark_jobs.lake.lake import open_table
-from spark_jobs.merge import merge
 from spark_jobs.schema.evolution import TableSchema
 from spark_jobs.target.missing_values import Hole, count_holes, find_holes, has_holes, sign
+from spark_jobs.target.result import WritePlan
 from tests.spark.relations import delete, insert, make_relation, read, update
-from tests.spark.small_lake import SmallLake
+from tests.spark.small_lake import MERGE_ONLY, SmallLake
 
 MANY = 1000
 PLAIN = make_relation("plain", "k int4, v text, big text")
@@ -44,9 +44,7 @@ def find(small: SmallLake, relation: Relation) -> list[Hole]:
     return found
 
 
-def test_rows_with_holes_are_found_by_key_and_position(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_with_holes_are_found_by_key_and_position(spark: SparkSession, tmp_path: Path) -> None:
     small = SmallLake(spark, tmp_path)
     # Some rows are deleted by vectors, others with their files.
     small.lake = replace(small.lake, rules={"public.plain": TableSettings(deletion_vectors=True)})
@@ -61,8 +59,8 @@ def test_rows_with_holes_are_found_by_key_and_position(
     )
     assert [find(small, relation) for relation in (PLAIN, WIDE, ODD, EXACT)] == [[]] * 4
     # From here on rows are merged into files, of which some rows are deleted.
-    monkeypatch.setattr(merge, "SMALL_TABLE_BYTES", 0)
-    small.merge(
+    small.limits = MERGE_ONLY
+    (done,) = small.merge(
         [
             update(PLAIN, "8", "first", None, unchanged=[2]),
             update(WIDE, "\\xff01", None, *wide, unchanged=[1]),
@@ -72,6 +70,7 @@ def test_rows_with_holes_are_found_by_key_and_position(
         ],
         [update(PLAIN, "7", "second", None, unchanged=[2])],
     )
+    assert {merged.way for merged in done.tables.values()} == {WritePlan.MERGE}
     first = find(small, PLAIN)
     assert [hole.key for hole in first] == [("8",), ("7",)]
     assert [hole.key for hole in find(small, WIDE)] == [("\\xff01",)]

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -13,28 +15,30 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.lake.lake import Lake, find_bound, open_table
 from spark_jobs.lake.ledger import find_cut
-from spark_jobs.merge.merge import SMALL_TABLE_BYTES
 from spark_jobs.merge.rounds import merge_until
+from spark_jobs.target.limits import DEFAULT_LIMITS, MergeLimits
 from tests.spark.log_writer import LogWriter
 from tests.spark.recorded_log import RecordedLog, read_texts
+from tests.spark.small_lake import MERGE_ONLY, SPARK_ONLY
 from tests.spark.source_model import SourceTable
 
 CHILD = Path(__file__).with_name("merge_child.py")
 PROJECT = Path(__file__).parents[2]
 ONE_ROUND = 1_000_000
-# Each with the size under which a table is written anew instead of merged.
+# Each with the limits that decide how tables are written.
 KILLS = (
-    ("before_merge_commit:2", 0),
-    ("after_merge_commit:1", 0),
-    ("before_cut:1", SMALL_TABLE_BYTES),
-    ("after_cut:1", SMALL_TABLE_BYTES),
+    ("before_merge_commit:2", MERGE_ONLY),
+    ("after_merge_commit:1", MERGE_ONLY),
+    ("before_cut:1", DEFAULT_LIMITS),
+    ("after_files_moved:2", SPARK_ONLY),
+    ("after_cut:1", DEFAULT_LIMITS),
 )
 
 
-def kill_merge(folder: Path, point: str, *, small_bytes: int) -> None:
-    """Merge in a child that is killed at a named point; smaller tables are written anew."""
+def kill_merge(folder: Path, point: str, *, limits: MergeLimits) -> None:
+    """Merge in a child that is killed at a named point."""
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(CHILD), str(folder), str(small_bytes)],
+        [sys.executable, "-W", "ignore", str(CHILD), str(folder), json.dumps(asdict(limits))],
         cwd=PROJECT,
         env=os.environ | {"WALGATE_CRASH_AT": point, "PYTHONPATH": str(PROJECT)},
         stdout=subprocess.PIPE,
@@ -48,10 +52,10 @@ def kill_merge(folder: Path, point: str, *, small_bytes: int) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "kills",
-    [pytest.param(KILLS, marks=pytest.mark.soak, id="all"), pytest.param(KILLS[1::2], id="two")],
+    [pytest.param(KILLS, marks=pytest.mark.soak, id="all"), pytest.param(KILLS[1::3], id="two")],
 )
 def test_a_merge_killed_at_any_point_is_finished_by_the_next(
-    spark: SparkSession, tmp_path: Path, kills: Sequence[tuple[str, int]]
+    spark: SparkSession, tmp_path: Path, kills: Sequence[tuple[str, MergeLimits]]
 ) -> None:
     seed = 7
     lake = Lake(tmp_path / "lake", tmp_path / "state")
@@ -59,11 +63,11 @@ def test_a_merge_killed_at_any_point_is_finished_by_the_next(
     writer.begin_epoch(16)
     tables = [SourceTable("one", "d"), SourceTable("two", "f", deferrable=True)]
     log = RecordedLog(writer, random.Random(seed), tables)
-    for point, small_bytes in kills:
+    for point, limits in kills:
         # Each kill leaves work of its round, and the next finds more in the log.
         log.record(20, truncates=0.01)
         writer.commit(repeat=2)
-        kill_merge(tmp_path, point, small_bytes=small_bytes)
+        kill_merge(tmp_path, point, limits=limits)
     assert merge_until(spark, lake, round_rows=ONE_ROUND) == [], "the last kill came after the cut"
     cut = find_cut(lake)
     assert cut is not None
@@ -77,6 +81,9 @@ def test_a_merge_killed_at_any_point_is_finished_by_the_next(
         assert delta.version() <= len(kills)
         assert find_bound(delta, lake.read_epochs()) == cut.bound
         assert cut.versions[str(relation.table)] == delta.version()
+        commits = "".join(commit.read_text() for commit in path.glob("_delta_log/*.json"))
+        left = [file.name for file in path.glob("**/*.parquet") if file.name not in commits]
+        assert left == [], "no file is left that no commit names"
 
 
 def test_a_lock_left_by_a_killed_process_waits_for_its_jvm(tmp_path: Path) -> None:

@@ -5,25 +5,27 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs.fast_path import append_only, arrow_merge, unshared_reads
+from spark_jobs.fast_path import append_only
 from spark_jobs.fast_path.append_only import is_addition
 from spark_jobs.fold.plan import TablePlan
 from spark_jobs.lake.lake import Lake, open_table, read_losses
 from spark_jobs.merge import merge
 from spark_jobs.merge.rounds import Round, merge_until
+from spark_jobs.target.limits import DEFAULT_LIMITS
+from spark_jobs.target.result import WritePlan
 from spark_jobs.target.target_table import TargetTable
 from tests.spark.log_writer import LogWriter
 from tests.spark.oracle import HOLE
 from tests.spark.recorded_log import RecordedLog, read_texts
 from tests.spark.relations import insert, make_relation, read, sweep, truncate, update
-from tests.spark.small_lake import SmallLake
+from tests.spark.small_lake import SPARK_ONLY, SmallLake
 from tests.spark.source_model import SourceTable, run_transaction
 
 SEED = 20261122
@@ -33,6 +35,8 @@ TEXT = "to_json(struct(*))"
 T = make_relation("t", "k int4, d date, n numeric")
 FAR = "infinity"
 YOUNGER = {"missing_value": "7", "has_default": True}
+# Even one read is set apart.
+SET_APART = replace(DEFAULT_LIMITS, unshared_reads=1)
 
 
 @dataclass
@@ -138,9 +142,8 @@ def test_lone_reads_and_the_changes_among_them_leave_what_the_source_has(
 ) -> None:
     staged = Backfilling(tmp_path, SEED)
     staged.stage(chunks=4)
-    monkeypatch.setattr(unshared_reads, "FEW_READS", 1)
     told = Told(monkeypatch)
-    rounds = merge_until(spark, staged.lake, round_rows=ROUND_ROWS)
+    rounds = merge_until(spark, staged.lake, round_rows=ROUND_ROWS, limits=SET_APART)
     staged.check(spark, staged.lake, rounds)
     # Later ranges meet tables that have rows.
     assert set(told.ways) == {"alone", "added", "among others"}, told.ways
@@ -150,7 +153,7 @@ def test_lone_reads_and_the_changes_among_them_leave_what_the_source_has(
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(20))
 def test_lone_reads_leave_what_the_fold_leaves(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+    spark: SparkSession, tmp_path: Path, seed: int
 ) -> None:
     more = [SourceTable("plain", "d"), SourceTable("whole", "f", deferrable=True)]
     staged = Backfilling(tmp_path / "folded", seed, more=more)
@@ -158,8 +161,7 @@ def test_lone_reads_leave_what_the_fold_leaves(
     lake = Lake(tmp_path / "apart", tmp_path / "apart_state")
     shutil.copytree(staged.lake.root, lake.root)
     merge_until(spark, staged.lake, round_rows=ROUND_ROWS)
-    monkeypatch.setattr(unshared_reads, "FEW_READS", 1)
-    rounds = merge_until(spark, lake, round_rows=ROUND_ROWS)
+    rounds = merge_until(spark, lake, round_rows=ROUND_ROWS, limits=SET_APART)
     staged.check(spark, lake, rounds)
     for table in staged.tables:
         texts = [
@@ -169,11 +171,8 @@ def test_lone_reads_leave_what_the_fold_leaves(
         assert texts[0] == texts[1], table.name
 
 
-def test_reads_that_a_truncate_cut_off_leave_nothing(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small = SmallLake(spark, tmp_path)
-    monkeypatch.setattr(unshared_reads, "FEW_READS", 1)
+def test_reads_that_a_truncate_cut_off_leave_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    small = SmallLake(spark, tmp_path, limits=SET_APART)
     day = "2026-01-01"
     small.merge([read(T, "1", day, "1"), read(T, "2", day, "2")], [truncate(T)])
     assert small.rows(T) == []
@@ -184,9 +183,8 @@ def test_reads_that_a_truncate_cut_off_leave_nothing(
 def test_a_key_that_is_named_again_is_folded_and_what_is_lost_is_told(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unshared_reads, "FEW_READS", 1)
     told = Told(monkeypatch)
-    small = SmallLake(spark, tmp_path)
+    small = SmallLake(spark, tmp_path, limits=SET_APART)
     small.log.add([read(T, "1", FAR, "NaN"), read(T, "2", "2024-01-01", "1.50")])
     # Two backfills at once; a text that its type does not hold is no number's key.
     small.log.add([read(T, "3", FAR, "1"), read(T, "4", None, "1"), read(T, "x", FAR, None)])
@@ -196,29 +194,29 @@ def test_a_key_that_is_named_again_is_folded_and_what_is_lost_is_told(
     first = [(1, FAR, "NaN"), (2, "2024-01-01", "1.50"), (3, None, "2"), (4, None, "2")]
     assert read_known(small) == first
     assert done.tables["public.t"].lossy == read_told(small) == {"d": 1, "k": 1, "n": 1}
-    # Killed between the rows and their counts: nothing is told until they are counted.
+    # Killed before the commit, and after it: the rows and their counts come together.
+    added = (5, FAR, "5")
     small.commit([read(T, "5", FAR, "5")])
-    with monkeypatch.context() as patch:
-        patch.setattr(merge, "record_losses", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            small.merge()
-    assert read_told(small) is None
-    small.merge([read(T, "6", "2024-01-01", "6")])
-    second = [(5, FAR, "5"), (6, "2024-01-01", "6")]
-    assert read_known(small) == [*first, *second]
+    interrupt(small, "before_merge_commit")
+    assert read_known(small) == first
+    assert read_told(small) == {"d": 1, "k": 1, "n": 1}
+    interrupt(small, "after_merge_commit")
+    assert read_known(small) == [*first, added]
     assert read_told(small) == {"d": 2, "k": 1, "n": 1}
-    assert told.ways == ["alone", "added", "added"]
+    (done,) = small.merge([read(T, "6", "2024-01-01", "6")])
+    assert done.tables["public.t"].way is WritePlan.APPEND
+    assert done.tables["public.t"].lossy == read_told(small) == {"d": 2, "k": 1, "n": 1}
+    assert read_known(small) == [*first, added, (6, "2024-01-01", "6")]
+    assert told.ways == ["alone", "added", "added", "added"]
 
 
 def test_rows_are_added_only_to_a_table_that_has_nothing_of_them(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unshared_reads, "FEW_READS", 1)
     monkeypatch.setattr(append_only, "_MOST_NEAR", 1)
-    monkeypatch.setattr(arrow_merge, "_MOST_ENTRIES", 0)
     made = {name: make_relation(name, "k int4, v text") for name in CASES}
     wider = make_relation("wider", "k int4, v text, plus int4", plus=YOUNGER)
-    small = SmallLake(spark, tmp_path)
+    small = SmallLake(spark, tmp_path, limits=replace(SPARK_ONLY, unshared_reads=1))
     small.merge([read(made[name], key, "old") for name, case in CASES.items() for key in case.held])
     began, _ = small.commit(
         [read(made[name], key, "new") for name, case in CASES.items() for key in case.early],
@@ -238,8 +236,17 @@ def test_rows_are_added_only_to_a_table_that_has_nothing_of_them(
         assert small.rows(relation) == case.left, name
 
 
-def interrupt(*_: Any) -> None:
-    raise KeyboardInterrupt
+def interrupt(small: SmallLake, point: str) -> None:
+    """Merge, and end at a crash point, as far as this process can."""
+
+    def end_there(reached: str) -> None:
+        if reached == point:
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(merge, "reach", end_there)
+        with pytest.raises(KeyboardInterrupt):
+            small.merge()
 
 
 def read_told(small: SmallLake) -> dict[str, int] | None:

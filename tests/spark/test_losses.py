@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.fast_path import unshared_reads
 from spark_jobs.fold.plan import read_schema
 from spark_jobs.lake.lake import open_table, read_losses
-from spark_jobs.merge import merge
 from spark_jobs.schema.evolution import TableSchema
 from spark_jobs.target import losses
+from spark_jobs.target.result import WritePlan
 from tests.spark.relations import (
     Entry,
     delete,
@@ -24,7 +24,7 @@ from tests.spark.relations import (
     truncate,
     update,
 )
-from tests.spark.small_lake import SmallLake
+from tests.spark.small_lake import MERGE_ONLY, SPARK_ONLY, SmallLake
 
 T = make_relation("t", "k int4, d date, n numeric")
 WIDER = make_relation(
@@ -72,14 +72,16 @@ STEPS: list[tuple[str, list[list[Entry]], dict[str, int]]] = [
 
 @pytest.mark.soak
 def test_the_counts_of_lost_values_are_those_of_the_table_after_each_merge(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path
 ) -> None:
     lake = SmallLake(spark, tmp_path)
     for number, (what, transactions, expected) in enumerate(STEPS):
         # By writing the table anew and by a MERGE, in turn.
-        monkeypatch.setattr(merge, "SMALL_TABLE_BYTES", 4 << 20 if number % 2 == 0 else 0)
-        (done,) = lake.merge(*transactions)
+        is_whole = number % 2 == 0
+        (done,) = lake.merge(*transactions, limits=SPARK_ONLY if is_whole else MERGE_ONLY)
         assert done.halted == {}
+        way = done.tables["public.t"].way
+        assert way is (WritePlan.REWRITE if is_whole else WritePlan.MERGE), what
         found = done.tables["public.t"].lossy
         assert {name: n for name, n in found.items() if n} == count_anew(lake), what
         assert found == expected, what
@@ -104,7 +106,7 @@ def count_anew(lake: SmallLake) -> dict[str, int]:
 def test_a_table_that_lost_nothing_is_not_looked_at(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lake = SmallLake(spark, tmp_path)
+    lake = SmallLake(spark, tmp_path, limits=SPARK_ONLY)
     counted: list[str] = []
     count: Callable[..., object] = losses._count
 
@@ -116,9 +118,10 @@ def test_a_table_that_lost_nothing_is_not_looked_at(
     lake.merge([insert(CLEAN, "1", "2024-01-01", "a")])
     lake.merge([update(CLEAN, "1", "2025-01-01", "b"), insert(CLEAN, "2", None, "c")])
     assert counted == []
-    monkeypatch.setattr(unshared_reads, "FEW_READS", 1)
-    lake.merge([read(CLEAN, "3", "2024-01-01", "a")])
-    lake.merge([truncate(CLEAN), read(CLEAN, "3", "2024-01-01", "a")])
+    lake.limits = replace(SPARK_ONLY, unshared_reads=1)
+    for more in ([], [truncate(CLEAN)]):
+        (done,) = lake.merge([*more, read(CLEAN, "3", "2024-01-01", "a")])
+        assert done.tables["public.clean"].way is WritePlan.APPEND
     assert counted == [], "nor rows whose files say that they lost nothing"
     lake.merge([insert(CLEAN, "4", FAR, "c")])
     assert counted == ["counted"], "the rows that came, not the table"

@@ -10,12 +10,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc_core.settings import TableSettings
-from spark_jobs.fast_path import arrow_merge
 from spark_jobs.lake.lake import count_rows, open_table
 from spark_jobs.lake.ledger import find_cut
-from spark_jobs.merge import merge
+from spark_jobs.merge import merge_by_key
+from spark_jobs.target.result import WritePlan
 from tests.spark.relations import delete, insert, make_relation, update
-from tests.spark.small_lake import SmallLake
+from tests.spark.small_lake import MERGE_ONLY, SPARK_ONLY, SmallLake
 
 T, OTHER = make_relation("t", "k int4, v text"), make_relation("other", "k int4")
 
@@ -29,13 +29,12 @@ def session(spark: SparkSession) -> SparkSession:
 
 
 @pytest.fixture
-def small(session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallLake:
+def small(session: SparkSession, tmp_path: Path) -> SmallLake:
     """Lend a table that is merged into, beside another one.
 
     With deletion vectors a merge adds a file, so that there is something to compact.
     """
-    monkeypatch.setattr(merge, "SMALL_TABLE_BYTES", 0)
-    made = SmallLake(session, tmp_path)
+    made = SmallLake(session, tmp_path, limits=MERGE_ONLY)
     made.lake = replace(made.lake, rules={"public.t": TableSettings(deletion_vectors=True)})
     made.merge([insert(T, str(k), "a") for k in (1, 2, 3)], [insert(OTHER, "1")])
     return made
@@ -58,6 +57,7 @@ def check(small: SmallLake, *, inserted: int, updated: int, deleted: int) -> Non
     )
     merged = done.tables["public.t"]
     assert (merged.inserted, merged.updated, merged.deleted) == (inserted, updated, deleted)
+    assert merged.way is (WritePlan.MERGE if small.limits == MERGE_ONLY else WritePlan.REWRITE)
     assert small.rows(T) == [(1, "b"), (3, "a"), (4, "b")]
     assert small.rows(OTHER) == [(1,), (2,)]
     cut = find_cut(small.lake)
@@ -77,20 +77,20 @@ def test_a_table_that_compacts_itself_is_merged_like_any_other(small: SmallLake)
 def test_an_optimize_right_after_a_merge_is_not_taken_for_it(
     small: SmallLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    merge_rows = merge._merge
+    merge_rows = merge_by_key._merge
 
     def merge_and_optimize(*arguments: Any) -> None:
         merge_rows(*arguments)
         run(small, "optimize {}")
 
-    monkeypatch.setattr(merge, "_merge", merge_and_optimize)
+    monkeypatch.setattr(merge_by_key, "_merge", merge_and_optimize)
     check(small, inserted=1, updated=1, deleted=1)
     assert find_operations(small)[0] == "OPTIMIZE"
 
 
 @pytest.mark.parametrize("is_small", [True, False], ids=["small", "large"])
 def test_files_without_statistics_are_counted_by_their_footers(
-    small: SmallLake, monkeypatch: pytest.MonkeyPatch, *, is_small: bool
+    small: SmallLake, *, is_small: bool
 ) -> None:
     small.spark.conf.set("spark.databricks.delta.stats.collect", "false")
     run(small, "insert into {0} by name select * except (k), 7 as k from {0} where k = 3")
@@ -99,7 +99,6 @@ def test_files_without_statistics_are_counted_by_their_footers(
     assert table is not None
     assert count_rows(small.lake.locate(T.table), table) == 4
     if is_small:
-        monkeypatch.setattr(merge, "SMALL_TABLE_BYTES", 1 << 20)
-        monkeypatch.setattr(arrow_merge, "_MOST_ENTRIES", 0)
+        small.limits = SPARK_ONLY
     small.merge([delete(T, "7")])
     check(small, inserted=1, updated=1, deleted=1)

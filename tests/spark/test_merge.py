@@ -13,9 +13,10 @@ from pyspark.sql import SparkSession
 
 from cdc_core.vocabulary import Lsn
 from spark_jobs.lake.ledger import find_cut, read_states
-from spark_jobs.merge import merge
+from spark_jobs.target.limits import MergeLimits
+from spark_jobs.target.result import WritePlan
 from tests.spark.relations import Entry, delete, insert, make_relation, truncate, update
-from tests.spark.small_lake import SmallLake
+from tests.spark.small_lake import MERGE_ONLY, SPARK_ONLY, SmallLake
 
 LONG = "a long text"
 WIDE_NUMBER = "9" * 30
@@ -123,8 +124,9 @@ class Cases(SmallLake):
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         super().__init__(spark, folder)
-        self.merge(*FIRST)
-        (self.second,) = self.merge(*SECOND)
+        # By other limits, tables as small as these would be written whole.
+        self.merge(*FIRST, limits=MERGE_ONLY)
+        (self.second,) = self.merge(*SECOND, limits=MERGE_ONLY)
         columns = ("k", "v", "big", "_holes", "_epoch", "_commit_lsn", "_seq")
         self.main = self.rows(MAIN, *columns)
 
@@ -136,10 +138,7 @@ class Cases(SmallLake):
 
 @pytest.fixture(scope="module")
 def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Cases:
-    # Tables as small as these would be written anew, and no MERGE be tried.
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(merge, "SMALL_TABLE_BYTES", 0)
-        return Cases(spark, tmp_path_factory.mktemp("cases"))
+    return Cases(spark, tmp_path_factory.mktemp("cases"))
 
 
 def test_changes_of_rows_leave_one_row_a_key(lake: Cases) -> None:
@@ -154,6 +153,10 @@ def test_a_merge_tells_the_rows_it_inserted_updated_and_deleted(lake: Cases) -> 
     }
     assert told == COUNTS
     assert len(lake.main) == COUNTS["public.main"][0]
+    ways = {table: merged.way for table, merged in lake.second.tables.items()}
+    # A TRUNCATE, a new table, and a value for the rows before a new column.
+    whole = ("public.cut", "public.indexed", "public.wide")
+    assert ways == dict.fromkeys(COUNTS, WritePlan.MERGE) | dict.fromkeys(whole, WritePlan.REWRITE)
 
 
 def test_a_row_carries_its_position_and_commit_time(lake: Cases) -> None:
@@ -276,13 +279,17 @@ def test_a_limited_merge_leaves_other_tables_where_they_were(
     assert small.merge() == []
 
 
-@pytest.mark.parametrize("small_bytes", [0, merge.SMALL_TABLE_BYTES])
+@pytest.mark.parametrize(
+    ("limits", "way"),
+    [(MERGE_ONLY, WritePlan.MERGE), (SPARK_ONLY, WritePlan.REWRITE)],
+    ids=["merged", "written_whole"],
+)
 def test_a_table_gets_its_first_column_of_a_type_that_delta_must_be_told_of(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_bytes: int
+    spark: SparkSession, tmp_path: Path, limits: MergeLimits, way: WritePlan
 ) -> None:
-    monkeypatch.setattr(merge, "SMALL_TABLE_BYTES", small_bytes)
-    small = SmallLake(spark, tmp_path)
+    small = SmallLake(spark, tmp_path, limits=limits)
     timed = make_relation("t", "k int4, at timestamp")
     small.merge([insert(make_relation("t", "k int4"), "1")])
-    small.merge([insert(timed, "2", "2026-11-22 01:02:03")])
+    (done,) = small.merge([insert(timed, "2", "2026-11-22 01:02:03")])
+    assert done.tables["public.t"].way is way
     assert small.rows(timed) == [(1, None), (2, datetime(2026, 11, 22, 1, 2, 3))]  # noqa: DTZ001 - of no zone.

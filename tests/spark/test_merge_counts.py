@@ -1,14 +1,16 @@
-"""What a merge says it did to a table that it wrote anew; of a MERGE, `test_merge` tells."""
+"""What a merge says it did to tables that it did not MERGE; of a MERGE, `test_merge` tells."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.target.result import TableMergeResult
+from spark_jobs.target.limits import DEFAULT_LIMITS, MergeLimits
+from spark_jobs.target.result import TableMergeResult, WritePlan
 from tests.spark.relations import Entry, delete, insert, make_relation, truncate, update
-from tests.spark.small_lake import SmallLake
+from tests.spark.small_lake import SPARK_ONLY, SmallLake
 
 MIXED = make_relation("mixed", "k int4, v text, big text")
 NEW = make_relation("new", "k numeric, v text")
@@ -68,14 +70,22 @@ EXPECTED = {
 }
 
 
+@pytest.mark.parametrize(
+    ("limits", "by_arrow"),
+    [(SPARK_ONLY, set[str]()), (DEFAULT_LIMITS, {"public.goes"})],
+    ids=["by_spark", "by_arrow_where_it_can"],
+)
 def test_a_merge_that_writes_a_table_anew_counts_the_rows_it_inserted_updated_and_deleted(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, limits: MergeLimits, by_arrow: set[str]
 ) -> None:
-    small = SmallLake(spark, tmp_path)
+    small = SmallLake(spark, tmp_path, limits=limits)
     made = small.merge(FIRST)[0].tables
     assert tell(made["public.mixed"]) == (10, 10, 0, 0)
     done = small.merge(SECOND)[0].tables
     assert {table: tell(merged) for table, merged in done.items()} == EXPECTED
+    ways = {table: merged.way for table, merged in done.items()}
+    assert {table for table, way in ways.items() if way is WritePlan.REWRITE_FILES} == by_arrow
+    assert WritePlan.MERGE not in ways.values()
     last = small.merge([insert(MIXED, "21", "a", None), update(MIXED, "1", "b", "c")])[0]
     assert tell(last.tables["public.mixed"]) == (11, 1, 1, 0)
 

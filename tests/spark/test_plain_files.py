@@ -17,9 +17,10 @@ from cdc_core.vocabulary import Relation
 from spark_jobs.delta import direct_parquet
 from spark_jobs.lake.lake import Lake, find_bound, open_table, read_losses
 from spark_jobs.log import reading
-from spark_jobs.merge import merge
 from spark_jobs.session.failures import Failures
 from spark_jobs.target import commits
+from spark_jobs.target.limits import MergeLimits
+from spark_jobs.target.result import WritePlan
 from tests.spark.relations import delete, insert, make_relation, update
 from tests.spark.small_lake import SmallLake
 
@@ -50,7 +51,8 @@ def test_a_small_table_is_written_without_delta_and_reads_as_before(
     small = SmallLake(spark, tmp_path)
     small.merge(FIRST)
     (end,) = small.commit([update(ROWS, "1", "uno", "2"), insert(ROWS, "3", "three", None)])
-    small.merge()
+    (done,) = small.merge()
+    assert done.tables["public.rows"].way is WritePlan.REWRITE
     assert find_writer(small) == PLAIN
     assert small.rows(ROWS, "k", "v") == [(1, "uno"), (2, "two"), (3, "three")]
     assert small.plain(small.at(ROWS, end).rows, ROWS, "k", "v") == small.rows(ROWS, "k", "v")
@@ -102,15 +104,13 @@ def test_a_table_of_which_delta_keeps_more_is_left_to_delta(
         assert {row["k"] for row in changed.collect()} >= {3}
 
 
-def test_a_table_that_is_written_whole_has_bounds(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_that_is_written_whole_has_bounds(spark: SparkSession, tmp_path: Path) -> None:
     small = SmallLake(spark, tmp_path)
-    monkeypatch.setattr(merge, "_FEW_ROWS", 1)
     small.merge(FIRST)
     assert find_writer(small) == PLAIN
-    monkeypatch.setattr(merge, "SMALL_TABLE_BYTES", 100)
-    small.merge([insert(ROWS, str(key), "v", None) for key in range(3, 103)])
+    small.limits = MergeLimits(small_table_bytes=100, small_table_rows=1, rewrite_entries=0)
+    (done,) = small.merge([insert(ROWS, str(key), "v", None) for key in range(3, 103)])
+    assert done.tables["public.rows"].way is WritePlan.REWRITE
     added = [json.loads(action["add"]["stats"]) for action in read_commit(small) if "add" in action]
     assert max(one["maxValues"]["k"] for one in added) == 102
     assert read_commit(small)[0]["commitInfo"]["operation"] == "WRITE"
@@ -175,10 +175,10 @@ def test_a_commit_of_another_in_between_fails_the_table_alone(
     small.merge([*FIRST, insert(OTHERS, "1", "one")])
     write = direct_parquet.write_files
 
-    def interfere(rows: Any, path: Path) -> Any:
-        if path == locate(small):
-            spark.sql(meddle.format(f"delta.`{path}`"))
-        return write(rows, path)
+    def interfere(rows: Any, folder: Path) -> Any:
+        if folder.parent == locate(small):
+            spark.sql(meddle.format(f"delta.`{folder.parent}`"))
+        return write(rows, folder)
 
     steps = [update(ROWS, "2", "dos", "2"), insert(OTHERS, "2", "two")]
     with monkeypatch.context() as patched:

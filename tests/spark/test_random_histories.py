@@ -9,12 +9,14 @@ from pyspark.sql import DataFrame, SparkSession
 from cdc_core.settings import TableSettings
 from spark_jobs.lake.lake import Lake, open_table
 from spark_jobs.lake.ledger import find_cut
-from spark_jobs.merge import merge
 from spark_jobs.merge.rounds import Round, merge_until
 from spark_jobs.query.as_of import table_at
+from spark_jobs.target.limits import DEFAULT_LIMITS, MergeLimits
+from spark_jobs.target.result import WritePlan
 from tests.spark import oracle
 from tests.spark.log_writer import LogWriter
 from tests.spark.recorded_log import RecordedLog, read_texts
+from tests.spark.small_lake import MERGE_ONLY
 from tests.spark.source_model import SourceTable, run_transaction
 
 SEED = 20261121
@@ -37,7 +39,15 @@ def make_tables() -> list[SourceTable]:
 class World:
     """One log of random histories, merged in rounds with random cuts."""
 
-    def __init__(self, spark: SparkSession, folder: Path, seed: int, transactions: int) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        folder: Path,
+        seed: int,
+        transactions: int,
+        *,
+        limits: MergeLimits = DEFAULT_LIMITS,
+    ) -> None:
         rng = random.Random(seed)
         self.spark = spark
         # One of the tables has deletion vectors.
@@ -58,7 +68,9 @@ class World:
                 self.log.tables[0].add_column("added", "7")
                 self.log.tables[1].add_column("note", None)
         self.entries = sum(len(t) for rows in self.log.logged.values() for t in rows)
-        self.rounds: list[Round] = merge_until(spark, self.lake, round_rows=self.entries // 2)
+        self.rounds: list[Round] = merge_until(
+            spark, self.lake, round_rows=self.entries // 2, limits=limits
+        )
 
     def read(self, table: SourceTable) -> DataFrame:
         path = str(self.lake.locate(self.log.announce(table).table))
@@ -75,10 +87,9 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
-    # Tables as small as these would be written anew, and no MERGE be tried.
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(merge, "SMALL_TABLE_BYTES", 0)
-        return World(spark, tmp_path_factory.mktemp("world"), SEED, transactions=120)
+    # By other limits, tables as small as these would be written whole.
+    folder = tmp_path_factory.mktemp("world")
+    return World(spark, folder, SEED, transactions=120, limits=MERGE_ONLY)
 
 
 def check_world(world: World) -> None:
@@ -99,6 +110,8 @@ def check_world(world: World) -> None:
 
 def test_rounds_with_any_cuts_leave_what_the_source_has(world: World) -> None:
     check_world(world)
+    ways = {merged.way for done in world.rounds for merged in done.tables.values()}
+    assert ways == {WritePlan.REWRITE, WritePlan.MERGE}, "new tables, and tables that were there"
 
 
 def test_the_plain_python_fold_leaves_what_the_source_has() -> None:

@@ -19,9 +19,10 @@ from pyspark.sql import SparkSession
 from cdc_core.settings import TableSettings
 from cdc_core.vocabulary import TableName
 from spark_jobs.lake.lake import Lake
-from spark_jobs.merge import merge
+from spark_jobs.target.limits import MergeLimits
+from spark_jobs.target.result import WritePlan
 from tests.spark.relations import delete, insert, make_relation, update
-from tests.spark.small_lake import SmallLake
+from tests.spark.small_lake import MERGE_ONLY, SPARK_ONLY, SmallLake
 
 T = make_relation("t", "k int4, v text, at timestamp, n numeric")
 ROWS = 40
@@ -32,18 +33,19 @@ WITH_VECTORS = TableSettings(deletion_vectors=True)
 def fill(lake: SmallLake) -> DeltaTable:
     """Insert rows, change one and delete another; the table as delta-rs has it."""
     lake.merge([insert(T, str(k), "old", AT, "1.50") for k in range(ROWS)])
-    lake.merge([update(T, "1", "new", AT, "NaN"), delete(T, "2", None, None, None)])
+    (done,) = lake.merge([update(T, "1", "new", AT, "NaN"), delete(T, "2", None, None, None)])
+    way = WritePlan.MERGE if lake.limits == MERGE_ONLY else WritePlan.REWRITE
+    assert done.tables["public.t"].way is way
     expected = [(k, "new" if k == 1 else "old") for k in range(ROWS) if k != 2]
     assert lake.rows(T, "k", "v") == sorted(expected, key=str)
     return DeltaTable(lake.lake.locate(T.table))
 
 
-@pytest.mark.parametrize("small_bytes", [0, merge.SMALL_TABLE_BYTES])
+@pytest.mark.parametrize("limits", [MERGE_ONLY, SPARK_ONLY], ids=["merged", "written_whole"])
 def test_a_table_is_readable_by_all_that_arrow_gives_it_to(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_bytes: int
+    spark: SparkSession, tmp_path: Path, limits: MergeLimits
 ) -> None:
-    monkeypatch.setattr(merge, "SMALL_TABLE_BYTES", small_bytes)
-    table = fill(SmallLake(spark, tmp_path))
+    table = fill(SmallLake(spark, tmp_path, limits=limits))
     dataset = table.to_pyarrow_dataset()
     assert pc.sum(dataset.to_table(columns=["k"])["k"]).as_py() == sum(range(ROWS)) - 2
     (changed,) = dataset.to_table(filter=ds.field("v") == "new").to_pylist()
@@ -61,10 +63,9 @@ def test_a_table_without_local_times_asks_nothing_of_its_readers(
 
 
 def test_deletion_vectors_are_written_where_the_settings_ask_for_them(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(merge, "SMALL_TABLE_BYTES", 0)
-    lake = SmallLake(spark, tmp_path)
+    lake = SmallLake(spark, tmp_path, limits=MERGE_ONLY)
     lake.lake = replace(lake.lake, rules={str(T.table): WITH_VECTORS})
     table = fill(lake)
     vectors = pa.RecordBatchReader.from_stream(table.deletion_vectors()).read_all()

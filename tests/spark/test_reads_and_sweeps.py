@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from cdc_core.vocabulary import Relation
 from spark_jobs.lake.lake import open_table
-from spark_jobs.merge import merge
+from spark_jobs.target.result import WritePlan
 from tests.spark.relations import (
     Entry,
     delete,
@@ -20,7 +20,7 @@ from tests.spark.relations import (
     truncate,
     update,
 )
-from tests.spark.small_lake import SmallLake
+from tests.spark.small_lake import MERGE_ONLY, SPARK_ONLY, SmallLake
 
 T = make_relation("t", "k int4, v text")
 MISSED = make_relation("missed", "k int4, v text")
@@ -32,13 +32,10 @@ Rows = list[tuple[object, ...]]
 
 
 @pytest.mark.parametrize("is_small", [True, False], ids=["written_anew", "merged"])
-def test_a_backfill_repairs_a_table(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_small: bool
-) -> None:
+def test_a_backfill_repairs_a_table(spark: SparkSession, tmp_path: Path, *, is_small: bool) -> None:
     small = SmallLake(spark, tmp_path)
     small.merge([insert(MERGED, str(k), "lake", "long") for k in range(1, 9)])
-    if not is_small:
-        monkeypatch.setattr(merge, "SMALL_TABLE_BYTES", 0)
+    small.limits = SPARK_ONLY if is_small else MERGE_ONLY
     (start,) = small.commit([update(MERGED, "1", "begun", None, unchanged=[2])])
     reads: list[Entry] = [
         # 1 is dropped as stale: the log has it; 2 differs; 3 is equal; 4 and 5 are gone.
@@ -67,11 +64,13 @@ def test_a_backfill_repairs_a_table(
     assert small.rows(MERGED) == expected
     told = done.tables["public.merged"]
     assert (told.rows, told.inserted, told.updated, told.deleted) == (5, 1, 4, 4)
+    assert told.way is (WritePlan.REWRITE if is_small else WritePlan.MERGE)
     # A sweep that finds nothing moves the bound alone.
     files = list_files(small, MERGED)
     (again,) = small.merge([sweep(MERGED, start=start)])
     told = again.tables["public.merged"]
     assert (told.rows, told.inserted, told.updated, told.deleted) == (5, 0, 0, 0)
+    assert told.way is WritePlan.MOVE_BOUND
     assert list_files(small, MERGED) == files
     assert small.merge() == []
     # What came before the sweep is older than nothing that comes after it.
@@ -132,9 +131,7 @@ RANGED: dict[str, tuple[Relation, list[list[str]], list[str], list[str] | None, 
 }  # fmt: skip
 
 
-def test_a_sweep_of_a_range_removes_what_lies_in_it(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_of_a_range_removes_what_lies_in_it(spark: SparkSession, tmp_path: Path) -> None:
     small = SmallLake(spark, tmp_path)
     for relation, keys, *_ in RANGED.values():
         small.commit([insert(relation, *key, "old") for key in keys])
@@ -158,8 +155,8 @@ def test_a_sweep_of_a_range_removes_what_lies_in_it(
     assert {tuple(row) for row in at_end.rows.selectExpr(*text).collect()} == set(
         expected["numbers"]
     )
-    monkeypatch.setattr(merge, "SMALL_TABLE_BYTES", 0)
-    small.merge()
+    (done,) = small.merge(limits=MERGE_ONLY)
+    assert {merged.way for merged in done.tables.values()} == {WritePlan.MERGE}
     for name, rows in expected.items():
         relation = next(r for r, *_ in RANGED.values() if r.table.name == name)
         assert read_texts(small, relation) == sorted(rows, key=repr), name
@@ -183,7 +180,6 @@ def read_texts(small: SmallLake, relation: Relation) -> Rows:
 def test_a_row_without_a_position_is_older_than_every_sweep(
     spark: SparkSession,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     place: str,
     *,
     is_small: bool,
@@ -191,14 +187,15 @@ def test_a_row_without_a_position_is_older_than_every_sweep(
     small = SmallLake(spark, tmp_path)
     (start,) = small.commit([insert(T, str(k), "lake") for k in range(1, 5)])
     small.merge()
-    if not is_small:
-        monkeypatch.setattr(merge, "SMALL_TABLE_BYTES", 0)
+    small.limits = SPARK_ONLY if is_small else MERGE_ONLY
     small.merge([read(T, str(k), "source") for k in range(1, 5)])
     table = f"delta.`{small.lake.locate(T.table)}`"
     if place == "a_file_of_its_own":
         spark.sql(f"insert into {table} (k, v) values (7, 'by hand')")
     else:
         spark.sql(f"update {table} set _epoch = null, _seq = null where k = 2")
-    small.merge([sweep(T, start=start)])
+    (done,) = small.merge([sweep(T, start=start)])
+    way = done.tables["public.t"].way
+    assert way is (WritePlan.REWRITE if is_small else WritePlan.MERGE)
     expected = [1, 2, 3, 4] if place == "a_file_of_its_own" else [1, 3, 4]
     assert small.rows(T, "k") == [(k,) for k in expected]

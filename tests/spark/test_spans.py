@@ -12,11 +12,10 @@ from pyspark.sql import SparkSession
 
 from cdc_core.vocabulary import Lsn
 from spark_jobs.lake.lake import Bound
-from spark_jobs.log import backlog, ranges
+from spark_jobs.log import backlog, ranges, round_log
 from spark_jobs.log.files import LogFiles, LogRange
 from spark_jobs.log.ranges import RangeSummary, summarize, summarize_files
 from spark_jobs.log.reading import read_log
-from spark_jobs.merge import rounds
 from tests.spark.relations import (
     Entry,
     delete,
@@ -29,6 +28,7 @@ from tests.spark.relations import (
     update,
 )
 from tests.spark.small_lake import SmallLake
+from tests.spark.table_files import read_each_file_apart
 
 A = make_relation("a", "k int4, v text, w text")
 B = make_relation("Ünï.b", "k int4, v text, w text", identity="f")
@@ -131,7 +131,8 @@ def test_a_round_of_large_files_has_no_survey_by_spark(
 
     small = SmallLake(spark, tmp_path)
     monkeypatch.setattr(backlog, "_FEW_ENTRIES", 1)
-    monkeypatch.setattr(rounds, "summarize", refuse)
+    monkeypatch.setattr(round_log, "summarize", refuse)
+    read_each_file_apart(monkeypatch)
     small.merge([insert(A, "1", "x", "y"), insert(A, "2", "x", "y")])
     small.merge([update(A, "1", None, "z", unchanged=[1]), delete(A, "2", None, None)])
     assert small.rows(A) == [(1, "x", "z")]

@@ -5,64 +5,62 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from cdc_core.errors import MergeError
 from cdc_core.vocabulary import TableName
-from spark_jobs.delta import direct_parquet
-from spark_jobs.fast_path import arrow_copy, arrow_merge, unshared_reads
+from spark_jobs.delta import committer
+from spark_jobs.delta.attempts import attempting
+from spark_jobs.delta.direct_parquet import write_files
+from spark_jobs.fast_path import arrow_copy
 from spark_jobs.lake import locks
 from spark_jobs.lake.lake import Lake
 from spark_jobs.merge import merge
-from spark_jobs.merge.rounds import merge_until
+from spark_jobs.merge.rounds import Round, merge_until
+from spark_jobs.target.limits import DEFAULT_LIMITS, MergeLimits
+from spark_jobs.target.result import WritePlan
 from tests.spark.relations import Entry, delete, insert, make_relation, read, update
-from tests.spark.small_lake import SmallLake
+from tests.spark.small_lake import MERGE_ONLY, SPARK_ONLY, SmallLake
 
 T = make_relation("t", "k int4, v text")
 
 
 @dataclass(frozen=True)
 class Way:
-    """A way in which a table is written: what is staged, and what is left of it."""
+    """A way in which a table is written: what is staged, by which limits, and what is left of it.
 
+    `refusal` is the error of the first merge if no lock keeps the other one out.
+    """
+
+    plan: WritePlan
     changes: tuple[list[Entry], list[Entry]]
-    small_bytes: int
+    limits: MergeLimits
     left: list[tuple[int, str]]
     refusal: str | None
     is_typed: bool = True
 
 
+ADDED = replace(MERGE_ONLY, unshared_reads=1)
+# The other merge has removed the attempt, which it took for a dead process's.
+ATTEMPT_GONE = "FileNotFoundError"
+READS = ([read(T, "11", "b"), read(T, "12", "b")], [read(T, "13", "c")])
+CHANGES = (
+    [update(T, "1", "b"), insert(T, "4", "b")],
+    [update(T, "2", "c"), insert(T, "5", "c")],
+)
+WITH_READS = [(1, "a"), (11, "b"), (12, "b"), (13, "c"), (2, "a")]
+CHANGED = [(1, "b"), (2, "c"), (4, "b"), (5, "c")]
 WAYS = {
-    "added": Way(
-        ([read(T, "11", "b"), read(T, "12", "b")], [read(T, "13", "c")]),
-        0,
-        [(1, "a"), (11, "b"), (12, "b"), (13, "c"), (2, "a")],
-        # The other one has cleared away what it took for a dead process's.
-        "FileNotFoundError",
-    ),
-    "added_by_spark": Way(
-        ([read(T, "11", "b"), read(T, "12", "b")], [read(T, "13", "c")]),
-        0,
-        [(1, "a"), (11, "b"), (12, "b"), (13, "c"), (2, "a")],
-        "CommitFailedError",
-        is_typed=False,
-    ),
-    "merged": Way(
-        ([update(T, "1", "b"), insert(T, "4", "b")], [update(T, "2", "c"), insert(T, "5", "c")]),
-        0,
-        [(1, "b"), (2, "c"), (4, "b"), (5, "c")],
-        None,
-    ),
-    "rewritten": Way(
-        ([update(T, "1", "b"), insert(T, "4", "b")], [update(T, "2", "c"), insert(T, "5", "c")]),
-        merge.SMALL_TABLE_BYTES,
-        [(1, "b"), (2, "c"), (4, "b"), (5, "c")],
-        "CommitFailedError",
+    "added": Way(WritePlan.APPEND, READS, ADDED, WITH_READS, ATTEMPT_GONE),
+    "added_by_spark": Way(WritePlan.APPEND, READS, ADDED, WITH_READS, ATTEMPT_GONE, is_typed=False),
+    "merged": Way(WritePlan.MERGE, CHANGES, MERGE_ONLY, CHANGED, None),
+    "rewritten": Way(WritePlan.REWRITE, CHANGES, SPARK_ONLY, CHANGED, "CommitFailedError"),
+    "rewritten_by_arrow": Way(
+        WritePlan.REWRITE_FILES, CHANGES, DEFAULT_LIMITS, CHANGED, ATTEMPT_GONE
     ),
 }
 
@@ -74,25 +72,36 @@ class Race:
         self.other = Lake(small.lake.root, folder / "another_state")
         self.small, self.patch = small, patch
         self.errors: list[MergeError] = []
+        self.ways: set[WritePlan] = set()
 
-    def run(self) -> None:
-        """Merge; just before the commit the other merge does one round of one transaction."""
+    def run(self, at: str = "before_merge_commit") -> None:
+        """Merge; at a crash point the other merge does one round of one transaction."""
         is_begun = False
 
         def interfere(point: str) -> None:
             nonlocal is_begun
-            if point == "before_merge_commit" and not is_begun:
+            if point == at and not is_begun:
                 is_begun = True
                 self._keep_error(self._merge_first)
 
         with self.patch.context() as patch:
-            patch.setattr(merge, "reach", interfere)
-            self._keep_error(self.small.merge)
+            for module in (merge, committer):
+                patch.setattr(module, "reach", interfere)
+            self._keep_error(lambda: self.small.merge(on_round=self.keep_ways))
         assert is_begun
 
     def _merge_first(self) -> None:
         stop, spark = threading.Event(), self.small.spark.newSession()
-        merge_until(spark, self.other, round_rows=1, stop=stop, on_round=lambda _: stop.set())
+
+        def end(done: Round) -> None:
+            self.keep_ways(done)
+            stop.set()
+
+        limits = self.small.limits
+        merge_until(spark, self.other, round_rows=1, stop=stop, on_round=end, limits=limits)
+
+    def keep_ways(self, done: Round) -> None:
+        self.ways.update(merged.way for merged in done.tables.values())
 
     def _keep_error(self, work: Callable[[], object]) -> None:
         try:
@@ -104,9 +113,6 @@ class Race:
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Way:
     chosen = WAYS[request.param]
-    monkeypatch.setattr(unshared_reads, "FEW_READS", 1)
-    monkeypatch.setattr(arrow_merge, "_MOST_ENTRIES", 0)
-    monkeypatch.setattr(merge, "SMALL_TABLE_BYTES", chosen.small_bytes)
     if not chosen.is_typed:
         monkeypatch.setattr(arrow_copy, "_find_wanted", lambda *_: None)
     return chosen
@@ -114,7 +120,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Way:
 
 @pytest.fixture
 def race(way: Way, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Race:
-    small = SmallLake(spark, tmp_path)
+    small = SmallLake(spark, tmp_path, limits=way.limits)
     small.merge([insert(T, str(k), "a") for k in (1, 2, 3)])
     small.merge([delete(T, "3")])
     for entries in way.changes:
@@ -128,6 +134,7 @@ def test_two_merges_from_two_folders_go_one_after_the_other(
     monkeypatch.setattr(locks, "_DEADLINE_S", 0.1)
     race.run()
     assert ["locked by another process" in error.message for error in race.errors] == [True]
+    assert race.ways == {way.plan}
     assert race.small.rows(T) == way.left
 
 
@@ -138,7 +145,21 @@ def test_two_merges_that_no_lock_keeps_apart_leave_each_row_once(
     race.run()
     said = [error.message.rpartition("public.t: ")[2] for error in race.errors]
     assert said == ([] if way.refusal is None else [way.refusal])
-    race.small.merge()
+    race.small.merge(on_round=race.keep_ways)
+    assert race.ways == {way.plan}
+    assert race.small.rows(T) == way.left
+
+
+@pytest.mark.parametrize("way", ["added", "added_by_spark", "rewritten_by_arrow"], indirect=True)
+def test_a_commit_that_another_has_overtaken_is_refused(
+    way: Way, race: Race, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Lake, "lock_table", lambda *_, **__: nullcontext())
+    race.run("after_files_moved")
+    said = [error.message.rpartition("public.t: ")[2] for error in race.errors]
+    assert said == ["CommitFailedError"]
+    race.small.merge(on_round=race.keep_ways)
+    assert race.ways == {way.plan}
     assert race.small.rows(T) == way.left
 
 
@@ -167,18 +188,15 @@ def test_each_of_two_tables_with_long_names_has_a_lock_of_its_own(tmp_path: Path
 def test_an_attempt_takes_in_nothing_that_another_writes(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    rows, folders = spark.range(3).coalesce(1), list[Path]()
-    bring_in = direct_parquet._bring_in
-
-    def interfere(folder: Path, path: Path) -> Any:
-        folders.append(folder)
-        if len(folders) == 1:
-            assert len(direct_parquet.write_files(rows, tmp_path)) == 1
-        return bring_in(folder, path)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(direct_parquet, "_bring_in", interfere)
-        assert len(direct_parquet.write_files(rows, tmp_path)) == 1
-    assert len({*folders}) == 2
-    assert len([*tmp_path.glob("*.parquet")]) == 2
-    assert not [*tmp_path.glob("_*")]
+    rows = spark.range(3).coalesce(1)
+    with attempting(tmp_path) as folder:
+        (file,) = write_files(rows, folder)
+        with attempting(tmp_path) as another:
+            (other,) = write_files(rows, another)
+            (next_file,) = write_files(rows, folder)
+        assert not other.path.exists()
+        assert file.path.exists()
+        assert next_file.path.exists()
+    assert len({folder, another}) == 2
+    assert len({file.path.name, other.path.name, next_file.path.name}) == 3
+    assert not [*tmp_path.iterdir()]

@@ -15,12 +15,14 @@ from psycopg import sql
 from pyspark.sql import SparkSession
 
 from spark_jobs.lake.lake import Lake
-from spark_jobs.merge import merge
-from spark_jobs.merge.rounds import merge_until
+from spark_jobs.merge.rounds import Round, merge_until
 from spark_jobs.pg_types.built_in import OIDS
+from spark_jobs.target.limits import DEFAULT_LIMITS, MergeLimits
+from spark_jobs.target.result import WritePlan
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import Database
 from tests.spark.given_back import compare
+from tests.spark.small_lake import MERGE_ONLY
 from tests.spark.type_values import ADDED_LATER, make_arrays, make_types
 from tests.verify.verifying import Verifying
 
@@ -58,9 +60,7 @@ def test_values_that_an_update_does_not_send_are_given_back_as_well(
     make_pipeline: Callable[..., Pipeline],
     spark: SparkSession,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(merge, "SMALL_TABLE_BYTES", 0)
     tables = make_tables(database)
     move_values_out_of_rows(database)
     pipeline = make_pipeline(database)
@@ -69,7 +69,8 @@ def test_values_that_an_update_does_not_send_are_given_back_as_well(
     for table in tables:
         database.execute(f"update {table} set c0 = c0 where k % 2 = 1")
         database.execute(f"update {table} set k = k + 1000 where k % 2 = 0")
-    merge_all(pipeline, spark, tmp_path)
+    done = merge_all(pipeline, spark, tmp_path, limits=MERGE_ONLY)
+    assert {merged.way for merged in done.tables.values()} == {WritePlan.MERGE}
     log = spark.read.format("delta").load(str(pipeline.root / "staging" / "changes"))
     unsent = log.where("op = 'update'").selectExpr("sum(size(unchanged))").collect()[0][0]
     assert unsent > 500
@@ -123,10 +124,18 @@ def fill(database: Database, tables: Tables) -> None:
                 )
 
 
-def merge_all(pipeline: Pipeline, spark: SparkSession, folder: Path) -> None:
+def merge_all(
+    pipeline: Pipeline,
+    spark: SparkSession,
+    folder: Path,
+    *,
+    limits: MergeLimits = DEFAULT_LIMITS,
+) -> Round:
     """Stage and merge what is committed now."""
     pipeline.catch_up()
-    merge_until(spark, Lake(pipeline.root, folder / "state"), round_rows=1_000_000)
+    lake = Lake(pipeline.root, folder / "state")
+    (done,) = merge_until(spark, lake, round_rows=1_000_000, limits=limits)
+    return done
 
 
 def require_equal(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -14,16 +15,21 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs.fast_path import arrow_copy, arrow_merge, unshared_reads
+from spark_jobs.delta.committer import FileChange, commit_files
+from spark_jobs.fast_path import arrow_copy
 from spark_jobs.lake.lake import open_table, read_losses
+from spark_jobs.merge import merge
 from tests.spark.plain_rows import PLAIN, make_row, read_json
 from tests.spark.relations import Entry, insert, make_relation, read, sweep, truncate, update
-from tests.spark.small_lake import SmallLake
+from tests.spark.small_lake import SPARK_ONLY, SmallLake
 
 SEED = 20261122
+# Even one read is set apart, and Arrow rewrites no files.
+LIMITS = replace(SPARK_ONLY, unshared_reads=1)
 
 
 class Told:
@@ -31,31 +37,31 @@ class Told:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.typed, self.moved = 0, 0
-        type_all, move = arrow_copy._type_all, arrow_copy.TypedReads.move
+        type_all = arrow_copy._type_all
+        typed: set[Path] = set()
 
         def tell_typed(*arguments: Any) -> Any:
             files = type_all(*arguments)
             self.typed += files is not None
+            typed.update(file.path for file in files or ())
             return files
 
-        def tell_moved(*arguments: Any) -> Any:
-            self.moved += 1
-            return move(*arguments)
+        def tell_moved(path: Path, table: DeltaTable, change: FileChange, **options: Any) -> None:
+            commit_files(path, table, change, **options)
+            self.moved += not typed.isdisjoint(file.path for file in change.added)
 
         patch.setattr(arrow_copy, "_type_all", tell_typed)
-        patch.setattr(arrow_copy.TypedReads, "move", tell_moved)
+        patch.setattr(merge, "commit_files", tell_moved)
 
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Told:
-    monkeypatch.setattr(unshared_reads, "FEW_READS", 1)
-    monkeypatch.setattr(arrow_merge, "_MOST_ENTRIES", 0)
     return Told(monkeypatch)
 
 
 @pytest.fixture
 def small(spark: SparkSession, tmp_path: Path) -> Iterator[SmallLake]:
-    made = SmallLake(spark, tmp_path)
+    made = SmallLake(spark, tmp_path, limits=LIMITS)
     yield made
     assert not [*made.lake.root.glob("tables/**/_attempt-*")], "nothing is left behind"
 
@@ -68,7 +74,7 @@ def test_a_table_typed_by_arrow_is_the_one_that_spark_would_write(
     rows = [make_row(rng, key) for key in rng.sample(range(-(10**12), 10**12), 400)]
     found = []
     for way in ("by Arrow", "by Spark"):
-        small = SmallLake(spark, tmp_path / way)
+        small = SmallLake(spark, tmp_path / way, limits=LIMITS)
         with monkeypatch.context() as patch:
             if way == "by Spark":
                 patch.setattr(arrow_copy, "_find_wanted", lambda *_: None)

@@ -139,7 +139,7 @@ def test_a_part_is_lost_if_somebody_removed_it_and_not_without_a_folder(
     with pytest.raises(FileNotFoundError):
         move_part(part, tmp_path / "not mounted")
     part.path.unlink()
-    with pytest.raises(PartLost, match="gone before it was staged"):
+    with pytest.raises(PartLost, match="was removed before capture staged it"):
         move_part(part, tmp_path)
 
 

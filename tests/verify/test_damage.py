@@ -20,10 +20,11 @@ from orchestration.status.status import read_status
 from orchestration.verification import healing
 from orchestration.verification.answer import describe_verdict, format_verdict
 from orchestration.verification.table_comparison import MOST_ROWS
-from spark_jobs.merge import merge
+from spark_jobs.target.result import WritePlan
 from tests.fix_pipeline import Pipeline
 from tests.fix_postgres import lend_database
 from tests.postgres_server import Database, PostgresServer
+from tests.spark.small_lake import MERGE_ONLY
 from tests.verify.verifying import Verifying, make_verifying, read_results
 
 # By column: its type, what every row has, and what a hand puts there.
@@ -207,12 +208,8 @@ def test_every_kind_of_damage_is_found_to_the_key_and_healed(
 
 
 def test_a_key_that_is_there_twice_is_found_and_healed(
-    database18: Database,
-    make_pipeline: Callable[..., Pipeline],
-    spark: SparkSession,
-    monkeypatch: pytest.MonkeyPatch,
+    database18: Database, make_pipeline: Callable[..., Pipeline], spark: SparkSession
 ) -> None:
-    monkeypatch.setattr(merge, "SMALL_TABLE_BYTES", 0)
     database18.execute("create table double (id int primary key, v text)")
     verifying = make_verifying(make_pipeline, database18, spark)
     database18.execute("insert into double select n, 'a' from generate_series(1, 50) n")
@@ -220,7 +217,8 @@ def test_a_key_that_is_there_twice_is_found_and_healed(
     verifying.damage("double", "insert into {} by name select * from {} where id in (7, 9)")
     assert verifying.find_keys("double")["double"] == {("7",), ("9",)}
     assert read_results(verifying.heal("double").tables) == {"double": "equal"}
-    verifying.merge()
+    (done,) = verifying.merge(limits=MERGE_ONLY)
+    assert done.tables["public.double"].way is WritePlan.MERGE
     rows = verifying.session.read.format("delta").load(
         str(verifying.lake.locate(TableName("public", "double")))
     )

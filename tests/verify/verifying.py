@@ -15,7 +15,8 @@ from orchestration.capture.own_capture import ensuring_capture
 from orchestration.verification.healing import VerificationResult, verify_and_heal
 from orchestration.verification.verify import Verification, verify_tables
 from spark_jobs.lake.lake import Lake
-from spark_jobs.merge.rounds import merge_until
+from spark_jobs.merge.rounds import Round, merge_until
+from spark_jobs.target.limits import DEFAULT_LIMITS, MergeLimits
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import Database
 
@@ -36,10 +37,10 @@ class Verifying:
         """The configuration as it is now."""
         return self.pipeline.load_settings()
 
-    def merge(self) -> None:
+    def merge(self, *, limits: MergeLimits = DEFAULT_LIMITS) -> list[Round]:
         """Stage and merge all that is committed now."""
         self.pipeline.catch_up()
-        merge_until(self.session, self.lake, round_rows=1_000_000)
+        return merge_until(self.session, self.lake, round_rows=1_000_000, limits=limits)
 
     def damage(self, table: str, statement: str) -> None:
         """Change a table of the lake by hand; `{}` stands for it."""

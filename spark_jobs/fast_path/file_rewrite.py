@@ -1,0 +1,230 @@
+"""Rewrites the files that changes touch, for all tables of a round in one Spark job, by Arrow.
+
+Spark's MERGE takes 2.5 s for each table, for any number of changes. The result here is the table
+that Spark would leave, with the same counts. The caller commits the files.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from spark_jobs.delta.attempts import attempting
+from spark_jobs.delta.direct_parquet import can_read_files, has_schema, is_ours, list_deletions
+from spark_jobs.delta.file_writer import WrittenFile
+from spark_jobs.fast_path.rewrite_task import (
+    LogSlice,
+    RefusedShare,
+    RewrittenShare,
+    Share,
+    TableFile,
+    rewrite_shares,
+)
+from spark_jobs.fold.plan import TablePlan
+from spark_jobs.fold.rows import find_converts, match_names, table_fields
+from spark_jobs.lake.lake import read_losses
+from spark_jobs.log.files import LogRange
+from spark_jobs.log.reading import ROW_OPERATIONS
+from spark_jobs.pg_types.arrow_rows import Columns
+from spark_jobs.schema.evolution import TableSchema
+from spark_jobs.session.failures import explain
+from spark_jobs.target.limits import MergeLimits
+
+_logger = logging.getLogger("walgate.merge")
+
+
+@dataclass(frozen=True, slots=True)
+class FileRewrite:
+    """What to rewrite: a table as it is, the files of its folder, and its changes."""
+
+    folder: Path
+    files: tuple[TableFile, ...]
+    columns: Columns
+    key: tuple[int, ...]
+    changes: LogSlice
+
+
+@dataclass(frozen=True, slots=True)
+class RewrittenFiles:
+    """The files that replace others of a table, by name, and how many rows the changes touched.
+
+    `seconds` is how long the tasks worked on the table.
+    """
+
+    removed: tuple[str, ...]
+    added: tuple[WrittenFile, ...]
+    inserted: int
+    updated: int
+    deleted: int
+    seconds: float
+
+
+def plan_rewrite(
+    folder: Path, table: DeltaTable, plan: TablePlan, above: LogRange, limits: MergeLimits
+) -> FileRewrite | str:
+    """Plan the rewrite of files for a table plan; if Arrow cannot do it, return the reason.
+
+    `above` is the log range; it has exactly the plan's changes of the table.
+    """
+    schema = plan.schema
+    assert schema is not None
+    reason = next(_list_refusals(table, plan, schema), None)
+    own = above.find_files(str(plan.table))
+    if reason is not None or own is None:
+        return reason or "the log has files that only Delta can read"
+    if len(own) > limits.rewrite_log_files:
+        return f"the changes lie in {len(own)} files of the log"
+    files = above.find_files()
+    if files is None or sum(files.values()) > limits.shared_log_bytes:
+        files = own
+    found = _list_files(table, match_names(schema)[0])
+    if not can_read_files(folder, table, [file.name for file in found]):
+        return "the table has files that only Delta can read"
+    columns = find_converts(schema)
+    assert columns is not None
+    changes = LogSlice(str(plan.table), files, tuple(own), above.low, above.high)
+    return FileRewrite(folder, found, columns, schema.key, changes)
+
+
+def _list_refusals(table: DeltaTable, plan: TablePlan, schema: TableSchema) -> Iterator[str]:
+    """List the reasons why Arrow cannot apply a table plan to a table."""
+    if find_converts(schema) is None:
+        yield "a column has a type that Arrow does not convert"
+    versions = [TableSchema.of(relation).names for relation in plan.relations.values()]
+    if plan.before != schema or any(names != schema.names for names in versions):
+        yield "the columns of the table change"
+    if any(summary.operation not in ROW_OPERATIONS for summary in plan.summaries):
+        yield "the changes have a TRUNCATE or a sweep"
+    if plan.unsent:
+        yield "a value was not sent"
+    if not (is_ours(table) and has_schema(table, table_fields(schema))):
+        yield "another program gave the table features, properties or columns"
+    losses = read_losses(table)
+    if losses is None or any(losses.values()):
+        yield "the table has values that its types do not hold"
+
+
+@contextmanager
+def rewriting_files(
+    session: SparkSession, rewrites: Sequence[FileRewrite], limits: MergeLimits
+) -> Iterator[Mapping[str, RewrittenFiles | str]]:
+    """Rewrite files of some tables in one Spark job; yield for each table the result or a refusal.
+
+    When the block ends, the files that no commit took are removed.
+    """
+    with ExitStack() as attempts:
+        parallel = session.sparkContext.defaultParallelism
+        shares: list[Share] = []
+        refused: dict[str, RewrittenFiles | str] = {}
+        for rewrite in rewrites:
+            try:
+                attempt = attempts.enter_context(attempting(rewrite.folder))
+            except OSError as error:
+                refused[rewrite.changes.table] = f"no folder could be made: {explain(error)}"
+            else:
+                shares += _divide(rewrite, attempt, parallel, limits)
+        done = _run(session, _distribute(shares, parallel), limits) if shares else []
+        tables = dict.fromkeys(one.table for one in done)
+        yield refused | {
+            table: _join([one for one in done if one.table == table]) for table in tables
+        }
+
+
+def _list_files(table: DeltaTable, first: str) -> tuple[TableFile, ...]:
+    deleted = list_deletions(table)
+    return tuple(
+        TableFile(
+            file["path"],
+            file["size_bytes"],
+            file.get(f"min.{first}"),
+            file.get(f"max.{first}"),
+            file["path"] in deleted,
+        )
+        for file in pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    )
+
+
+def _divide(rewrite: FileRewrite, attempt: Path, parallel: int, limits: MergeLimits) -> list[Share]:
+    """Divide the files of a table into shares; the first has all files that may get more rows."""
+    is_open = [file for file in rewrite.files if file.size < limits.open_file_bytes]
+    closed = [file for file in rewrite.files if file.size >= limits.open_file_bytes]
+    # Deal the files in turn. The newest files change most, and are neighbours in the list.
+    groups = [is_open, *(closed[i::parallel] for i in range(parallel))]
+    return [
+        Share(
+            rewrite.changes,
+            rewrite.columns,
+            rewrite.key,
+            rewrite.folder,
+            attempt,
+            tuple(files),
+            takes_arrivals=number == 0,
+        )
+        for number, files in enumerate(groups)
+        if files or number == 0
+    ]
+
+
+def _distribute(shares: list[Share], parallel: int) -> list[list[Share]]:
+    """Distribute shares to as many tasks as run at once, the largest first."""
+    tasks: list[list[Share]] = [[] for _ in range(min(parallel, len(shares)))]
+    loads = [0] * len(tasks)
+    for share in sorted(shares, key=_weigh, reverse=True):
+        lightest = loads.index(min(loads))
+        tasks[lightest].append(share)
+        loads[lightest] += _weigh(share)
+    return tasks
+
+
+def _weigh(share: Share) -> int:
+    """Weigh a share by the bytes that it may read."""
+    return sum(file.size for file in share.files) + sum(share.changes.files.values())
+
+
+def _run(
+    session: SparkSession, tasks: list[list[Share]], limits: MergeLimits
+) -> list[RewrittenShare | RefusedShare]:
+    work = partial(rewrite_shares, limits=limits)
+    try:
+        done = session.sparkContext.parallelize(tasks, len(tasks)).map(work).collect()
+    except (PySparkException, Py4JJavaError) as error:
+        # For example a task that was killed for lack of memory. Spark's own way needs no Python.
+        reason = f"a task failed: {explain(error)}"
+        _logger.warning(
+            "Arrow could not rewrite files: Spark merges the tables",
+            extra={"fields": {"reason": reason}},
+        )
+        return [RefusedShare(share.changes.table, reason) for task in tasks for share in task]
+    return [one for of_task in done for one in of_task]
+
+
+def _join(shares: Sequence[RewrittenShare | RefusedShare]) -> RewrittenFiles | str:
+    """Join the shares of one table; the reason if one of them was refused."""
+    done: list[RewrittenShare] = []
+    for share in shares:
+        if isinstance(share, RefusedShare):
+            return share.reason
+        done.append(share)
+    met = frozenset[int]().union(*(share.met for share in done))
+    if len(met) < sum(len(share.met) for share in done):
+        return "the table has several rows with the same key"
+    arrived = done[0].arrived
+    updated = sum(place < arrived for place in met)
+    return RewrittenFiles(
+        tuple(name for share in done for name in share.removed),
+        tuple(file for share in done for file in share.added),
+        arrived - updated,
+        updated,
+        len(met) - updated,
+        sum(share.seconds for share in done),
+    )

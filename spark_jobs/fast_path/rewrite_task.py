@@ -1,0 +1,306 @@
+"""A Spark task that rewrites the files of a table that its changes touch, by Arrow.
+
+A share is some files of one table. Each task folds the table's changes, finds the files of its
+share that have a changed key, and writes the other rows of these files to new files. One share of
+each table also writes the rows that arrive. Nothing is committed here.
+
+The task refuses a share if Arrow cannot fold a change, if a row of the table has a newer position
+than the change of its key or shares its key with another row, or if too many bytes are touched.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from cdc_core.crash_points import reach
+from cdc_core.errors import LakeError
+from spark_jobs.delta.decoded_size import bound_size, count_decoded, list_coded
+from spark_jobs.delta.file_bounds import is_reliable
+from spark_jobs.delta.file_writer import WrittenFile, write_batches
+from spark_jobs.fast_path.arrow_fold import ArrowOutcome, fold_by_arrow
+from spark_jobs.lake.lake import Bound
+from spark_jobs.log.in_memory import LogInMemory
+from spark_jobs.log.reading import POSITION
+from spark_jobs.pg_types.arrow_rows import Columns
+from spark_jobs.target.limits import MergeLimits
+
+_OWN_POSITION = [f"_{name}" for name in POSITION]
+# The most bytes that one row group takes in memory.
+_MAX_GROUP_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LogSlice:
+    """A table's entries in a log range: above `low` and up to `high`.
+
+    `own` are the files that may have entries of the table. `files` are all files of the range with
+    their sizes, if a task should read them once for all tables; otherwise the same as `own`.
+    """
+
+    table: str
+    files: Mapping[Path, int]
+    own: Sequence[Path]
+    low: Bound | None
+    high: Bound
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """A file of a table: its size in bytes, and the least and greatest value of the first key."""
+
+    name: str
+    size: int
+    least: object
+    greatest: object
+    has_deletions: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Some files of one table to rewrite, and the changes by which.
+
+    `columns` are the table's columns with their conversions, `key` the indexes of the key columns.
+    `attempt` is the folder for new files. One share of each table `takes_arrivals`.
+    """
+
+    changes: LogSlice
+    columns: Columns
+    key: tuple[int, ...]
+    folder: Path
+    attempt: Path
+    files: tuple[TableFile, ...]
+    takes_arrivals: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RewrittenShare:
+    """The files that a share replaces, the files that it adds, and what the fold named.
+
+    `arrived` counts the rows that arrive, in all shares. `met` are the indexes, among the keys that
+    the fold names, of those that the share's files had; arriving keys come first.
+    """
+
+    table: str
+    removed: tuple[str, ...]
+    added: tuple[WrittenFile, ...]
+    arrived: int
+    met: frozenset[int]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedShare:
+    """A share that Arrow cannot rewrite, and why."""
+
+    table: str
+    reason: str
+
+
+class _Refusal(Exception):
+    """Arrow cannot rewrite the share; the argument says why."""
+
+
+def rewrite_shares(
+    shares: Sequence[Share], limits: MergeLimits
+) -> list[RewrittenShare | RefusedShare]:
+    """Rewrite shares one after the other. Those of one log range read small log files once."""
+    logs: dict[object, LogInMemory] = {}
+    done: list[RewrittenShare | RefusedShare] = []
+    for share in shares:
+        part = share.changes
+        of = (part.low, *part.files)
+        if of not in logs:
+            # The greatest bound of the range: each table takes its entries up to its own bound.
+            highest = max(other.changes.high for other in shares)
+            logs[of] = LogInMemory(
+                part.files, part.low, highest, shared_bytes=limits.shared_log_bytes
+            )
+        try:
+            done.append(_rewrite(share, logs[of], limits))
+        except _Refusal as refusal:
+            done.append(RefusedShare(part.table, str(refusal)))
+        except (LakeError, OSError, ValueError, pa.ArrowException) as error:
+            # The text of an error may have a value. Spark will say what is wrong with the table.
+            done.append(RefusedShare(part.table, f"a task failed: {type(error).__name__}"))
+    return done
+
+
+def _rewrite(share: Share, log: LogInMemory, limits: MergeLimits) -> RewrittenShare:
+    began = time.monotonic()
+    part = share.changes
+    entries = log.take(part.table, part.high, part.own)
+    if entries is None:
+        raise _Refusal("the changes do not fit in memory")
+    outcome = fold_by_arrow(entries, share.columns, share.key)
+    if outcome is None:
+        raise _Refusal("the last change of a key does not decide alone, or a value is not exact")
+    named = _Named(outcome, [share.columns[i][0] for i in share.key])
+    touched = _find_touched(share, named, limits)
+    # A large file stays by itself, so that no file grows with each merge.
+    closed = [file for file in touched if file.size >= limits.open_file_bytes]
+    joined = [file for file in touched if file.size < limits.open_file_bytes]
+    arriving = outcome.rows if share.takes_arrivals else outcome.rows.slice(0, 0)
+    parts: list[Iterable[pa.RecordBatch]] = [named.keep_others(share, [file]) for file in closed]
+    parts.append(chain(named.keep_others(share, joined), arriving.to_batches()))
+    added = [write_batches(share.attempt, part) for part in parts]
+    reach("in_file_rewrite")
+    return RewrittenShare(
+        part.table,
+        tuple(file.name for file in touched),
+        tuple(file for file in added if file is not None),
+        outcome.rows.num_rows,
+        frozenset(named.met),
+        time.monotonic() - began,
+    )
+
+
+def _find_touched(share: Share, named: _Named, limits: MergeLimits) -> list[TableFile]:
+    """The files of a share to rewrite: those with a changed key, and some small ones."""
+    touched: list[TableFile] = []
+    for file in share.files:
+        if named.may_be_in(file) and named.is_in(share.folder / file.name):
+            if file.has_deletions:
+                raise _Refusal("a file with a changed key has deleted rows")
+            touched.append(file)
+            if sum(one.size for one in touched) > limits.rewrite_bytes:
+                raise _Refusal(f"files of more than {limits.rewrite_bytes} bytes have changed keys")
+    return [*touched, *_choose_small(share, {*touched}, limits)]
+
+
+def _choose_small(
+    share: Share, touched: Collection[TableFile], limits: MergeLimits
+) -> list[TableFile]:
+    """Small files without a changed key, to be joined with the rows that arrive, smallest first.
+
+    Together they may be as large as a file may get. The others wait for later merges.
+    """
+    small = [
+        file
+        for file in share.files
+        if share.takes_arrivals
+        and file.size <= limits.small_file_bytes
+        and not file.has_deletions
+        and file not in touched
+    ]
+    chosen: list[TableFile] = []
+    room = limits.open_file_bytes
+    for file in sorted(small, key=lambda one: one.size):
+        room -= file.size
+        if room < 0:
+            break
+        chosen.append(file)
+    return chosen
+
+
+class _Named:
+    """The keys that a fold names, arriving ones first; it collects those that files have."""
+
+    def __init__(self, outcome: ArrowOutcome, key: list[str]) -> None:
+        columns = [*key, *_OWN_POSITION]
+        arriving = outcome.rows.select(columns)
+        self._key = key
+        self._rows = pa.concat_tables([arriving, outcome.gone.cast(arriving.schema)])
+        places = pa.array(np.arange(self._rows.num_rows))
+        self._keys = self._rows.select(key).append_column("_place", places)
+        self._first = self._rows[key[0]].combine_chunks()
+        self._schema: pa.Schema = outcome.rows.schema
+        self.met: set[int] = set()
+
+    def may_be_in(self, file: TableFile) -> bool:
+        """Whether, by its statistics, a file may have one of the keys."""
+        least, greatest = file.least, file.greatest
+        if not (is_reliable(least) and is_reliable(greatest)):
+            return True
+        kind = self._first.type
+        inside = pc.and_(
+            pc.greater_equal(self._first, pa.scalar(least, kind)),
+            pc.less_equal(self._first, pa.scalar(greatest, kind)),
+        )
+        return bool(pc.any(inside, min_count=0).as_py())
+
+    def is_in(self, file: Path) -> bool:
+        """Whether a file has one of the keys."""
+        with pq.ParquetFile(file) as read:
+            for index in range(read.num_row_groups):
+                keys = read.read_row_group(index, columns=self._key, use_threads=False)
+                if self._find(keys.select(self._key)).num_rows:
+                    return True
+        return False
+
+    def keep_others(self, share: Share, files: Sequence[TableFile]) -> Iterator[pa.RecordBatch]:
+        """Read files; yield their rows without those of the keys, which are then `met`.
+
+        Raises: _Refusal.
+        """
+        for file in files:
+            for rows in _read_groups(share.folder / file.name, self._schema):
+                found = self._find(rows.select(self._key))
+                if found.num_rows:
+                    self._meet(rows, found)
+                    stays = np.ones(rows.num_rows, dtype=bool)
+                    stays[found["_row"].to_numpy()] = False
+                    rows = rows.filter(pa.array(stays))  # noqa: PLW2901 - The rows that stay.
+                yield from rows.combine_chunks().to_batches()
+
+    def _find(self, keys: pa.Table) -> pa.Table:
+        """Find rows by their keys: `_row` among the keys given, `_place` among those named."""
+        first = keys[self._key[0]]
+        near = pc.indices_nonzero(pc.is_in(first, value_set=self._first.cast(first.type)))
+        if not len(near):
+            return pa.table({"_row": near, "_place": pa.array([], pa.int64())})
+        keys = keys.take(near).cast(self._keys.select(self._key).schema)
+        own = keys.append_column("_row", near)
+        return own.join(self._keys, self._key, join_type="inner", use_threads=False)
+
+    def _meet(self, rows: pa.Table, found: pa.Table) -> None:
+        places = found["_place"].to_pylist()
+        if len({*places}) < len(places) or not self.met.isdisjoint(places):
+            raise _Refusal("the table has several rows with the same key")
+        self.met.update(places)
+        own = rows.select(_OWN_POSITION).take(found["_row"])
+        arriving = self._rows.select(_OWN_POSITION).take(found["_place"])
+        if _has_newer(own, arriving):
+            raise _Refusal("the table has a row with a newer position than its change")
+
+
+def _has_newer(own: pa.Table, arriving: pa.Table) -> bool:
+    """Whether one of the own positions is above the arriving one; NULL is below every position."""
+    is_newer = pa.array(np.zeros(own.num_rows, dtype=bool))
+    for name in reversed(_OWN_POSITION):
+        # A position's last part decides only if all parts before it are equal.
+        mine, other = own[name].cast(pa.int64()), arriving[name].cast(pa.int64())
+        same = pc.and_(pc.equal(mine, other), is_newer)
+        is_newer = pc.or_(pc.greater(mine, other), same)
+        is_newer = pc.fill_null(is_newer, False)
+    return bool(pc.any(is_newer, min_count=0).as_py())
+
+
+def _read_groups(path: Path, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Read the row groups of a table's file in a schema. Raises: _Refusal."""
+    metadata = pq.read_metadata(path)
+    own = metadata.schema.to_arrow_schema().names
+    if not {*own} <= {*schema.names}:
+        raise _Refusal("a file has other columns than the table")
+    coded = list_coded(metadata)
+    with pq.ParquetFile(path, metadata=metadata, read_dictionary=coded) as file:
+        for index in range(file.num_row_groups):
+            size = bound_size(metadata.row_group(index), schema.names, coded=coded)
+            rows = None
+            if size <= _MAX_GROUP_BYTES:
+                rows = file.read_row_group(index, use_threads=False)
+            if rows is None or size + count_decoded(rows, coded) > _MAX_GROUP_BYTES:
+                raise _Refusal("a row group of a file does not fit in memory")
+            for field in schema:
+                # A column that is newer than the file is NULL in its rows.
+                if field.name not in own:
+                    rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
+            yield rows.select(schema.names).cast(schema)

@@ -1,0 +1,222 @@
+"""Merges the tables of one round up to its cut, each in one commit.
+
+All tables are planned first. Then one Spark job rewrites files of every table for which Arrow can
+do it, and each table is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from cdc_core.vocabulary import Operation, Position, TableName
+from spark_jobs.delta.attempts import clear_attempts
+from spark_jobs.fast_path.file_rewrite import FileRewrite, RewrittenFiles, rewriting_files
+from spark_jobs.fold.plan import TablePlan, as_query, choose_types, plan_table, read_schema
+from spark_jobs.fold.rebuild import plan_rebuild
+from spark_jobs.lake.cut_plan import Found, Place
+from spark_jobs.lake.damaged_tables import open_current
+from spark_jobs.lake.durability import require_durable
+from spark_jobs.lake.lake import Bound
+from spark_jobs.log.ranges import RangeSummary, summarize
+from spark_jobs.log.reading import is_after, read_log
+from spark_jobs.log.round_log import RoundLog
+from spark_jobs.merge.merge import (
+    TableMerge,
+    merge_by_spark,
+    merge_rewritten,
+    plan_file_rewrite,
+)
+from spark_jobs.merge.round_start import RoundStart
+from spark_jobs.schema.evolution import Halt
+from spark_jobs.session.failures import Failures
+from spark_jobs.session.session import find_jvm
+from spark_jobs.target.limits import MergeLimits
+from spark_jobs.target.older_tables import find_there
+from spark_jobs.target.result import TableMergeResult
+
+# How many tables of a round are locked at once. A lock is an open file; a process may have 1024.
+_MAX_LOCKS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class TableRound:
+    """Where a table is after a round, what the round did to it, and why the table halts, if so."""
+
+    place: Place
+    merged: TableMergeResult | None
+    halt: Halt | None
+
+
+def merge_tables(
+    start: RoundStart,
+    tables: Collection[str],
+    log: RoundLog,
+    cut: Bound,
+    *,
+    failures: Failures,
+    limits: MergeLimits,
+) -> dict[str, TableRound]:
+    """Merge tables up to a cut: one Spark job rewrites files of all, then each table is committed.
+
+    The tables that Arrow has rewritten are committed first. A failed table has no result.
+    """
+    results: dict[str, TableRound] = {}
+    ordered = sorted(tables)
+    for first in range(0, len(ordered), _MAX_LOCKS):
+        prepared: dict[str, _Prepared] = {}
+        with ExitStack() as held:
+            for table in ordered[first : first + _MAX_LOCKS]:
+                with failures.apart(table):
+                    found = _prepare_table(start, table, log, cut, held=held, limits=limits)
+                    if isinstance(found, _Prepared):
+                        prepared[table] = found
+                    elif found is not None:
+                        results[table] = found
+            results |= _commit_tables(start.session, prepared, failures=failures, limits=limits)
+    return results
+
+
+def has_sweep(summaries: list[RangeSummary]) -> bool:
+    """Whether some range summaries have a sweep."""
+    return any(summary.operation == Operation.SWEEP for summary in summaries)
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A table whose merge is planned, and how Arrow rewrites its files or why it cannot."""
+
+    merge: TableMerge
+    halt: Halt | None
+    rewrite: FileRewrite | str | None
+
+
+def _prepare_table(
+    start: RoundStart,
+    table: str,
+    log: RoundLog,
+    cut: Bound,
+    *,
+    held: ExitStack,
+    limits: MergeLimits,
+) -> _Prepared | TableRound | None:
+    """Lock a table and plan its merge; the result if it has no change.
+
+    `log` has the entries above the newest cut. None if the table is already beyond the cut: a
+    longer round merged it, and died before its cut.
+    """
+    name = TableName.parse(table)
+    folder = start.lake.locate(name)
+    held.enter_context(start.lake.lock_table(table, jvm=find_jvm(start.session)))
+    delta = open_current(folder)
+    there = find_there(delta, start.epochs)
+    if there is not None and there.bound is not None and there.bound > cut:
+        return None
+    _force_unnamed_commits(start, name, there)
+    low = start.find_low(name, there)
+    if low != start.low:
+        log = RoundLog(start.session, start.log, low, cut, table=table)
+    summaries = log.list_summaries(table)
+    own = None if there is None or there.is_foreign else delta
+    replan = partial(
+        plan_table,
+        table=name,
+        before=None if own is None else read_schema(own),
+        relations=start.relations,
+        upper=cut,
+        choose=choose_types(start.lake, name),
+    )
+    first_plan = plan = replan(log.read, summaries=summaries)
+    # A plan from the change that halted the table leaves out older rows. `find_low` queues a
+    # backfill of them if the table is older than its cut, but not if no merge ever made it.
+    if own is None and start.was_halted(table) and table in start.older:
+        plan = _plan_from_halt(plan, log.read(), replan)
+    if plan.halt is not None and has_sweep(summaries):
+        read_above = partial(read_log, start.session, start.log, upper=cut)
+        plan = plan_rebuild(plan, read_above, replan, entries=log.read()) or plan
+    if plan.is_empty:
+        version = None if own is None else own.version()
+        bound = plan.upper if low is None else max(low, plan.upper)
+        reached = None if there is None or own is None else there.bound
+        return TableRound(Place(bound, version, reached), None, plan.halt)
+    epoch = next(epoch for epoch in start.epochs if epoch.number == plan.upper.epoch)
+    above = log.range.up_to(plan.upper) if plan is first_plan else None
+    clear_attempts(folder)
+    merge = TableMerge(start.session, start.lake, epoch, plan, delta, above, limits)
+    return _Prepared(merge, plan.halt, plan_file_rewrite(merge))
+
+
+def _commit_tables(
+    session: SparkSession,
+    prepared: Mapping[str, _Prepared],
+    *,
+    failures: Failures,
+    limits: MergeLimits,
+) -> dict[str, TableRound]:
+    results: dict[str, TableRound] = {}
+    planned = [one.rewrite for one in prepared.values()]
+    rewrites = [rewrite for rewrite in planned if isinstance(rewrite, FileRewrite)]
+    with rewriting_files(session, rewrites, limits) as rewritten:
+        needs_spark = {t: not isinstance(rewritten.get(t), RewrittenFiles) for t in prepared}
+        for table in sorted(prepared, key=needs_spark.__getitem__):
+            with failures.apart(table):
+                results[table] = _finish_table(prepared[table], rewritten.get(table))
+    return results
+
+
+def _finish_table(prepared: _Prepared, rewritten: RewrittenFiles | str | None) -> TableRound:
+    """Commit the merge of a table: the files that Arrow rewrote, or what Spark makes of it."""
+    merge, planned = prepared.merge, prepared.rewrite
+    if isinstance(rewritten, RewrittenFiles):
+        merged = merge_rewritten(merge, rewritten)
+    else:
+        merged = merge_by_spark(merge, refusal=planned if isinstance(planned, str) else rewritten)
+    upper = merge.plan.upper
+    return TableRound(Place(upper, merged.version, upper), merged, prepared.halt)
+
+
+def _force_unnamed_commits(start: RoundStart, name: TableName, there: Found | None) -> None:
+    """Force a table's commits that no cut names to the disk, because new commits build on them.
+
+    Raises: MergeError.
+    """
+    place = start.find_place(str(name))
+    known = None if place is None or str(name) in start.older else place.version
+    if there is not None and there.version != known:
+        above = -1 if known is None else known
+        left = _find_abandoned_version(start, str(name), there)
+        require_durable(start.lake.locate(name), above=above, through=there.version, left=left)
+
+
+def _find_abandoned_version(start: RoundStart, table: str, there: Found | None) -> int | None:
+    """The version that a merge left when it died before its cut; None if no merge did.
+
+    A bound that is not the cut's shows such a merge. So does a table that no cut names: the commit
+    that creates a table has no bound.
+    """
+    if there is None or table in start.older:
+        return None
+    place = start.find_place(table)
+    is_made = place is None or place.version is None
+    is_left = is_made or there.bound not in {None, None if place is None else place.held}
+    return there.version if is_left else None
+
+
+def _plan_from_halt(plan: TablePlan, log: DataFrame, replan: Callable[..., TablePlan]) -> TablePlan:
+    """Plan a halted table that is gone or replaced, from the change that halted it.
+
+    The transaction of that change may begin with changes under the old schema; these are left out.
+    """
+    begins_at: Position | None = None
+    while plan.is_empty and plan.halted_at not in {None, begins_at}:
+        begins_at = plan.halted_at
+        assert begins_at is not None
+        log = log.where(is_after(replace(begins_at, seq=begins_at.seq - 1)))
+        summaries = summarize(log.where(F.col("table") == str(plan.table)))
+        plan = replan(as_query(log), summaries=summaries)
+    return plan

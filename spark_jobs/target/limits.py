@@ -1,0 +1,39 @@
+"""The size limits that decide how a merge writes a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class MergeLimits:
+    """The size limits that decide how a merge writes a table. All were measured on two cores.
+
+    `rewrite_log_files`: Arrow opens at most this many log files for a table, each in 2 ms.
+    `rewrite_entries`: Arrow rewrites files for at most this many log entries of a table.
+    `rewrite_bytes`: Arrow rewrites at most this many bytes of files with a changed key in each
+    share of a table. A table has one share more than tasks run at once.
+    `small_file_bytes`: files of this size or less are joined with the rows that arrive.
+    `open_file_bytes`: a file of this size or more gets no further rows.
+    `small_table_bytes`: Spark writes a table below this size whole, because a MERGE takes 3 s for
+    any number of changes, and to write 100,000 rows of 40 bytes takes 1 s.
+    `small_table_rows`: if more rows than this arrive, `small_table_bytes` is multiplied by their
+    number divided by this one. A MERGE shuffles arriving rows twice more.
+    `unshared_reads`: with fewer reads of a backfill, all are folded. Writing reads directly to
+    files takes at least half a second.
+    `shared_log_bytes`: if the log files of a round have this total size or less, each task reads
+    them once for all its tables.
+    """
+
+    rewrite_entries: int = 100_000
+    rewrite_log_files: int = 500
+    rewrite_bytes: int = 96 << 20
+    small_file_bytes: int = 4 << 20
+    open_file_bytes: int = 16 << 20
+    small_table_bytes: int = 4 << 20
+    small_table_rows: int = 25_000
+    unshared_reads: int = 10_000
+    shared_log_bytes: int = 4 << 20
+
+
+DEFAULT_LIMITS = MergeLimits()
