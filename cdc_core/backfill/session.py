@@ -32,6 +32,7 @@ from cdc_core.backfill.reading import Reading
 from cdc_core.backfill.request import BackfillRequest, hold_relation
 from cdc_core.backfill.results import read_said, read_staged_chunk
 from cdc_core.backfill.visibility import Snapshot
+from cdc_core.backoff import Backoff
 from cdc_core.crash_points import reach
 from cdc_core.errors import ConfigurationError, Retry, WalgateError
 from cdc_core.settings import LakeSettings
@@ -48,8 +49,8 @@ _LOOK_S = 0.05
 _HELD_LOOK_S = 1.0
 _DRAIN_S = 10.0
 _SAY_AGAIN_S = 10.0
-_FIRST_PAUSE_S = 0.5
-_LONGEST_PAUSE_S = 30.0
+# The same as in `capture/run.py`: a session also waits for the source, and for capture.
+_BACKOFF = Backoff(first_s=0.5, max_s=30.0)
 
 _logger = logging.getLogger("walgate.backfill")
 
@@ -112,7 +113,7 @@ class Session:
         Raises: WalgateError, and what `require_wanted` raises.
         """
         self.end()
-        wanted, pause = self._wanted, _FIRST_PAUSE_S
+        wanted, failures = self._wanted, 0
         first = FirstReading(wanted.source, wanted.table, find_history=wanted.find_history)
         with closing(first):
             while not first.is_done:
@@ -123,8 +124,10 @@ class Session:
                         held = first.read_some()
                 except WalgateError as error:
                     first.close()
-                    pause = self._pause_after(error, pause)
+                    failures += 1
+                    self._pause_after(error, failures)
                     continue
+                failures = 0
                 self._note_held(held)
                 if held is not None:
                     self._stop.wait(_HELD_LOOK_S)
@@ -139,8 +142,10 @@ class Session:
         Returns the start position.
         Raises: WalgateError, and what `require_wanted` raises; EpochOver, as `read` and `sweep` do.
         """
-        pause = _FIRST_PAUSE_S
+        refusals = 0
         while (start := self._begin_once()) is None:
+            refusals += 1
+            pause = _BACKOFF.pause_after(refusals)
             fields = {
                 "reason": "capture does not have the changed keys of this backfill",
                 "retry_s": pause,
@@ -149,7 +154,6 @@ class Session:
                 "backfill asks capture again to remember changed keys", extra={"fields": fields}
             )
             self._stop.wait(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
         reach("after_backfill_begun")
         self._epoch = start.epoch
         return start
@@ -183,7 +187,7 @@ class Session:
 
         Raises: WalgateError, Rewritten.
         """
-        pause = _FIRST_PAUSE_S
+        failures = 0
         while self._swept != "staged":
             self._callbacks.require_wanted()
             self._swept = None
@@ -199,7 +203,8 @@ class Session:
                 reach("after_sweep")
                 self._await(lambda: "capture to stage the sweep" if self._swept is None else None)
             except WalgateError as error:
-                pause = self._pause_after(error, pause)
+                failures += 1
+                self._pause_after(error, failures)
         assert self._swept_lsn is not None
         return self._swept_lsn
 
@@ -229,7 +234,7 @@ class Session:
     def _read_ranges(self, reading: Reading) -> None:
         """Read until the log has every range."""
         running: set[Future[None]] = set()
-        pause, reads = _FIRST_PAUSE_S, 0
+        failures, reads = 0, 0
         with (
             ThreadPoolExecutor(self._sharing.parallel, "walgate-chunk") as pool,
             _interrupting(reading),
@@ -245,14 +250,15 @@ class Session:
                 try:
                     for read in done:
                         read.result()
-                        pause = _FIRST_PAUSE_S
+                        failures = 0
                     self._take_news()
                     self._show_life_again()
                     if not self._memory.is_usable and not running:
                         reading.void_unanswered(self._memory.id)
                         self.begin()
                 except WalgateError as error:
-                    pause = self._pause_after(error, pause)
+                    failures += 1
+                    self._pause_after(error, failures)
 
     def _drain(self, reading: Reading) -> None:
         """Wait ten seconds at most for capture to take what was read, to avoid a second read."""
@@ -280,17 +286,14 @@ class Session:
         finally:
             self._sharing.end()
 
-    def _pause_after(self, error: WalgateError, pause: float) -> float:
-        """Wait `pause` seconds before the next try; return the pause after the next failure.
-
-        Raises: the error, if it needs a person.
-        """
+    def _pause_after(self, error: WalgateError, failures: int) -> None:
+        """Wait before the next try. Raises: the error, if it needs a person."""
         if error.retry is Retry.AFTER_FIX:
             raise error
+        pause = _BACKOFF.pause_after(failures)
         fields = {"reason": error.message, "retry_s": pause}
         _logger.warning("backfill interrupted", extra={"fields": fields})
         self._stop.wait(pause)
-        return min(2 * pause, _LONGEST_PAUSE_S)
 
     def _await(self, find_awaited: Callable[[], str | None]) -> None:
         """Wait until `find_awaited` returns None; log every ten seconds what it returns."""

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from functools import cache, partial
 
 from cdc_core.backfill.marks import RequestSweep, Watermark
+from cdc_core.backoff import Backoff
 from cdc_core.capture.backfills import OtherRule, Spooled
 from cdc_core.capture.concealing import find_other_rule, make_conceal
 from cdc_core.capture.continuity import require_begun, require_server
@@ -46,8 +47,11 @@ from cdc_core.staging.log import Fenced, Log
 from cdc_core.staging.subscriptions import SubscriptionChange, find_subscription_change
 from cdc_core.vocabulary import Lsn, Relation
 
-_FIRST_PAUSE_S = 0.5
-_LONGEST_PAUSE_S = 30.0
+# After a cut connection, a session can begin again within a second. While the server is down, a try
+# every half minute costs little, and the slot moves soon after the server is back. The jitter keeps
+# the captures of one server from connecting all at once.
+_BACKOFF = Backoff(first_s=0.5, max_s=30.0)
+_MIN_JITTER = 0.5
 # One transaction may keep the server silent for too long. Capture then doubles the silence timeout,
 # up to this factor.
 _MOST_PATIENCE = 8
@@ -98,7 +102,8 @@ def run_capture(
     return_freed_memory()
     lease = RedisCoordination(settings.redis, slot=settings.source.slot)
     run = _Run(settings, bound, lease, watch or _overlook, note_change or _overlook)
-    pause = _FIRST_PAUSE_S
+    # Sessions in a row that ended before they had staged a batch.
+    failures = 0
     patience = 1
     has_streamed = False
     try:
@@ -120,9 +125,10 @@ def run_capture(
             else:
                 return
             if streamed.batches:
-                patience = 1
-            pause = _FIRST_PAUSE_S if streamed.batches else min(2 * pause, _LONGEST_PAUSE_S)
-            bound.stop.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter.
+                failures, patience = 0, 1
+            failures += 1
+            jitter = random.uniform(_MIN_JITTER, 1.0)  # noqa: S311 - no secret.
+            bound.stop.wait(jitter * _BACKOFF.pause_after(failures))
             if bound.is_met():
                 return
     finally:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from cdc_core.backoff import Backoff
 from cdc_core.capture.batches import Batch
 from cdc_core.capture.interfaces import ChangeLog
 from cdc_core.capture.progress import CaptureProgress
@@ -24,8 +25,9 @@ from cdc_core.staging.epochs import Epoch
 from cdc_core.staging.parts import Part, PartLost
 from cdc_core.vocabulary import Lsn, Relation
 
-_FIRST_PAUSE_S = 0.25
-_LONGEST_PAUSE_S = 5.0
+# The longest pause is short: the lake is a local folder, so a try costs little, and the slot holds
+# back WAL until a try succeeds.
+_BACKOFF = Backoff(first_s=0.25, max_s=5.0)
 _POLL_S = 0.1
 
 _logger = logging.getLogger("walgate.capture")
@@ -126,7 +128,7 @@ class Writer:
             self.failure = exc
 
     def _stage(self, landing: PendingBatch) -> None:
-        pause = _FIRST_PAUSE_S
+        failures = 0
         while True:
             try:
                 if not (landing.parts and self._log.has_landed(landing.parts)):
@@ -136,12 +138,13 @@ class Writer:
             except (StagingError, OSError) as exc:
                 reason = exc.message if isinstance(exc, StagingError) else str(exc.strerror)
                 self._progress.storage_error = reason
+                failures += 1
+                pause = _BACKOFF.pause_after(failures)
                 _logger.warning(
                     "staging failed", extra={"fields": {"reason": reason, "retry_s": pause}}
                 )
                 if self._stopping.wait(pause):
                     raise _storage_refused(reason, landing.end_lsn) from exc
-                pause = min(2 * pause, _LONGEST_PAUSE_S)
                 continue
             self._progress.record_staged(
                 landing.end_lsn,

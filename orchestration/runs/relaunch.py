@@ -16,6 +16,7 @@ from typing import Any
 
 import dagster as dg
 
+from cdc_core.backoff import Backoff
 from cdc_core.errors import Retry
 from orchestration.runs.hosting import (
     ALIVE_TAG,
@@ -42,8 +43,9 @@ _UNSIGNED_S = 180.0
 # The clocks of two hosts may differ by this much. A wrong clock has written a time that is farther
 # ahead; a wait that is counted from there would end only when that time comes.
 _AHEAD_S = 300.0
-_FIRST_PAUSE_S = 5.0
-_LONGEST_PAUSE_S = 300.0
+# The first failure is often a killed worker, which needs no pause. Each later try is a process that
+# imports Dagster, and a row on Dagster's page.
+_BACKOFF = Backoff(first_s=5.0, max_s=300.0, immediate=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,8 +283,5 @@ def _count_failures(runs: Sequence[RunRecord]) -> int:
 def choose_pause(failures: int, retry: str | None) -> float:
     """How long to wait after `failures` failures in a row. Units: seconds."""
     if retry == Retry.AFTER_FIX.name:
-        return _LONGEST_PAUSE_S
-    if failures == 1:
-        return 0.0
-    pause: float = _FIRST_PAUSE_S * 2.0 ** (failures - 2)
-    return min(pause, _LONGEST_PAUSE_S)
+        return _BACKOFF.max_s
+    return _BACKOFF.pause_after(failures)

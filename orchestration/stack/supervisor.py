@@ -10,12 +10,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from cdc_core.backoff import Backoff
+
 Program = Literal["code-server", "web", "daemon"]
 
 _logger = logging.getLogger("walgate.up")
 _POLL_S = 0.25
-_FIRST_PAUSE_S = 0.5
-_LONGEST_PAUSE_S = 30.0
+# A killed program soon runs again. A program that cannot start imports Dagster at each try, which
+# takes seconds of CPU.
+_BACKOFF = Backoff(first_s=0.5, max_s=30.0)
 # A program that ran this long had started well: its failures count from 1 again.
 _LASTING_S = 60.0
 
@@ -95,7 +98,7 @@ class Supervisor:
             if code is None:
                 return
             kept.failures = 1 if now - kept.started_at > _LASTING_S else kept.failures + 1
-            pause = min(_FIRST_PAUSE_S * 2.0 ** (kept.failures - 1), _LONGEST_PAUSE_S)
+            pause = _BACKOFF.pause_after(kept.failures)
             kept.due = now + pause
             fields = {"program": name, "exit": code, "restart_in_s": pause}
             _logger.warning("program ended", extra={"fields": fields})
