@@ -149,9 +149,8 @@ class CaptureLoop:
             self._spool.discard()
 
     def _require_alive(self) -> None:
-        self._writer.require_alive()
-        self._status.require_alive()
-        self._marker.require_alive()
+        for part in (self._writer, self._status, self._marker):
+            part.thread.require_alive()
 
     def _receive(self, frames: list[Frame]) -> None:
         position = 0

@@ -16,6 +16,7 @@ from typing import Protocol
 from cdc_core.capture.marks import format_mark
 from cdc_core.capture.progress import CaptureProgress
 from cdc_core.capture.slot_watch import SlotWatch
+from cdc_core.capture.watched_thread import WatchedThread
 from cdc_core.errors import Retry, SourceError, SourceStopping
 from cdc_core.source.retention import Retention
 from cdc_core.vocabulary import Lsn
@@ -73,9 +74,7 @@ class Marker:
         self._stopping = False
         self._marked_at = float("-inf")
         self._slot_watch = SlotWatch(progress)
-        self.failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="walgate-marker", daemon=True)
-        self._thread.start()
+        self.thread = WatchedThread(self._run, name="walgate-marker")
 
     def request(self) -> str:
         """Ask for a mark now; return the id that it will have in the stream."""
@@ -84,24 +83,13 @@ class Marker:
         self._wake.set()
         return mark
 
-    def require_alive(self) -> None:
-        """Raise the error that ended the thread, if one did."""
-        if self.failure is not None:
-            raise self.failure
-
     def finish(self) -> None:
         """Emit the requested marks and end the thread."""
         self._stopping = True
         self._wake.set()
-        self._thread.join()
+        self.thread.join()
 
     def _run(self) -> None:
-        try:
-            self._emit_until_finished()
-        except BaseException as exc:  # noqa: BLE001 - shown to the loop, which raises it.
-            self.failure = exc
-
-    def _emit_until_finished(self) -> None:
         connection: MarkConnection | None = None
         while True:
             stopping = self._stopping
@@ -110,15 +98,14 @@ class Marker:
                     connection = self._connect()
                 self._look(connection)
             except SourceError as exc:
-                # A server that shuts down waits until all WAL is confirmed to its walsenders. The
-                # staged LSN never reaches that. So capture must disconnect to let the server stop.
-                if exc.retry is Retry.AFTER_FIX or isinstance(exc, SourceStopping):
-                    self.failure = exc
-                    stopping = True
                 if connection is not None:
                     connection.close()
                     connection = None
                 _logger.warning("marker failed", extra={"fields": {"reason": exc.message}})
+                # A server that shuts down waits until all WAL is confirmed to its walsenders. The
+                # staged LSN never reaches that. So capture must disconnect to let the server stop.
+                if exc.retry is Retry.AFTER_FIX or isinstance(exc, SourceStopping):
+                    raise
             if stopping or (self._stopping and not self._requests):
                 break
             wait_s = min(_LONGEST_LOOK_S, self._heartbeat_s / 2) if connection else _RECONNECT_S

@@ -6,10 +6,9 @@ only on the clock and the stream. If the thread fails, the loop ends.
 
 from __future__ import annotations
 
-import threading
-
 from cdc_core.capture.interfaces import Stream
 from cdc_core.capture.progress import CaptureProgress
+from cdc_core.capture.watched_thread import WatchedThread
 from cdc_core.crash_points import reach
 
 _LONGEST_INTERVAL_S = 10.0
@@ -26,30 +25,20 @@ class StatusSender:
         interval = timeout_s / 4 if timeout_s else _LONGEST_INTERVAL_S
         self._interval_s = min(_LONGEST_INTERVAL_S, max(_SHORTEST_INTERVAL_S, interval))
         self._stopping = False
-        self.failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="walgate-status", daemon=True)
-        self._thread.start()
-
-    def require_alive(self) -> None:
-        """Raise the error that ended the thread, if one did."""
-        if self.failure is not None:
-            raise self.failure
+        self.thread = WatchedThread(self._run, name="walgate-status")
 
     def finish(self) -> None:
         """Send a last status and end the thread. Raises: SourceError."""
         self._stopping = True
         self._progress.confirm.set()
-        self._thread.join()
-        self.require_alive()
+        self.thread.join()
+        self.thread.require_alive()
 
     def _run(self) -> None:
-        try:
-            stopping = False
-            while not stopping:
-                self._progress.confirm.wait(self._interval_s)
-                self._progress.confirm.clear()
-                stopping = self._stopping
-                self._stream.send_status(self._progress.confirmable)
-                reach("after_flush")
-        except BaseException as exc:  # noqa: BLE001 - shown to the loop, which raises it.
-            self.failure = exc
+        stopping = False
+        while not stopping:
+            self._progress.confirm.wait(self._interval_s)
+            self._progress.confirm.clear()
+            stopping = self._stopping
+            self._stream.send_status(self._progress.confirmable)
+            reach("after_flush")

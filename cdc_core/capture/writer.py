@@ -20,6 +20,7 @@ from cdc_core.backoff import Backoff
 from cdc_core.capture.batches import Batch
 from cdc_core.capture.interfaces import ChangeLog
 from cdc_core.capture.progress import CaptureProgress
+from cdc_core.capture.watched_thread import WatchedThread
 from cdc_core.errors import Retry, StagingError
 from cdc_core.staging.epochs import Epoch
 from cdc_core.staging.parts import Part, PartLost
@@ -74,9 +75,7 @@ class Writer:
         self._submitted = 0
         self._finished = 0
         self._stopping = threading.Event()
-        self.failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="walgate-writer", daemon=True)
-        self._thread.start()
+        self.thread = WatchedThread(self._run, name="walgate-writer")
 
     @property
     def is_idle(self) -> bool:
@@ -90,7 +89,7 @@ class Writer:
         """
         self._submitted += 1
         while True:
-            self.require_alive()
+            self.thread.require_alive()
             if self._is_free.acquire(timeout=_POLL_S):
                 self._waiting.put(landing)
                 return
@@ -98,34 +97,26 @@ class Writer:
             if reason is not None and self._is_stopped():
                 raise _storage_refused(reason, landing.end_lsn)
 
-    def require_alive(self) -> None:
-        """Raise the error that ended the writer, if one did."""
-        if self.failure is not None:
-            raise self.failure
-
     def finish(self) -> None:
         """Wait until every submitted batch is staged or the storage refuses; end the thread.
 
         Raises: what ended the writer; StagingError if the storage refuses.
         """
         self._stopping.set()
-        while self._thread.is_alive():
+        while self.thread.is_alive:
             try:
                 self._waiting.put(None, timeout=_POLL_S)
             except queue.Full:
                 continue
             break
-        self._thread.join()
-        self.require_alive()
+        self.thread.join()
+        self.thread.require_alive()
 
     def _run(self) -> None:
-        try:
-            while (landing := self._waiting.get()) is not None:
-                self._stage(landing)
-                self._finished += 1
-                self._is_free.release()
-        except BaseException as exc:  # noqa: BLE001 - shown to the loop, which raises it.
-            self.failure = exc
+        while (landing := self._waiting.get()) is not None:
+            self._stage(landing)
+            self._finished += 1
+            self._is_free.release()
 
     def _stage(self, landing: PendingBatch) -> None:
         failures = 0

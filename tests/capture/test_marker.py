@@ -78,7 +78,7 @@ def test_a_server_that_is_away_for_a_while_gets_the_mark_once(
     markers.append(Marker(server.connect, progress=progress, heartbeat_s=60.0))
     mark = markers[0].request()
     wait_for(lambda: server.marks, DEADLINE_S, "the mark")
-    markers[0].require_alive()
+    markers[0].thread.require_alive()
     assert [shown["mark"] for shown in server.marks] == [mark]
 
 
@@ -91,9 +91,9 @@ def test_the_death_of_the_marker_is_seen(
 ) -> None:
     server = Server(failure)
     markers.append(Marker(server.connect, progress=progress, heartbeat_s=60.0))
-    wait_for(lambda: markers[0].failure, DEADLINE_S, "the marker to die")
+    wait_for(lambda: markers[0].thread.failure, DEADLINE_S, "the marker to die")
     with pytest.raises(type(failure)):
-        markers[0].require_alive()
+        markers[0].thread.require_alive()
 
 
 def test_a_source_that_moves_while_nothing_is_staged_is_marked_and_one_at_rest_is_not(

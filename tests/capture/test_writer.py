@@ -83,7 +83,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     made = Bench(tmp_path)
     yield made
     made.storage.refusals.clear()
-    if made.writer.failure is None:
+    if made.writer.thread.failure is None:
         made.writer.finish()
 
 
@@ -119,9 +119,9 @@ def test_another_writers_commit_ends_the_writer(bench: Bench) -> None:
     part = other.write_part(CHANGES_SCHEMA.empty_table())
     other.append([part], epoch=EPOCH, end_lsn=Lsn(9000))
     bench.submit()
-    wait_for(lambda: bench.writer.failure, DEADLINE_S, "the writer to end")
+    wait_for(lambda: bench.writer.thread.failure, DEADLINE_S, "the writer to end")
     with pytest.raises(Fenced):
-        bench.writer.require_alive()
+        bench.writer.thread.require_alive()
     with pytest.raises(Fenced):
         bench.submit()
     assert bench.commits() == [9000]
@@ -136,9 +136,9 @@ def test_a_part_that_is_lost_ends_the_writer(bench: Bench, monkeypatch: pytest.M
 
     monkeypatch.setattr(bench.log, "append", lose)
     bench.submit()
-    wait_for(lambda: bench.writer.failure, DEADLINE_S, "the writer to end")
+    wait_for(lambda: bench.writer.thread.failure, DEADLINE_S, "the writer to end")
     with pytest.raises(PartLost):
-        bench.writer.require_alive()
+        bench.writer.thread.require_alive()
     assert bench.progress.confirmable == 0
 
 
