@@ -8,6 +8,7 @@ import subprocess
 from importlib import metadata
 
 import pytest
+from hypothesis import settings
 
 from tests.fix_postgres import VERSIONS
 from tests.fix_redis import find_redis
@@ -20,7 +21,13 @@ PACKAGES = ("pyspark", "delta-spark", "deltalake", "dagster", "psycopg", "redis"
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the seed of the run, for our own random histories and for hypothesis."""
+    """Choose the seed of the run, and let hypothesis give no example a deadline.
+
+    The seed is for our own random histories and for hypothesis. An example may take long on a busy
+    machine.
+    """
+    settings.register_profile("walgate", deadline=None)
+    settings.load_profile("walgate")
     seed = int(os.environ.get(SEED_VARIABLE) or random.SystemRandom().randrange(2**32))
     config.stash[SEED_KEY] = seed
     if config.getoption("hypothesis_seed") is None:

@@ -163,7 +163,7 @@ plans = st.lists(
 )
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 @given(sent=streams(), plan=plans, rows=st.integers(1, 6))
 def test_any_cut_into_feeds_batches_and_spools_gives_the_same_entries(
     sent: list[Sent], plan: list[tuple[int, str]], rows: int
@@ -172,7 +172,7 @@ def test_any_cut_into_feeds_batches_and_spools_gives_the_same_entries(
         assert collect(sent, plan, 0, []) == expect(sent)
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 @given(sent=streams(), plan=plans, rows=st.integers(1, 6), data=st.data())
 def test_a_replay_from_any_confirmed_lsn_gives_only_what_is_not_staged(
     sent: list[Sent], plan: list[tuple[int, str]], rows: int, data: st.DataObject

@@ -69,13 +69,13 @@ def check(frames: Sequence[bytes], relations: Sequence[RelationFrom]) -> None:
     assert batch.to_pylist() == oracle.decode(frames, shapes)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(batches(values))
 def test_any_batch_decodes_as_row_by_row(batch: tuple[list[bytes], list[RelationFrom]]) -> None:
     check(*batch)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(batches(any_values))
 def test_any_batch_with_broken_texts_decodes_as_row_by_row(
     batch: tuple[list[bytes], list[RelationFrom]],
@@ -83,7 +83,7 @@ def test_any_batch_with_broken_texts_decodes_as_row_by_row(
     check(*batch)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(batches(any_values), st.data())
 def test_a_batch_cut_anywhere_decodes_to_the_same_rows(
     batch: tuple[list[bytes], list[RelationFrom]], data: st.DataObject
