@@ -1,5 +1,5 @@
 # `setup` stands before every other target; once done, it takes a moment and no network.
-.PHONY: setup demo up test bench check soak lock
+.PHONY: setup demo up test test-fast bench check soak lock
 
 python := .venv/bin/python
 
@@ -19,6 +19,10 @@ up: setup
 # Three processes for two cores: many tests wait. One process has the Spark session, one has Dagster.
 test: setup
 	@$(python) -m pytest -n 3 --dist loadgroup
+
+# What needs no service, in under a minute; each further process costs its own imports.
+test-fast: setup
+	@$(python) -m pytest -m fast -n 2 --dist worksteal
 
 soak: setup
 	@WALGATE_COMPILED_PLANS=1 $(python) -m pytest -m soak --timeout 1800 -n 2 tests/simulation

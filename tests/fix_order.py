@@ -1,32 +1,54 @@
-"""The order of a run: what needs no service first, then PostgreSQL and Redis, Spark, Dagster.
+"""The order of a run, and which tests are fast.
 
-Run by several processes, two have a SparkSession each, and share the tests that use one: those of
-`tests/spark` and those of the other folders. Another has all that runs under Dagster, where what
-starts a JVM is a process of its own.
+What needs no service comes first, then PostgreSQL and Redis, Spark, Dagster. Run by several
+processes, two have a SparkSession each, and share the tests that use one: those of `tests/spark`
+and those of the other folders. Another has all that runs under Dagster, where what starts a JVM is
+a process of its own.
+
+A test is fast if it needs no service, plays no simulated history and is not `soak`. Nobody marks it
+by hand: its fixtures show what it needs, and so do the calls of the test and of its fixtures.
+`make test-fast` runs the fast tests.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from types import CodeType
+from typing import Any
+
 import pytest
 
+from orchestration.demo.servers import running_servers
+from spark_jobs.session.session import open_session
+from tests.fix_postgres import run_postgres
+from tests.fix_spark import find_java
+
 SERVICE_FIXTURES = (
-    {"postgres15", "postgres18", "private_postgres", "redis_process"},
+    {"postgres15", "postgres18", "private_postgres", "redis_process", "browser"},
     {"spark"},
     {"dagster", "start_dagster", "start_demo"},
 )
-_SPARK = 2
+# A test or fixture that calls one of these may have a service that its arguments do not show.
+STARTERS = (
+    pytest.FixtureRequest.getfixturevalue,
+    run_postgres,
+    running_servers,
+    find_java,
+    open_session,
+)
+# Its tests play thousands of histories, which takes minutes.
+SIMULATOR = "_simulated"
+_POSTGRES, _SPARK = 1, 2
+_STARTER_NAMES = {starter.__name__ for starter in STARTERS}
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Group what has a JVM, before the groups are dealt out."""
+    """Group what has a JVM, before the groups are dealt out; mark what is fast."""
     if _cost(item) >= _SPARK:
         item.add_marker(pytest.mark.xdist_group(_choose_group(item)))
-
-
-def _choose_group(item: pytest.Item) -> str:
-    if "spark" not in getattr(item, "fixturenames", ()):
-        return "dagster"
-    return "spark" if item.path.parent.name == "spark" else "spark_beside"
+    is_long = SIMULATOR in _list_fixtures(item) or item.get_closest_marker("soak") is not None
+    if _cost(item) == 0 and not is_long:
+        item.add_marker(pytest.mark.fast)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -34,9 +56,41 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_cost)
 
 
-def _cost(item: pytest.Item) -> int:
-    names = set(getattr(item, "fixturenames", ()))
-    if "postgres" in names:  # It asks for its servers by name, while the test is set up.
-        names.add("postgres18")
-    ranks = [rank for rank, fixtures in enumerate(SERVICE_FIXTURES, 1) if names & fixtures]
+def find_cost(test: Callable[..., Any], fixtures: Mapping[str, Callable[..., Any]]) -> int:
+    """The rank of the dearest service that a test needs; 0 if it needs none.
+
+    `fixtures` has the functions of all fixtures that the test requests, also through others.
+    """
+    ranks = [rank for rank, names in enumerate(SERVICE_FIXTURES, 1) if names & set(fixtures)]
+    if any(_calls_starter(function) for function in (test, *fixtures.values())):
+        ranks.append(_POSTGRES)
     return max(ranks, default=0)
+
+
+def _choose_group(item: pytest.Item) -> str:
+    if "spark" not in _list_fixtures(item):
+        return "dagster"
+    return "spark" if item.path.parent.name == "spark" else "spark_beside"
+
+
+def _cost(item: pytest.Item) -> int:
+    assert isinstance(item, pytest.Function)
+    return find_cost(item.function, _list_fixtures(item))
+
+
+def _list_fixtures(item: pytest.Item) -> dict[str, Callable[..., Any]]:
+    """The function of each fixture that a test requests, also through others."""
+    assert isinstance(item, pytest.Function)
+    known = item._fixtureinfo.name2fixturedefs
+    return {name: known[name][-1].func for name in item.fixturenames if name in known}
+
+
+def _calls_starter(function: Callable[..., Any]) -> bool:
+    code = getattr(function, "__code__", None)
+    return code is not None and not _STARTER_NAMES.isdisjoint(_list_names(code))
+
+
+def _list_names(code: CodeType) -> set[str]:
+    """The names that a function uses, and the functions inside it."""
+    inner = (one for one in code.co_consts if isinstance(one, CodeType))
+    return set(code.co_names).union(*map(_list_names, inner))

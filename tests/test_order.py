@@ -1,0 +1,54 @@
+"""A test that needs a service is never among the fast ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestration.demo.servers import running_servers
+from tests.fix_order import SERVICE_FIXTURES, SIMULATOR, find_cost
+
+SERVICES = set().union(*SERVICE_FIXTURES)
+
+
+def need_nothing(folder: Path) -> Path:
+    return folder
+
+
+def ask_by_name(request: pytest.FixtureRequest) -> object:
+    return request.getfixturevalue("redis_server")
+
+
+def start_inside(folder: Path) -> Callable[[], None]:
+    def start() -> None:
+        with running_servers(folder):
+            pass
+
+    return start
+
+
+def test_a_test_without_a_service_costs_nothing() -> None:
+    assert find_cost(need_nothing, {"tmp_path": need_nothing}) == 0
+
+
+@pytest.mark.parametrize("service", sorted(SERVICES))
+def test_a_test_that_requests_a_service_costs_something(service: str) -> None:
+    assert find_cost(need_nothing, {"tmp_path": need_nothing, service: need_nothing}) > 0
+
+
+@pytest.mark.parametrize("starting", [ask_by_name, start_inside])
+def test_a_test_that_starts_a_service_itself_costs_something(
+    starting: Callable[..., object],
+) -> None:
+    assert find_cost(starting, {}) > 0
+    assert find_cost(need_nothing, {"lent": starting}) > 0
+
+
+def test_the_fast_tests_of_this_run_request_no_service(request: pytest.FixtureRequest) -> None:
+    fast = [item for item in request.session.items if item.get_closest_marker("fast")]
+    assert request.node in fast
+    for item in fast:
+        assert isinstance(item, pytest.Function)
+        assert not (SERVICES | {SIMULATOR}).intersection(item.fixturenames), item.nodeid
