@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cdc_core.spooled import Key
-from cdc_core.staging.backfills import BackfillState, StagedChunk
+from cdc_core.staging.backfills import StagedChunk
 from cdc_core.staging.tail import Staged
+from cdc_core.table_states import BackfillState
 from cdc_core.vocabulary import Position
 
 Said = dict[str, Any]

@@ -30,16 +30,11 @@ from cdc_core.errors import Retry, WalgateError
 from cdc_core.settings import LakeSettings
 from cdc_core.source.backfill_marks import BackfillMarkConnection
 from cdc_core.spooled import Key
-from cdc_core.staging.backfills import (
-    BackfillLedger,
-    BackfillReport,
-    BackfillState,
-    Begun,
-    StagedChunk,
-)
+from cdc_core.staging.backfills import BackfillLedger, BackfillReport, Begun, StagedChunk
 from cdc_core.staging.chunks import ChunkFolder
 from cdc_core.staging.orders import Orders
 from cdc_core.staging.tail import read_marks
+from cdc_core.table_states import BackfillState, require_move
 from cdc_core.vocabulary import Lsn
 
 _HELD_S = 60.0
@@ -170,6 +165,7 @@ class Backfill:
             self._begun = None if unfinished is None else unfinished.begun
             self._reset_progress(name, resolved, unfinished)
             if unfinished is not None and unfinished.state is not BackfillState.BEGUN:
+                self.progress = replace(self.progress, state=unfinished.state)
                 self._record_state(BackfillState.RESUMED)
             while True:
                 try:
@@ -328,6 +324,7 @@ class Backfill:
     ) -> None:
         """Write the new state to the ledger and report it, if the backfill has begun."""
         if self._begun is not None:
+            require_move(self.progress.state, state)
             self._ledger.record_state(self._begun, state, swept=swept, reason=reason)
             self._note_state(state, reason)
 

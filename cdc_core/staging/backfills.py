@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from cdc_core.layout import BACKFILLS_SCHEMA
 from cdc_core.spooled import WHOLE, Key, Scope
 from cdc_core.staging.ledgers import append_numbered
 from cdc_core.staging.tables import staging_errors
+from cdc_core.table_states import BackfillState
 from cdc_core.vocabulary import Lsn, Position, TableName
 
 _REPORTED = [
@@ -27,41 +27,8 @@ _REPORTED = [
 ]
 # The rate is of the last minute that had chunks.
 _RECENT = timedelta(seconds=60)
-
-
-class BackfillState(StrEnum):
-    """The state of a backfill. `staged` is the state of a chunk.
-
-    A `held` backfill waits for the source or for capture, and is then `running` again. A `paused`
-    one waits for a person, who makes it `resumed`. A `stopped` one waits for its next run.
-    """
-
-    BEGUN = "begun"
-    STAGED = "staged"
-    HELD = "held"
-    RUNNING = "running"
-    PAUSED = "paused"
-    RESUMED = "resumed"
-    STOPPED = "stopped"
-    CANCELLED = "cancelled"
-    DONE = "done"
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the backfill goes on, if its worker lives."""
-        return self in {BackfillState.BEGUN, BackfillState.RESUMED, BackfillState.RUNNING}
-
-
-# The states that end a lasting state. Any other state that is recorded during it came too late.
-_ENDED_BY = {
-    BackfillState.PAUSED: {
-        BackfillState.RESUMED,
-        BackfillState.CANCELLED,
-        BackfillState.DONE,
-    },
-    BackfillState.CANCELLED: {BackfillState.RESUMED, BackfillState.DONE},
-    BackfillState.DONE: set(),
-}
+# The state in the row of a chunk. It is no state of a backfill.
+_STAGED = "staged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +130,7 @@ class BackfillLedger:
             [
                 _describe(begun)
                 | {
-                    "state": BackfillState.STAGED.value,
+                    "state": _STAGED,
                     "chunk": chunk.number,
                     "from_key": chunk.low,
                     "to_key": chunk.high,
@@ -204,7 +171,7 @@ class BackfillLedger:
     def find_recorded(self, begun: Begun) -> set[int]:
         """The numbers of a backfill's chunks that the ledger has. Raises: StagingError."""
         with staging_errors("read ledger/backfills"):
-            is_own = [("backfill_id", "=", begun.id), ("state", "=", BackfillState.STAGED.value)]
+            is_own = [("backfill_id", "=", begun.id), ("state", "=", _STAGED)]
             rows = DeltaTable(self._folder).to_pyarrow_table(columns=["chunk"], filters=is_own)
         return set(rows.column("chunk").to_pylist())
 
@@ -225,7 +192,8 @@ def _add_row(report: BackfillReport, row: dict[str, Any]) -> BackfillReport:
     at: datetime = row["at"]
     if row["chunk"] is None:
         state = BackfillState(row["state"])
-        if state not in _ENDED_BY.get(report.state, {state}):
+        # A worker may record a state before it has seen that a person paused or cancelled it.
+        if report.state.is_lasting and state not in report.state.next_states:
             return report
         # The time of a pause does not count in the rate.
         return replace(report, state=state, told_at=at, reason=row["reason"], recent=())

@@ -10,9 +10,9 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cdc_core.staging.backfills import BackfillState
 from cdc_core.staging.commits import Commits
 from cdc_core.staging.tables import staging_errors
+from cdc_core.table_states import BackfillState
 
 _ORDERS = [BackfillState.PAUSED, BackfillState.RESUMED, BackfillState.CANCELLED]
 

@@ -21,8 +21,8 @@ from cdc_core.source.chunks import estimate_size
 from cdc_core.source.connection import open_for_query
 from cdc_core.source.load import LoadWatch
 from cdc_core.spooled import WHOLE, Key, Scope
-from cdc_core.staging.backfills import BackfillState
 from cdc_core.staging.relations import RelationStore
+from cdc_core.table_states import BackfillState
 from cdc_core.vocabulary import Relation, TableName
 from orchestration.capture.own_capture import ensuring_capture
 

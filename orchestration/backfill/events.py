@@ -9,7 +9,7 @@ from typing import Any
 import dagster as dg
 
 from cdc_core.backfill.results import BackfillProgress
-from cdc_core.staging.backfills import BackfillState
+from cdc_core.table_states import BackfillState
 from cdc_core.vocabulary import TableName
 
 # An event costs tens of milliseconds, so a table has one at most this often.

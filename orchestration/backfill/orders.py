@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from cdc_core.settings import LakeSettings
-from cdc_core.staging.backfills import BackfillLedger, BackfillReport, BackfillState
+from cdc_core.staging.backfills import BackfillLedger, BackfillReport
 from cdc_core.staging.chunks import ChunkFolder
+from cdc_core.table_states import BackfillState, require_move
 from cdc_core.vocabulary import TableName
 
 
@@ -58,6 +59,7 @@ def give_order(
             continue
         state = _find_state(report, order)
         if state is not report.state:
+            require_move(report.state, state)
             ledger.record_state(begun, state)
         given.append(
             OrderResult(begun.table, state, _explain(begun.table, state, is_running=is_running))

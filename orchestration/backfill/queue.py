@@ -15,9 +15,10 @@ from cdc_core.settings import Settings
 from cdc_core.source.backfillable import find_read_obstacles
 from cdc_core.source.chunks import estimate_size
 from cdc_core.source.connection import open_for_quick_query
-from cdc_core.staging.backfills import BackfillLedger, BackfillState
+from cdc_core.staging.backfills import BackfillLedger
 from cdc_core.staging.chunks import ChunkFolder
 from cdc_core.staging.tables import staging_errors
+from cdc_core.table_states import BackfillState
 from cdc_core.vocabulary import TableName
 from spark_jobs.lake.completeness import Incomplete, read_completeness
 from spark_jobs.lake.lake import Bound, Lake, open_table

@@ -54,7 +54,7 @@ class _Bars:
 
     def tell(self, table: TableName, progress: BackfillProgress) -> None:
         """Update the bar of a table."""
-        from cdc_core.staging.backfills import BackfillState
+        from cdc_core.table_states import BackfillState
 
         if table not in self._tasks:
             self._tasks[table] = self._bars.add_task(str(table), total=None, told="")

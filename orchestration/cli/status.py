@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from cdc_core.table_states import TableState
+
 _NEEDS_ATTENTION = 1
 _SOURCE_DOWN = 3
 
@@ -38,7 +40,7 @@ def status(
 
 def has_error(answer: dict[str, Any]) -> bool:
     """Whether a table is halted, or a problem is an error."""
-    is_halted = any(table["state"] == "halted" for table in answer["tables"])
+    is_halted = any(table["state"] == TableState.HALTED for table in answer["tables"])
     return is_halted or any(problem["severity"] == "error" for problem in answer["problems"])
 
 

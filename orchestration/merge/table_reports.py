@@ -143,7 +143,7 @@ def _describe_state(lake: Lake, table: str) -> Metadata:
     told = read_completeness(lake).derive_state(
         table, read_states(lake).get(table), None if cut is None else cut.bound
     )
-    described: Metadata = {"state": told.state}
+    described: Metadata = {"state": told.state.value}
     return described | {"reason": told.reason} if told.reason else described
 
 

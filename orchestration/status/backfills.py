@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from cdc_core.settings import LakeSettings
-from cdc_core.staging.backfills import BackfillLedger, BackfillReport, BackfillState
+from cdc_core.staging.backfills import BackfillLedger, BackfillReport
 from cdc_core.staging.chunks import ChunkFolder
+from cdc_core.table_states import INTERRUPTED, UNDER_WAY, BackfillState
 
 
 def describe_backfills(lake: LakeSettings) -> list[dict[str, Any]]:
@@ -20,12 +21,9 @@ def describe_backfills(lake: LakeSettings) -> list[dict[str, Any]]:
 
 
 def _describe(table: str, report: BackfillReport, *, is_running: bool) -> dict[str, Any]:
-    state = str(report.state)
-    if report.state.is_running:
-        state = "running" if is_running else "interrupted"
-    elif report.state is BackfillState.HELD and not is_running:
-        state = "interrupted"
-    rate = report.rows_per_second if state == "running" else _average(report)
+    state = _find_shown_state(report.state, is_running=is_running)
+    is_read = state == BackfillState.RUNNING
+    rate = report.rows_per_second if is_read else _average(report)
     scope = report.begun.scope
     return {
         "id": report.begun.id,
@@ -39,9 +37,16 @@ def _describe(table: str, report: BackfillReport, *, is_running: bool) -> dict[s
         "rows_estimated": report.rows_estimated,
         "chunks": report.chunks,
         "rows_per_second": None if rate is None else round(rate, 1),
-        "remaining_seconds": _estimate_remaining(report, rate) if state == "running" else None,
+        "remaining_seconds": _estimate_remaining(report, rate) if is_read else None,
         "stale_dropped": report.stale,
     }
+
+
+def _find_shown_state(recorded: BackfillState, *, is_running: bool) -> str:
+    """The state that `walgate status` shows; `is_running`: a process of this host runs it."""
+    if recorded in UNDER_WAY and not is_running:
+        return INTERRUPTED
+    return (BackfillState.RUNNING if recorded.is_running else recorded).value
 
 
 def _average(report: BackfillReport) -> float | None:

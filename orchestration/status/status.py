@@ -28,13 +28,14 @@ from cdc_core.source.table_oids import read_names
 from cdc_core.staging.epochs import read_newest_epoch
 from cdc_core.staging.tables import staging_errors
 from cdc_core.staging.verifications import DIFFERENT, TableVerification, VerificationLedger
+from cdc_core.table_states import BackfillState, TableState
 from cdc_core.vocabulary import Lsn, TableName
 from orchestration.status.backfills import describe_backfills
 from orchestration.status.table_facts import Facts, read_facts
 from orchestration.status.unpublished import Whereabouts, find_unpublished
-from spark_jobs.lake.completeness import Completeness, IncompleteState, read_completeness
+from spark_jobs.lake.completeness import Completeness, read_completeness
 from spark_jobs.lake.lake import Bound, Lake
-from spark_jobs.lake.ledger import HALTED, Cut, TableState, find_cut, read_states
+from spark_jobs.lake.ledger import Cut, StateRecord, find_cut, read_states
 from spark_jobs.target.older_tables import FIX as OLDER_FIX
 from spark_jobs.target.older_tables import find_older
 
@@ -43,8 +44,6 @@ _SLOT_FACTS = (
     *("active_pid", "confirmed_flush", "restart", "wal_status", "retained_bytes"),
     *("safe_wal_size", "inactive_seconds"),
 )
-# The state in which `describe_backfills` shows a backfill that a worker runs now.
-_RUNNING = "running"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ class _Progress:
 
     staged: Bound | None = None
     cut: Cut | None = None
-    states: dict[str, TableState] = field(default_factory=dict)
+    states: dict[str, StateRecord] = field(default_factory=dict)
     backfilled: Completeness = field(default_factory=Completeness)
     tables: set[str] = field(default_factory=set)
     facts: Facts = field(default_factory=Facts)
@@ -256,7 +255,7 @@ def _describe_tables(source: _Source | None, progress: _Progress) -> list[dict[s
         answer.append(
             {
                 "table": table,
-                "state": state.state,
+                "state": state.state.value,
                 "reason": state.reason,
                 "fix": state.fix,
                 "modes": ["current"],
@@ -271,25 +270,25 @@ def _describe_tables(source: _Source | None, progress: _Progress) -> list[dict[s
     return answer
 
 
-def _tell_state(table: str, source: _Source | None, progress: _Progress) -> TableState:
+def _tell_state(table: str, source: _Source | None, progress: _Progress) -> StateRecord:
     """The state of a table; a table that cannot be read is not shown as queued."""
     known = progress.states.get(table)
     if (error := progress.facts.unreadable.get(table)) is not None:
-        return TableState(table, HALTED, error.message, error.fix)
+        return StateRecord(table, TableState.HALTED, error.message, error.fix)
     if table in progress.older:
-        return TableState(table, HALTED, progress.older[table], OLDER_FIX)
+        return StateRecord(table, TableState.HALTED, progress.older[table], OLDER_FIX)
     if source is not None and table not in source.tables:
         return source.whereabouts.explain(table, source.tables.keys())
     hindrance = None if source is None else source.tables[table]
     if hindrance is not None:
-        is_halted = known is not None and known.state == HALTED
-        told = TableState(table, HALTED, hindrance.reason, hindrance.fix)
+        is_halted = known is not None and known.state is TableState.HALTED
+        told = StateRecord(table, TableState.HALTED, hindrance.reason, hindrance.fix)
         return known if known is not None and is_halted else told
     cut = None if progress.cut is None else progress.cut.bound
     state = progress.backfilled.derive_state(table, known, cut)
-    running = {b["table"] for b in progress.backfills if b["state"] == _RUNNING}
-    if state.state == IncompleteState.QUEUED and table in running:
-        state = replace(state, state=IncompleteState.BACKFILLING.value)
+    running = {b["table"] for b in progress.backfills if b["state"] == BackfillState.RUNNING}
+    if state.state is TableState.QUEUED and table in running:
+        state = replace(state, state=TableState.BACKFILLING)
     return state
 
 
@@ -340,7 +339,7 @@ def _list_table_problems(progress: _Progress) -> Iterator[dict[str, Any]]:
             Severity.ERROR, "table_older", f"{table} is older than its cut: {age}", OLDER_FIX
         )
     for state in progress.states.values():
-        if state.state == HALTED:
+        if state.state is TableState.HALTED:
             what = f"{state.table} is halted: {state.reason}"
             severity = Severity.WARNING if state.curable else Severity.ERROR
             yield _describe_problem(severity, "table_halted", what, state.fix or "")

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from cdc_core.table_states import TableState
 from cdc_core.vocabulary import TableName
 from spark_jobs.lake.lake import Lake
-from spark_jobs.lake.ledger import HALTED, TableState
+from spark_jobs.lake.ledger import StateRecord
 
 _NOTHING = "nothing must be done"
 
@@ -22,7 +23,7 @@ class Whereabouts:
     announced: Mapping[TableName, int]
     named: Mapping[int, TableName]
 
-    def explain(self, name: str, published: Collection[str]) -> TableState:
+    def explain(self, name: str, published: Collection[str]) -> StateRecord:
         """The state of a table that is not published, with the reason and the fix."""
         table = TableName.parse(name)
         oid = self.announced.get(table)
@@ -59,8 +60,8 @@ def find_unpublished(
     return {table: oid for table, oid in announced.items() if str(table) not in published}
 
 
-def _halt(table: TableName, reason: str, fix: str) -> TableState:
-    return TableState(str(table), HALTED, f"{reason}; its rows stay in the lake", fix)
+def _halt(table: TableName, reason: str, fix: str) -> StateRecord:
+    return StateRecord(str(table), TableState.HALTED, f"{reason}; its rows stay in the lake", fix)
 
 
 def _publish_again(table: TableName) -> str:

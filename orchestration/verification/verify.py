@@ -49,10 +49,11 @@ from cdc_core.staging.verifications import (
     Verified,
 )
 from cdc_core.table_patterns import choose_rule
+from cdc_core.table_states import TableState
 from cdc_core.vocabulary import Lsn, TableName
 from orchestration.verification.table_comparison import Keys, TableComparison
 from orchestration.verification.written_rules import find_changed_rules
-from spark_jobs.lake.completeness import Completeness, IncompleteState, read_completeness
+from spark_jobs.lake.completeness import Completeness, read_completeness
 from spark_jobs.lake.damaged_tables import open_current
 from spark_jobs.lake.lake import Bound, Lake, count_rows
 from spark_jobs.query.as_of import list_tables, table_at
@@ -255,7 +256,7 @@ class _ComparisonContext:
     def _compare(self, table: TableName, empty: Verified) -> tuple[Verified, Keys | None]:
         published = self._find_published(table)
         lack = self.backfilled.find_incomplete(str(table), self.bound)
-        if lack is not None and lack.state is IncompleteState.BACKFILLING:
+        if lack is not None and lack.state is TableState.BACKFILLING:
             raise _SkippedTable(f"its backfill is not done: {lack.reason}")
         reading = table_at(self.session, self.lake, table, self.bound, is_newest=True)
         if reading.halt is not None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -20,33 +19,27 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from cdc_core.table_states import UNDER_WAY, BackfillState, TableState
 from cdc_core.vocabulary import Lsn
 from spark_jobs.lake.lake import Bound, Lake, open_table
-from spark_jobs.lake.ledger import HALTED, STREAMING, Request, TableState, read_requests
+from spark_jobs.lake.ledger import Request, StateRecord, read_requests
 
 NEVER = "no backfill has read the whole table: rows older than the slot may be missing"
 FIX = "nothing under Dagster, which backfills it by itself; otherwise run `walgate backfill`"
 _COLUMNS = ["table", "chunk", "state", "number", "epoch", "start_lsn", "staged_lsn"]
-_DONE = "done"
-_UNDER_WAY = frozenset({"begun", "running", "resumed", "held"})
-
-
-class IncompleteState(StrEnum):
-    """The state of an incomplete table: its backfill waits, or it runs."""
-
-    QUEUED = "queued"
-    BACKFILLING = "backfilling"
+# The name under which `tests/spark` still imports the states of an incomplete table.
+IncompleteState = TableState
 
 
 @dataclass(frozen=True, slots=True)
 class Incomplete:
-    """A table that may lack rows: the state of its backfill, and why it needs one.
+    """A table that may lack rows: `queued` or `backfilling`, and why it needs a backfill.
 
     If `is_read`, the log already has all rows, and the table only waits for a merge. If `since` is
     not None, only a backfill that begins at or above it helps.
     """
 
-    state: IncompleteState
+    state: TableState
     reason: str
     is_read: bool = False
     since: Bound | None = field(default=None, compare=False)
@@ -83,11 +76,11 @@ class Completeness:
             is_there = at is None or whole.through <= at
             if is_there and (since is None or whole.start >= since):
                 return None
-        state = IncompleteState.BACKFILLING if table in self.under_way else IncompleteState.QUEUED
+        state = TableState.BACKFILLING if table in self.under_way else TableState.QUEUED
         return Incomplete(state, NEVER if request is None else request.reason, since=since)
 
     def find_backfill_need(
-        self, table: str, state: TableState | None = None, cut: Bound | None = None
+        self, table: str, state: StateRecord | None = None, cut: Bound | None = None
     ) -> Incomplete | None:
         """Find why a table needs a whole backfill; None if it needs none.
 
@@ -95,27 +88,25 @@ class Completeness:
         table whose halt a backfill can cure needs one until a merge has ended the halt. If a
         backfill ended above the cut, no merge has seen it yet: `is_read` is then true.
         """
-        if state is None or state.state != HALTED:
+        if state is None or state.state != TableState.HALTED:
             return self.find_incomplete(table)
         if not state.curable:
             return None
         reason, newest = state.reason or "", self.find_newest(table)
         is_unseen = newest is not None and (cut is None or cut < newest.through)
         if is_unseen or table in self.under_way:
-            return Incomplete(
-                IncompleteState.BACKFILLING, reason, is_read=is_unseen, since=state.since
-            )
-        return Incomplete(IncompleteState.QUEUED, reason, since=state.since)
+            return Incomplete(TableState.BACKFILLING, reason, is_read=is_unseen, since=state.since)
+        return Incomplete(TableState.QUEUED, reason, since=state.since)
 
     def derive_state(
-        self, table: str, state: TableState | None = None, cut: Bound | None = None
-    ) -> TableState:
+        self, table: str, state: StateRecord | None = None, cut: Bound | None = None
+    ) -> StateRecord:
         """Return the state of a table, from its need of a backfill and what merges recorded."""
         need = self.find_backfill_need(table, state, cut)
         if need is None:
-            return state or TableState(table, STREAMING)
+            return state or StateRecord(table, TableState.STREAMING)
         fix = FIX if state is None else state.fix or FIX
-        return TableState(table, need.state.value, need.reason, fix)
+        return StateRecord(table, need.state, need.reason, fix)
 
     def find_newest(self, table: str) -> CompletedBackfill | None:
         """Find the finished whole backfill of a table with the highest end LSN; None if none."""
@@ -141,12 +132,12 @@ def read_completeness(lake: Lake) -> Completeness:
     for row in sorted(_read_rows(folder, ledger), key=lambda row: row["number"]):
         states[row["table"]] = row["state"]
         # The backfill of a range has no sweep of the whole table: its `staged_lsn` is None.
-        if row["state"] == _DONE and row["staged_lsn"] is not None:
+        if row["state"] == BackfillState.DONE and row["staged_lsn"] is not None:
             start = Bound(row["epoch"], Lsn(row["start_lsn"]))
             done[row["table"]].append(
                 CompletedBackfill(start, Bound(row["epoch"], Lsn(row["staged_lsn"])))
             )
-    under_way = frozenset(table for table, state in states.items() if state in _UNDER_WAY)
+    under_way = frozenset(table for table, state in states.items() if state in UNDER_WAY)
     return Completeness(dict(done), under_way, requests)
 
 

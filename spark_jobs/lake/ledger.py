@@ -19,6 +19,8 @@ import pyarrow.dataset as ds
 from deltalake import CommitProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from cdc_core.table_states import RECORDED_STATES, require_recorded
+from cdc_core.table_states import TableState as State
 from cdc_core.vocabulary import Lsn, TableName
 from spark_jobs.lake.cut_plan import Place
 from spark_jobs.lake.durability import require_durable
@@ -61,7 +63,8 @@ STATES_SCHEMA = pa.schema(
 
 # If several processes append at once, one commit succeeds, and the others try again.
 _TRIES = 200
-STREAMING, HALTED, _QUEUED = "streaming", "halted", "queued"
+# The state in the row of a request. No table has it recorded as its state.
+_REQUESTED = State.QUEUED
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +98,14 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class TableState:
+class StateRecord:
     """Whether a table follows the log; if not, why, since which bound, and how to fix it.
 
     If `curable`, a whole backfill ends the halt. Walgate queues this backfill without a request.
     """
 
     table: str
-    state: str
+    state: State
     reason: str | None = None
     fix: str | None = None
     since: Bound | None = None
@@ -112,6 +115,10 @@ class TableState:
     def since_lsn(self) -> Lsn | None:
         """The LSN at which the table halted."""
         return None if self.since is None else self.since.lsn
+
+
+# The name under which `tests/spark` and `tests/simulation` still import the record.
+TableState = StateRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,26 +190,26 @@ def write_cut(lake: Lake, cut: Cut) -> None:
     _append(lake.cuts, [row], CUTS_SCHEMA)
 
 
-def read_states(lake: Lake) -> dict[str, TableState]:
+def read_states(lake: Lake) -> dict[str, StateRecord]:
     """Read the state that merges last recorded of each table that has one, by quoted name."""
     return {
-        row["table"]: TableState(
+        row["table"]: StateRecord(
             table=row["table"],
-            state=row["state"],
+            state=State(row["state"]),
             reason=row["reason"],
             fix=row["fix"],
             since=_since_of(row),
             curable=bool(row.get("curable")),
         )
         for row in _read_rows(lake)
-        if row["state"] != _QUEUED
+        if row["state"] in RECORDED_STATES
     }
 
 
-def write_states(lake: Lake, states: Iterable[TableState]) -> None:
-    """Append the states of tables."""
+def write_states(lake: Lake, states: Iterable[StateRecord]) -> None:
+    """Append the states of tables. Raises: IllegalMove for a state that is only derived."""
     rows = [
-        _describe(state.table, state.state, state.since)
+        _describe(state.table, require_recorded(state.state), state.since)
         | {"reason": state.reason, "fix": state.fix, "curable": state.curable}
         for state in states
     ]
@@ -226,7 +233,7 @@ def queue_tables(lake: Lake, tables: Iterable[TableName], *, reason: str, since:
 
     One backfill that begins at or above the bounds of all requests for a table serves them all.
     """
-    rows = [_describe(str(table), _QUEUED, since) | {"reason": reason} for table in tables]
+    rows = [_describe(str(table), _REQUESTED, since) | {"reason": reason} for table in tables]
     if rows:
         rewrite_newest_commit(lake.states)
         _append(lake.states, rows, STATES_SCHEMA)
@@ -237,7 +244,7 @@ def read_requests(lake: Lake) -> list[Request]:
     return [
         Request(row["table"], row["reason"] or "", since)
         for row in _read_rows(lake)
-        if row["state"] == _QUEUED and (since := _since_of(row)) is not None
+        if row["state"] == _REQUESTED and (since := _since_of(row)) is not None
     ]
 
 
@@ -279,10 +286,10 @@ def _try_append(folder: Path, rows: Sequence[Mapping[str, Any]], schema: pa.Sche
     return True
 
 
-def _describe(table: str, state: str, since: Bound | None) -> dict[str, Any]:
+def _describe(table: str, state: State, since: Bound | None) -> dict[str, Any]:
     return {
         "table": table,
-        "state": state,
+        "state": str(state),
         "epoch": None if since is None else since.epoch,
         "since_lsn": None if since is None else int(since.lsn),
         "at": datetime.now(UTC),

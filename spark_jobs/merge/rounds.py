@@ -16,14 +16,13 @@ from datetime import UTC, datetime
 from pyspark.sql import SparkSession
 
 from cdc_core.crash_points import reach
+from cdc_core.table_states import TableState
 from spark_jobs.lake.completeness import read_completeness
 from spark_jobs.lake.cut_plan import name_places
 from spark_jobs.lake.lake import Bound, Lake, require_epochs
 from spark_jobs.lake.ledger import (
-    HALTED,
-    STREAMING,
     Cut,
-    TableState,
+    StateRecord,
     find_cut,
     read_states,
     rewrite_newest_commit,
@@ -244,11 +243,11 @@ def _write_states(lake: Lake, results: dict[str, TableRound]) -> dict[str, Halt]
     """Record the states that changed; return the halt of every halted table."""
     known = read_states(lake)
     states = {
-        table: TableState(table, STREAMING)
+        table: StateRecord(table, TableState.STREAMING)
         if result.halt is None
-        else TableState(
+        else StateRecord(
             table,
-            HALTED,
+            TableState.HALTED,
             result.halt.reason,
             result.halt.fix,
             result.place.bound,
@@ -263,7 +262,7 @@ def _write_states(lake: Lake, results: dict[str, TableRound]) -> dict[str, Halt]
     return {
         table: Halt(state.reason or "", state.fix or "", state.curable)
         for table, state in newest.items()
-        if state.state == HALTED
+        if state.state is TableState.HALTED
     }
 
 

@@ -17,7 +17,8 @@ from cdc_core.errors import WalgateError, WrongServer
 from cdc_core.source.connection import open_connection
 from cdc_core.source.first_reading import FirstReading
 from cdc_core.source.primary import History, read_history
-from cdc_core.staging.backfills import BackfillLedger, BackfillState
+from cdc_core.staging.backfills import BackfillLedger
+from cdc_core.table_states import BackfillState
 from cdc_core.vocabulary import TableName
 from orchestration.backfill.backfill import run_backfills
 from orchestration.recovery.recover import plan_recovery

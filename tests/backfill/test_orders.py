@@ -12,7 +12,8 @@ import pytest
 
 from cdc_core.backfill.results import BackfillProgress
 from cdc_core.settings import load_settings
-from cdc_core.staging.backfills import BackfillLedger, BackfillState
+from cdc_core.staging.backfills import BackfillLedger
+from cdc_core.table_states import BackfillState
 from cdc_core.vocabulary import TableName
 from orchestration.backfill.backfill import run_backfills
 from orchestration.backfill.orders import Order, give_order

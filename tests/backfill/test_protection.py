@@ -16,7 +16,8 @@ from cdc_core.backfill.worker import Backfill
 from cdc_core.errors import SourceError
 from cdc_core.source import reading_connection
 from cdc_core.source.load import LoadWatch
-from cdc_core.staging.backfills import BackfillLedger, BackfillState
+from cdc_core.staging.backfills import BackfillLedger
+from cdc_core.table_states import BackfillState
 from cdc_core.vocabulary import TableName
 from orchestration.backfill.backfill import make_request, run_backfills
 from orchestration.capture.own_capture import ensuring_capture

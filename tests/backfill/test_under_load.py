@@ -11,7 +11,7 @@ from cdc_core.backfill.request import BackfillRequest
 from cdc_core.backfill.results import BackfillProgress
 from cdc_core.backfill.worker import Backfill
 from cdc_core.settings import load_settings
-from cdc_core.staging.backfills import BackfillState
+from cdc_core.table_states import BackfillState
 from cdc_core.vocabulary import TableName
 from tests.backfill.folded_log import fold, read_changes, read_source
 from tests.fix_pipeline import Pipeline

@@ -13,7 +13,8 @@ from cdc_core.backfill.results import BackfillProgress
 from cdc_core.errors import SourceError
 from cdc_core.settings import load_settings
 from cdc_core.spooled import WHOLE, Scope
-from cdc_core.staging.backfills import BackfillLedger, BackfillState
+from cdc_core.staging.backfills import BackfillLedger
+from cdc_core.table_states import BackfillState
 from cdc_core.vocabulary import Lsn, Position, TableName
 from orchestration.backfill.backfill import run_backfills
 from tests.backfill.folded_log import HOLE, fold, read_changes, read_source

@@ -20,6 +20,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from cdc_core.errors import MergeError
+from cdc_core.table_states import TableState
 from cdc_core.vocabulary import TableName
 from orchestration.backfill.backfill import run_backfills
 from orchestration.backfill.queue import QueueReader
@@ -27,7 +28,7 @@ from orchestration.capture.own_capture import ensuring_capture
 from orchestration.verification.verify import verify_tables
 from spark_jobs.lake.completeness import read_completeness
 from spark_jobs.lake.lake import Lake, open_table
-from spark_jobs.lake.ledger import HALTED, read_states
+from spark_jobs.lake.ledger import read_states
 from spark_jobs.merge.rounds import merge_until
 from tests.child_process import ChildProcess
 from tests.deadline import wait_for
@@ -212,7 +213,7 @@ class DisturbedWorld(World):
         equal = self._verify() if self.rng.random() < 0.3 or not may_be_named else set()
         for table in self._list_tables():
             state, lack = states.get(str(table)), backfilled.find_incomplete(str(table))
-            is_named = (state is not None and state.state == HALTED) or lack is not None
+            is_named = (state is not None and state.state is TableState.HALTED) or lack is not None
             difference = self._compare(lake, table)
             if difference is None:
                 continue

@@ -14,8 +14,9 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 
+from cdc_core.table_states import TableState
 from cdc_core.vocabulary import encode_name
-from spark_jobs.lake.ledger import TableState
+from spark_jobs.lake.ledger import StateRecord
 from tests.end_to_end.random_schema_changes import REWRITTEN, Effect
 from tests.end_to_end.random_source import OUTPUT, Mark, RandomSource, Row, Snapshot
 from tests.postgres_server import Database
@@ -124,12 +125,12 @@ def explain(
     source: RandomSource,
     transactions: Iterable[Transaction],
     name: str,
-    state: TableState | None,
+    state: StateRecord | None,
     held: pa.Table | None,
 ) -> str | None:
     """Say what is wrong with a table; None where nothing is."""
     expected = _expect(source, transactions, name)
-    halted = state is not None and state.state == "halted"
+    halted = state is not None and state.state is TableState.HALTED
     if halted:
         assert state is not None
         wrong = _explain_halt(expected, state)
@@ -194,7 +195,7 @@ def _expect(source: RandomSource, transactions: Iterable[Transaction], name: str
     return expected
 
 
-def _explain_halt(expected: _Expected, state: TableState) -> str | None:
+def _explain_halt(expected: _Expected, state: StateRecord) -> str | None:
     """Say why a table should not have been halted, or not there, or not for that."""
     reason, lsn = state.reason or "", int(state.since_lsn or 0)
     told = f"halted at {lsn}: {reason}"

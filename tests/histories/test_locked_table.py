@@ -12,7 +12,8 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-from cdc_core.staging.backfills import BackfillLedger, BackfillState
+from cdc_core.staging.backfills import BackfillLedger
+from cdc_core.table_states import BackfillState
 from tests.child_process import ChildProcess
 from tests.deadline import wait_for
 from tests.fix_pipeline import DEADLINE_S, Pipeline

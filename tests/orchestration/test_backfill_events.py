@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 
 from cdc_core.backfill.results import BackfillProgress
-from cdc_core.staging.backfills import BackfillState
+from cdc_core.table_states import BackfillState
 from cdc_core.vocabulary import TableName
 from orchestration.backfill import events
 from orchestration.backfill.events import BackfillReports, Event

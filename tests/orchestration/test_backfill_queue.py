@@ -11,8 +11,9 @@ import pytest
 
 from cdc_core.settings import load_settings
 from cdc_core.spooled import WHOLE
-from cdc_core.staging.backfills import BackfillLedger, BackfillState, Begun
+from cdc_core.staging.backfills import BackfillLedger, Begun
 from cdc_core.staging.chunks import ChunkFolder
+from cdc_core.table_states import BackfillState
 from cdc_core.vocabulary import Lsn, Position, TableName
 from orchestration.backfill import queue
 from orchestration.backfill.queue import QueueReader

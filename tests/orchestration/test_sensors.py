@@ -15,7 +15,8 @@ import pytest
 
 from cdc_core.settings import Settings, load_settings
 from cdc_core.source.connection import open_for_quick_query
-from cdc_core.staging.backfills import BackfillLedger, BackfillState, Begun
+from cdc_core.staging.backfills import BackfillLedger, Begun
+from cdc_core.table_states import BackfillState
 from cdc_core.vocabulary import Lsn, Position, TableName
 from orchestration.assembly import build_definitions
 from orchestration.backfill import queue

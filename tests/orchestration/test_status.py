@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from cdc_core.settings import load_settings
+from cdc_core.table_states import TableState
 from spark_jobs.lake.lake import Lake
-from spark_jobs.lake.ledger import HALTED, TableState, write_states
+from spark_jobs.lake.ledger import StateRecord, write_states
 from tests.fix_redis import RedisServer
 from tests.postgres_server import Database
 from tests.walgate_command import run_walgate
@@ -99,7 +100,9 @@ def test_status_is_a_probe_that_fails_with_an_error(database: Database, tmp_path
     assert done.exit_code == 0, done
     lake = Lake.of(load_settings(tmp_path / "walgate.toml", {}))
     for is_curable, expected in ((True, 0), (False, 1)):
-        halted = TableState("public.orders", HALTED, "of this test", "none", curable=is_curable)
+        halted = StateRecord(
+            "public.orders", TableState.HALTED, "of this test", "none", curable=is_curable
+        )
         write_states(lake, [halted])
         exit_code, answer = read_status(tmp_path)
         assert (exit_code, is_halted(answer)) == (expected, not is_curable), answer["problems"]

@@ -10,7 +10,7 @@ from cdc_core.backfill.request import BackfillRequest
 from cdc_core.backfill.worker import Backfill
 from cdc_core.capture.concealing import conceal_nothing
 from cdc_core.source.primary import History
-from cdc_core.staging.backfills import BackfillState
+from cdc_core.table_states import BackfillState
 from cdc_core.vocabulary import TableName
 from tests.simulation.threads import Event
 from tests.simulation.world import World

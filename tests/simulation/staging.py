@@ -14,10 +14,11 @@ import pyarrow as pa
 from cdc_core.capture.batches import Batch
 from cdc_core.layout import DECODED_SCHEMA
 from cdc_core.spooled import Chunk, Key, Scope, SweepRequest
-from cdc_core.staging.backfills import BackfillState, Begun, StagedChunk
+from cdc_core.staging.backfills import Begun, StagedChunk
 from cdc_core.staging.epochs import Epoch
 from cdc_core.staging.incomplete_updates import IncompleteUpdate
 from cdc_core.staging.tail import Staged
+from cdc_core.table_states import BackfillState
 from cdc_core.vocabulary import Lsn, Operation, Position, TableName, TransactionId
 
 _TOLD = {Operation.MARK.value, Operation.SWEEP.value}

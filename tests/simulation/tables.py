@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from cdc_core.vocabulary import Position
 from spark_jobs.lake.lake import Bound
-from spark_jobs.lake.ledger import Cut, TableState
+from spark_jobs.lake.ledger import Cut, StateRecord
 from spark_jobs.schema.evolution import TableSchema
 from tests.simulation.server import Row
 
@@ -57,7 +57,7 @@ class Tables:
 
     versions: dict[Path, list[Version]] = field(default_factory=dict)
     cuts: list[Cut] = field(default_factory=list)
-    states: dict[str, TableState] = field(default_factory=dict)
+    states: dict[str, StateRecord] = field(default_factory=dict)
     locks: dict[str, str] = field(default_factory=dict)
     failing: set[str] = field(default_factory=set)
 

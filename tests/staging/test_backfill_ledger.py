@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from threading import Barrier
 
 import pytest
 
 from cdc_core.spooled import WHOLE, Scope
-from cdc_core.staging.backfills import BackfillLedger, BackfillState, Begun
+from cdc_core.staging.backfills import BackfillLedger, BackfillReport, Begun, _add_row
 from cdc_core.staging.orders import Orders
+from cdc_core.table_states import BackfillState
 from cdc_core.vocabulary import Lsn, Position, TableName
 
 START = Position(1, Lsn(100), 0)
@@ -56,6 +59,22 @@ def test_a_state_that_lasts_is_ended_only_by_what_ends_it(
         ledger.record_state(begun, BackfillState(one))
     (report,) = ledger.read_all()
     assert report.state == state
+
+
+def test_a_row_counts_unless_a_state_that_lasts_must_not_be_ended_by_it() -> None:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    ends = {
+        BackfillState.PAUSED: {
+            *(BackfillState.RESUMED, BackfillState.CANCELLED, BackfillState.DONE),
+        },
+        BackfillState.CANCELLED: {BackfillState.RESUMED, BackfillState.DONE},
+        BackfillState.DONE: set(),
+    }
+    for old, new in product(BackfillState, BackfillState):
+        report = BackfillReport(make_begun(), old, at, at, 5)
+        row = {"chunk": None, "state": new.value, "at": at, "reason": None}
+        found = _add_row(report, row).state
+        assert found is (new if new in ends.get(old, {new}) else old), (old, new)
 
 
 def test_what_is_unfinished_is_found_by_its_part_of_the_table(tmp_path: Path) -> None:

@@ -12,16 +12,17 @@ from deltalake import DeltaTable
 
 from cdc_core.spooled import WHOLE
 from cdc_core.staging import backfills, verifications
-from cdc_core.staging.backfills import BackfillLedger, BackfillState, Begun
+from cdc_core.staging.backfills import BackfillLedger, Begun
 from cdc_core.staging.orders import Orders
 from cdc_core.staging.verifications import DIFFERENT, EQUAL, VerificationLedger, Verified
+from cdc_core.table_states import BackfillState, TableState
 from cdc_core.vocabulary import Lsn, Position, TableName
 from spark_jobs.lake import ledger
 from spark_jobs.lake.completeness import read_completeness
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.lake.ledger import (
     Cut,
-    TableState,
+    StateRecord,
     find_cut,
     queue_tables,
     read_requests,
@@ -123,12 +124,12 @@ def test_the_last_state_of_a_table_counts_whatever_the_clock_says(
 ) -> None:
     lake = Lake(tmp_path, tmp_path / "state")
     clock.jump(24)
-    write_states(lake, [TableState("public.t", "streaming")])
+    write_states(lake, [StateRecord("public.t", TableState.STREAMING)])
     queue_tables(lake, [T], reason="first", since=Bound(1, Lsn(1)))
     clock.jump(-24)
-    write_states(lake, [TableState("public.t", "halted", "a column was dropped")])
+    write_states(lake, [StateRecord("public.t", TableState.HALTED, "a column was dropped")])
     queue_tables(lake, [T], reason="second", since=Bound(1, Lsn(2)))
-    assert read_states(lake)["public.t"].state == "halted"
+    assert read_states(lake)["public.t"].state is TableState.HALTED
     assert [request.reason for request in read_requests(lake)] == ["first", "second"]
 
 
@@ -143,12 +144,12 @@ def test_two_cuts_at_one_bound_count_in_their_order(tmp_path: Path) -> None:
 
 def test_the_order_outlives_a_ledger_that_is_compacted(tmp_path: Path) -> None:
     lake = Lake(tmp_path, tmp_path / "state")
-    for state in ("halted", "streaming", "halted"):
-        write_states(lake, [TableState("public.t", state, "why")])
+    for state in (TableState.HALTED, TableState.STREAMING, TableState.HALTED):
+        write_states(lake, [StateRecord("public.t", state, "why")])
     DeltaTable(lake.states).optimize.compact()
-    write_states(lake, [TableState("public.t", "streaming")])
+    write_states(lake, [StateRecord("public.t", TableState.STREAMING)])
     DeltaTable(lake.states).optimize.compact()
-    assert read_states(lake)["public.t"].state == "streaming"
+    assert read_states(lake)["public.t"].state is TableState.STREAMING
 
 
 def test_rows_that_many_write_at_once_have_numbers_of_their_own(tmp_path: Path) -> None:

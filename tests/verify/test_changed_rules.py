@@ -12,10 +12,11 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from cdc_core.errors import ConfigurationError
+from cdc_core.table_states import TableState
 from cdc_core.vocabulary import TableName
 from orchestration.backfill.backfill import run_backfills
-from spark_jobs.lake.completeness import IncompleteState, read_completeness
-from spark_jobs.lake.ledger import HALTED, find_cut, read_states
+from spark_jobs.lake.completeness import read_completeness
+from spark_jobs.lake.ledger import find_cut, read_states
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import Database
 from tests.verify.verifying import Verifying, make_verifying, read_results
@@ -105,13 +106,13 @@ def test_a_changed_rule_is_never_called_equal_halts_the_table_and_is_cured_by_a_
     database18.execute("update people set note = 'new rule' where id = 2")
     verifying.merge()
     state = read_states(verifying.lake)[str(TABLE)]
-    assert (state.state, state.curable) == (HALTED, True)
+    assert (state.state, state.curable) == (TableState.HALTED, True)
     assert read_emails(verifying) == expect_emails(rule, key), "no row of the new rule is there"
     cut = find_cut(verifying.lake)
     assert cut is not None
     need = read_completeness(verifying.lake).find_backfill_need(str(TABLE), state, cut.bound)
     assert need is not None
-    assert need.state is IncompleteState.QUEUED
+    assert need.state is TableState.QUEUED
     assert read_results(verifying.compare("people").tables)["people"].startswith("skipped: halted")
 
     read_whole(verifying)
@@ -192,7 +193,7 @@ def test_a_column_that_was_excluded_when_it_was_added_is_no_new_one_later(
     assert "is no longer excluded" in found
     database18.execute("update people set note = 'new rule' where id = 2")
     verifying.merge()
-    assert read_states(verifying.lake)[str(TABLE)].state == HALTED
+    assert read_states(verifying.lake)[str(TABLE)].state is TableState.HALTED
     read_whole(verifying)
     assert read_emails(verifying) == expect_emails("", OLD_KEY)
     # A column that is truly new follows without a halt.
