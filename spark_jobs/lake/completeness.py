@@ -27,8 +27,6 @@ from spark_jobs.lake.ledger import Request, StateRecord, read_requests
 NEVER = "no backfill has read the whole table: rows older than the slot may be missing"
 FIX = "nothing under Dagster, which backfills it by itself; otherwise run `walgate backfill`"
 _COLUMNS = ["table", "chunk", "state", "number", "epoch", "start_lsn", "staged_lsn"]
-# The name under which `tests/spark` still imports the states of an incomplete table.
-IncompleteState = TableState
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +86,7 @@ class Completeness:
         table whose halt a backfill can cure needs one until a merge has ended the halt. If a
         backfill ended above the cut, no merge has seen it yet: `is_read` is then true.
         """
-        if state is None or state.state != TableState.HALTED:
+        if state is None or state.state is not TableState.HALTED:
             return self.find_incomplete(table)
         if not state.curable:
             return None

@@ -19,8 +19,7 @@ import pyarrow.dataset as ds
 from deltalake import CommitProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from cdc_core.table_states import RECORDED_STATES, require_recorded
-from cdc_core.table_states import TableState as State
+from cdc_core.table_states import RECORDED_STATES, TableState, require_recorded
 from cdc_core.vocabulary import Lsn, TableName
 from spark_jobs.lake.cut_plan import Place
 from spark_jobs.lake.durability import require_durable
@@ -64,7 +63,7 @@ STATES_SCHEMA = pa.schema(
 # If several processes append at once, one commit succeeds, and the others try again.
 _TRIES = 200
 # The state in the row of a request. No table has it recorded as its state.
-_REQUESTED = State.QUEUED
+_REQUESTED = TableState.QUEUED
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +104,7 @@ class StateRecord:
     """
 
     table: str
-    state: State
+    state: TableState
     reason: str | None = None
     fix: str | None = None
     since: Bound | None = None
@@ -115,10 +114,6 @@ class StateRecord:
     def since_lsn(self) -> Lsn | None:
         """The LSN at which the table halted."""
         return None if self.since is None else self.since.lsn
-
-
-# The name under which `tests/spark` and `tests/simulation` still import the record.
-TableState = StateRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +190,7 @@ def read_states(lake: Lake) -> dict[str, StateRecord]:
     return {
         row["table"]: StateRecord(
             table=row["table"],
-            state=State(row["state"]),
+            state=TableState(row["state"]),
             reason=row["reason"],
             fix=row["fix"],
             since=_since_of(row),
@@ -286,10 +281,10 @@ def _try_append(folder: Path, rows: Sequence[Mapping[str, Any]], schema: pa.Sche
     return True
 
 
-def _describe(table: str, state: State, since: Bound | None) -> dict[str, Any]:
+def _describe(table: str, state: TableState, since: Bound | None) -> dict[str, Any]:
     return {
         "table": table,
-        "state": str(state),
+        "state": state.value,
         "epoch": None if since is None else since.epoch,
         "since_lsn": None if since is None else int(since.lsn),
         "at": datetime.now(UTC),

@@ -25,7 +25,7 @@ from spark_jobs.fold import rebuild
 from spark_jobs.fold.plan import TablePlan
 from spark_jobs.fold.sweeps import Sweep
 from spark_jobs.lake.lake import Bound
-from spark_jobs.lake.ledger import Cut, TableState
+from spark_jobs.lake.ledger import Cut, StateRecord
 from spark_jobs.log.files import LogFile, LogRange
 from spark_jobs.log.ranges import RangeSummary
 from spark_jobs.merge import merge, rounds, tables
@@ -205,7 +205,7 @@ def _find_sweeps(frame: Frame) -> tuple[Sweep, ...]:
     return (cast("Any", None),) if any(e.op == "sweep" for e in frame.entries) else ()
 
 
-def _write_states(_: Any, states: list[TableState]) -> None:
+def _write_states(_: Any, states: list[StateRecord]) -> None:
     World.now.tables.states |= {state.table: state for state in states}
 
 

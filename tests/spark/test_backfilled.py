@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from cdc_core.staging.backfills import BackfillLedger, BackfillState, Begun
+from cdc_core.staging.backfills import BackfillLedger, Begun
+from cdc_core.table_states import BackfillState, TableState
 from cdc_core.vocabulary import Lsn, Position, TableName
 from spark_jobs.lake.completeness import (
     NEVER,
     CompletedBackfill,
     Incomplete,
-    IncompleteState,
     read_completeness,
 )
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.lake.ledger import (
-    TableState,
+    StateRecord,
     queue_tables,
     read_requests,
     read_states,
@@ -26,7 +26,7 @@ from spark_jobs.lake.ledger import (
 
 T = TableName("public", "t")
 NAME = str(T)
-QUEUED, BACKFILLING = IncompleteState.QUEUED, IncompleteState.BACKFILLING
+QUEUED, BACKFILLING = TableState.QUEUED, TableState.BACKFILLING
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_what_was_asked_for_is_done_by_a_backfill_that_began_above_it(lake: Lake
     assert lack_at(lake, 10, epoch=2) == Incomplete(QUEUED, "the slot was lost")
     assert read_completeness(lake).find_incomplete(NAME) == Incomplete(QUEUED, "the slot was lost")
     # What merges say of the table meanwhile takes nothing back.
-    write_states(lake, [TableState(NAME, "streaming")])
+    write_states(lake, [StateRecord(NAME, TableState.STREAMING)])
     assert read_completeness(lake).find_incomplete(NAME) is not None
     finish(lake, begin(lake, 16, epoch=2), 24)
     assert lack_at(lake, 23, epoch=2) == Incomplete(QUEUED, "the slot was lost")
@@ -88,24 +88,29 @@ def test_what_was_asked_for_is_done_by_a_backfill_that_began_above_it(lake: Lake
 
 
 def test_states_and_requests_are_told_apart(lake: Lake) -> None:
-    halted = TableState(
-        NAME, "halted", "column v was dropped", "fix", Bound(1, Lsn(16)), curable=True
+    halted = StateRecord(
+        NAME, TableState.HALTED, "column v was dropped", "fix", Bound(1, Lsn(16)), curable=True
     )
     write_states(lake, [halted])
     queue_tables(lake, [T], reason="asked", since=Bound(1, Lsn(20)))
     assert read_states(lake) == {NAME: halted}
-    write_states(lake, [TableState(NAME, "streaming")])
+    write_states(lake, [StateRecord(NAME, TableState.STREAMING)])
     assert read_states(lake)[NAME].state == "streaming"
 
 
 def test_a_halt_that_a_copy_cures_asks_for_one_until_a_merge_has_seen_it(lake: Lake) -> None:
     finish(lake, begin(lake, 8), 16)
-    halted = TableState(NAME, "halted", "v was dropped", "fix", Bound(1, Lsn(32)), curable=True)
+    halted = StateRecord(
+        NAME, TableState.HALTED, "v was dropped", "fix", Bound(1, Lsn(32)), curable=True
+    )
 
     def need_at(cut: int) -> Incomplete | None:
         return read_completeness(lake).find_backfill_need(NAME, halted, Bound(1, Lsn(cut)))
 
-    assert read_completeness(lake).find_backfill_need(NAME, TableState(NAME, "streaming")) is None
+    assert (
+        read_completeness(lake).find_backfill_need(NAME, StateRecord(NAME, TableState.STREAMING))
+        is None
+    )
     assert need_at(40) == Incomplete(QUEUED, "v was dropped")
     begun = begin(lake, 48)
     assert need_at(40) == Incomplete(BACKFILLING, "v was dropped")
@@ -119,6 +124,6 @@ def test_a_halt_that_a_copy_cures_asks_for_one_until_a_merge_has_seen_it(lake: L
     told = read_completeness(lake).derive_state(NAME, halted, Bound(1, Lsn(64)))
     assert (told.state, told.reason, told.fix) == ("queued", "v was dropped", "fix")
     # What it does not cure asks for none.
-    keyless = TableState(NAME, "halted", "it has no key", "fix", Bound(1, Lsn(32)))
+    keyless = StateRecord(NAME, TableState.HALTED, "it has no key", "fix", Bound(1, Lsn(32)))
     assert read_completeness(lake).find_backfill_need(NAME, keyless) is None
     assert read_completeness(lake).derive_state(NAME, keyless) == keyless
