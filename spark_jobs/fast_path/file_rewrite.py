@@ -42,16 +42,22 @@ from spark_jobs.target.limits import MergeLimits
 
 _logger = logging.getLogger("walgate.merge")
 
+_VECTORS = "delta.enableDeletionVectors"
+
 
 @dataclass(frozen=True, slots=True)
 class FileRewrite:
-    """What to rewrite: a table as it is, the files of its folder, and its changes."""
+    """What to rewrite: a table as it is, the files of its folder, and its changes.
+
+    In each share, files with changed keys may have `max_bytes` together.
+    """
 
     folder: Path
     files: tuple[TableFile, ...]
     columns: Columns
     key: tuple[int, ...]
     changes: LogSlice
+    max_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +99,10 @@ def plan_rewrite(
     columns = find_converts(schema)
     assert columns is not None
     changes = LogSlice(str(plan.table), files, tuple(own), above.low, above.high)
-    return FileRewrite(folder, found, columns, schema.key, changes)
+    # Whoever turned deletion vectors on wants few bytes to be written.
+    has_vectors = table.metadata().configuration.get(_VECTORS) == "true"
+    max_bytes = limits.rewrite_bytes_of_vectors if has_vectors else limits.rewrite_bytes
+    return FileRewrite(folder, found, columns, schema.key, changes, max_bytes)
 
 
 def _list_refusals(table: DeltaTable, plan: TablePlan, schema: TableSchema) -> Iterator[str]:
@@ -169,6 +178,7 @@ def _divide(rewrite: FileRewrite, attempt: Path, parallel: int, limits: MergeLim
             attempt,
             tuple(files),
             takes_arrivals=number == 0,
+            max_bytes=rewrite.max_bytes,
         )
         for number, files in enumerate(groups)
         if files or number == 0

@@ -70,6 +70,7 @@ class Share:
 
     `columns` are the table's columns with their conversions, `key` the indexes of the key columns.
     `attempt` is the folder for new files. One share of each table `takes_arrivals`.
+    Files with changed keys may have `max_bytes` together.
     """
 
     changes: LogSlice
@@ -79,6 +80,7 @@ class Share:
     attempt: Path
     files: tuple[TableFile, ...]
     takes_arrivals: bool
+    max_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +173,8 @@ def _find_touched(share: Share, named: _Named, limits: MergeLimits) -> list[Tabl
             if file.has_deletions:
                 raise _Refusal("a file with a changed key has deleted rows")
             touched.append(file)
-            if sum(one.size for one in touched) > limits.rewrite_bytes:
-                raise _Refusal(f"files of more than {limits.rewrite_bytes} bytes have changed keys")
+            if sum(one.size for one in touched) > share.max_bytes:
+                raise _Refusal(f"files of more than {share.max_bytes} bytes have changed keys")
     return [*touched, *_choose_small(share, {*touched}, limits)]
 
 
