@@ -98,6 +98,15 @@ def has_schema(table: DeltaTable, fields: list[T.StructField]) -> bool:
     return own == [field.jsonValue() for field in fields]
 
 
+def has_columns(table: DeltaTable, fields: list[T.StructField]) -> bool:
+    """Whether a table has exactly these columns, in any order, with the same metadata.
+
+    A MERGE puts a new column last.
+    """
+    own = {field["name"]: field for field in json.loads(table.schema().to_json())["fields"]}
+    return own == {field.name: field.jsonValue() for field in fields}
+
+
 def write_files(rows: DataFrame, folder: Path) -> list[WrittenFile]:
     """Write rows by Spark to files below an attempt's folder; files without rows do not count."""
     written = folder / f"spark-{uuid.uuid4()}"

@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_jobs.delta.attempts import attempting
-from spark_jobs.delta.direct_parquet import can_read_files, has_schema, is_ours, list_deletions
+from spark_jobs.delta.direct_parquet import can_read_files, has_columns, is_ours, list_deletions
 from spark_jobs.delta.file_writer import WrittenFile
 from spark_jobs.fast_path.rewrite_task import (
     LogSlice,
@@ -116,7 +116,7 @@ def _list_refusals(table: DeltaTable, plan: TablePlan, schema: TableSchema) -> I
         yield "the changes have a TRUNCATE or a sweep"
     if plan.unsent:
         yield "a value was not sent"
-    if not (is_ours(table) and has_schema(table, table_fields(schema))):
+    if not (is_ours(table) and has_columns(table, table_fields(schema))):
         yield "another program gave the table features, properties or columns"
     losses = read_losses(table)
     if losses is None or any(losses.values()):

@@ -219,6 +219,15 @@ def test_a_file_with_deleted_rows_is_left_alone_until_a_change_touches_it(
     assert small.rows(T) == sorted(rows.items(), key=repr)
 
 
+def test_few_bytes_of_a_table_with_vectors_are_rewritten(small: SmallLake) -> None:
+    run(small, "alter table {} set tblproperties (delta.enableDeletionVectors = true)")
+    limits = replace(APART, small_table_bytes=0, rewrite_bytes_of_vectors=1)
+    merged = find_result(small.merge([update(T, "5", "b")], limits=limits), T)
+    assert merged.way is WritePlan.MERGE
+    assert merged.refusal == "files of more than 1 bytes have changed keys"
+    check(small, [update(T, "2", "c")], WritePlan.REWRITE_FILES)
+
+
 def test_a_file_that_is_older_than_a_column_has_null_in_it(small: SmallLake) -> None:
     wider = [insert(WIDER, "10", "b", "w"), update(WIDER, "2", "b", "w")]
     check(small, wider, WritePlan.MERGE, limits=APART_BY_KEY)
