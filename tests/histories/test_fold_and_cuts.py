@@ -74,7 +74,7 @@ def test_history_12_a_new_epoch_with_smaller_lsns_outranks_the_old(lake: SmallLa
     cut = find_cut(lake.lake)
     assert cut is not None
     assert cut.bound == find_bound_at(lake.lake, "live") == Bound(2, Lsn(ends[1] + 16))
-    with pytest.raises(LakeError, match="0/10 to 100/20 and from 0/3E8 to 0/418"):
+    with pytest.raises(LakeError, match="0/10 to 100/20, or from 0/3E8 to 0/418"):
         find_bound_at(lake.lake, "0/1")
 
 

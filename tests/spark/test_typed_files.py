@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cdc_core.vocabulary import Lsn, Position
+from spark_jobs.delta import file_writer
 from spark_jobs.delta.file_bounds import ColumnStatistics
 from spark_jobs.fast_path import arrow_copy_task
 from spark_jobs.fast_path.arrow_copy_task import ReadsToType, type_files
@@ -111,7 +112,7 @@ def test_a_task_writes_groups_and_passes_over_those_too_large(
     wanted = ReadsToType(
         str(T.table), None, Bound(1, Lsn(log.writer.lsn)), T.version, columns, None
     )
-    monkeypatch.setattr(arrow_copy_task, "_GROUP_BYTES", 5_000)
+    monkeypatch.setattr(file_writer, "_GROUP_BYTES", 5_000)
     (file,) = type_files(sources, wanted, str(tmp_path)) or []
     known = pq.read_metadata(file.path)
     assert (known.num_rows, known.num_row_groups) == (90, 3)
