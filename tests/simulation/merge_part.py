@@ -150,11 +150,11 @@ def _plan_rewrite(
     folder: Path, table: Any, plan: TablePlan, above: LogRange, limits: MergeLimits
 ) -> FileRewrite | str:
     """What `plan_rewrite` decides: whether the job of the round rewrites the files of a table."""
-    del table, limits
+    del table
     if plan.before != plan.schema or not can_fold_by_arrow(plan):
         return "it is Spark's"
     changes = LogSlice(str(plan.table), {}, (), above.low, above.high)
-    return FileRewrite(folder, (), (), (), changes)
+    return FileRewrite(folder, (), (), (), changes, limits.rewrite_bytes)
 
 
 @contextmanager
