@@ -94,7 +94,7 @@ def _log_round(done: Round) -> None:
             "seconds": round(merged.seconds, 2),
         }
         if merged.refusal is not None:
-            written["no_file_rewrite"] = merged.refusal
+            written["refusal"] = merged.refusal
         _logger.info("table merged", extra={"fields": written})
     for table, halt in done.halted.items():
         halted = {"table": table, "reason": halt.reason, "fix": halt.fix}

@@ -1,8 +1,8 @@
 """The folder of one attempt to write a table. It lies in the table's folder, hidden from readers.
 
 Each attempt has its own folder, so no attempt commits the files of another attempt. Files leave it
-just before their commit. A record of them stays until the commit has returned, so that the next
-merge can remove the files of a process that died in between.
+just before their commit. A second folder then has a record of them until the commit has returned.
+By it, the next merge removes the files of a process that died in between.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def attempting(table: Path) -> Iterator[Path]:
 def moving_in(table: Path, names: Sequence[str], *, version: int) -> Iterator[None]:
     """Record the files that a block moves into a table's folder and commits as a version.
 
-    The record stays if the block raises an error: the commit may be there or not.
+    The record stays if the block raises an error, because the commit may have succeeded.
     """
     if not names:
         yield
@@ -60,7 +60,7 @@ def clear_attempts(table: Path) -> None:
 
 
 def _remove_uncommitted(table: Path, record: Path) -> None:
-    """Remove the recorded files, unless a commit from the recorded version on names them."""
+    """Remove the recorded files, unless the recorded version or a later one contains them."""
     try:
         moved = json.loads(record.read_text(encoding="utf-8"))
     except ValueError:  # The process died before it had written the record, so it moved no file.
@@ -70,7 +70,7 @@ def _remove_uncommitted(table: Path, record: Path) -> None:
         return
     versions = range(moved["version"], opened.version() + 1)
     commits = [table / "_delta_log" / f"{version:020}.json" for version in versions]
-    # A commit whose file is gone is an old one: nothing is removed that it may have named.
+    # If the file of a commit is missing, it may have named any of the files: keep them all.
     if not all(commit.exists() for commit in commits):
         return
     committed = "".join(commit.read_text(encoding="utf-8") for commit in commits)

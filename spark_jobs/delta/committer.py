@@ -1,8 +1,8 @@
 """Commits Parquet files to a Delta table by delta-rs; Spark and Arrow only write them.
 
 A commit extends exactly the version that its rows are based on, and has the rows, the bound that
-the table reached and its counts of lost values. Spark commits only what delta-rs must not: see
-`direct_parquet.is_ours`.
+the table reached and its counts of lost values. Spark makes a table, runs
+MERGE, and commits to tables with features of other programs (see `direct_parquet.is_ours`).
 
 Source: the Delta protocol, sections Add File and Remove File, Transaction Identifiers.
 """
@@ -39,7 +39,7 @@ _CHECKPOINT_INTERVAL = 10
 class FileChange:
     """The files that a commit adds to a table, and those that leave it.
 
-    If `replaces_all`, every file of the table leaves it, and the table gets the columns of
+    If `replaces_all`, all files of the table leave it, and the table gets the columns of
     `fields`, if they differ. Otherwise the files named in `removed` leave; they must have no
     deletion vector.
     """

@@ -92,7 +92,7 @@ def is_reliable(end: object) -> bool:
     """
     if isinstance(end, str):
         return end.removesuffix(_GREATEST).isascii()
-    return type(end) in {int, date}
+    return type(end) is int
 
 
 def _list_chunks(footer: pq.FileMetaData) -> list[list[pq.Statistics | None]]:

@@ -99,7 +99,7 @@ def plan_rewrite(
     columns = find_converts(schema)
     assert columns is not None
     changes = LogSlice(str(plan.table), files, tuple(own), above.low, above.high)
-    # Whoever turned deletion vectors on wants few bytes to be written.
+    # The settings turn deletion vectors on so that a merge writes few bytes.
     has_vectors = table.metadata().configuration.get(_VECTORS) == "true"
     max_bytes = limits.rewrite_bytes_of_vectors if has_vectors else limits.rewrite_bytes
     return FileRewrite(folder, found, columns, schema.key, changes, max_bytes)
@@ -207,7 +207,10 @@ def _run(
     work = partial(rewrite_shares, limits=limits)
     try:
         done = session.sparkContext.parallelize(tasks, len(tasks)).map(work).collect()
-    except (PySparkException, Py4JJavaError) as error:
+    except ConnectionError:
+        # Spark's JVM is gone, so no table can be merged.
+        raise
+    except (PySparkException, Py4JJavaError, OSError) as error:
         # For example a task that was killed for lack of memory. Spark's own way needs no Python.
         reason = f"a task failed: {explain(error)}"
         _logger.warning(
@@ -219,22 +222,22 @@ def _run(
 
 
 def _join(shares: Sequence[RewrittenShare | RefusedShare]) -> RewrittenFiles | str:
-    """Join the shares of one table; the reason if one of them was refused."""
+    """Join the shares of one table. If a share was refused, return the reason."""
     done: list[RewrittenShare] = []
     for share in shares:
         if isinstance(share, RefusedShare):
             return share.reason
         done.append(share)
-    met = frozenset[int]().union(*(share.met for share in done))
-    if len(met) < sum(len(share.met) for share in done):
+    found = frozenset[int]().union(*(share.found for share in done))
+    if len(found) < sum(len(share.found) for share in done):
         return "the table has several rows with the same key"
     arrived = done[0].arrived
-    updated = sum(place < arrived for place in met)
+    updated = sum(index < arrived for index in found)
     return RewrittenFiles(
         tuple(name for share in done for name in share.removed),
         tuple(file for share in done for file in share.added),
         arrived - updated,
         updated,
-        len(met) - updated,
+        len(found) - updated,
         sum(share.seconds for share in done),
     )

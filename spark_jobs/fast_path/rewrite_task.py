@@ -1,11 +1,14 @@
 """A Spark task that rewrites the files of a table that its changes touch, by Arrow.
 
-A share is some files of one table. Each task folds the table's changes, finds the files of its
-share that have a changed key, and writes the other rows of these files to new files. One share of
-each table also writes the rows that arrive. Nothing is committed here.
+A share is some files of one table. For each share, the task folds the table's changes, finds the
+files that have a changed key, and writes the other rows of these files to new files. One share of
+each table also writes the rows that arrive. The task commits nothing.
 
-The task refuses a share if Arrow cannot fold a change, if a row of the table has a newer position
-than the change of its key or shares its key with another row, or if too many bytes are touched.
+The task refuses a share in these cases:
+- Arrow cannot fold a change.
+- A row of the table has a newer position than the change of its key.
+- Two rows of the table have one key.
+- The files with a changed key are too large together.
 """
 
 from __future__ import annotations
@@ -66,11 +69,11 @@ class TableFile:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Some files of one table to rewrite, and the changes by which.
+    """Some files of one table, and the changes to apply to them.
 
     `columns` are the table's columns with their conversions, `key` the indexes of the key columns.
     `attempt` is the folder for new files. One share of each table `takes_arrivals`.
-    Files with changed keys may have `max_bytes` together.
+    The files with a changed key may have at most `max_bytes` together.
     """
 
     changes: LogSlice
@@ -85,17 +88,17 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class RewrittenShare:
-    """The files that a share replaces, the files that it adds, and what the fold named.
+    """The files that a share replaces, the files that it adds, and the changed keys that it found.
 
-    `arrived` counts the rows that arrive, in all shares. `met` are the indexes, among the keys that
-    the fold names, of those that the share's files had; arriving keys come first.
+    `arrived` counts the rows that arrive in the table. `found` has the indexes of the changed keys
+    that the share's files contain. Keys with an arriving row have the lowest indexes.
     """
 
     table: str
     removed: tuple[str, ...]
     added: tuple[WrittenFile, ...]
     arrived: int
-    met: frozenset[int]
+    found: frozenset[int]
     seconds: float
 
 
@@ -118,58 +121,58 @@ def rewrite_shares(
     logs: dict[object, LogInMemory] = {}
     done: list[RewrittenShare | RefusedShare] = []
     for share in shares:
-        part = share.changes
-        of = (part.low, *part.files)
-        if of not in logs:
-            # The greatest bound of the range: each table takes its entries up to its own bound.
+        changes = share.changes
+        log_range = (changes.low, *changes.files)
+        if log_range not in logs:
+            # Read up to the greatest bound. Each table then takes the entries up to its own bound.
             highest = max(other.changes.high for other in shares)
-            logs[of] = LogInMemory(
-                part.files, part.low, highest, shared_bytes=limits.shared_log_bytes
+            logs[log_range] = LogInMemory(
+                changes.files, changes.low, highest, shared_bytes=limits.shared_log_bytes
             )
         try:
-            done.append(_rewrite(share, logs[of], limits))
+            done.append(_rewrite(share, logs[log_range], limits))
         except _Refusal as refusal:
-            done.append(RefusedShare(part.table, str(refusal)))
+            done.append(RefusedShare(changes.table, str(refusal)))
         except (LakeError, OSError, ValueError, pa.ArrowException) as error:
             # The text of an error may have a value. Spark will say what is wrong with the table.
-            done.append(RefusedShare(part.table, f"a task failed: {type(error).__name__}"))
+            done.append(RefusedShare(changes.table, f"a task failed: {type(error).__name__}"))
     return done
 
 
 def _rewrite(share: Share, log: LogInMemory, limits: MergeLimits) -> RewrittenShare:
     began = time.monotonic()
-    part = share.changes
-    entries = log.take(part.table, part.high, part.own)
+    changes = share.changes
+    entries = log.take(changes.table, changes.high, changes.own)
     if entries is None:
         raise _Refusal("the changes do not fit in memory")
     outcome = fold_by_arrow(entries, share.columns, share.key)
     if outcome is None:
         raise _Refusal("the last change of a key does not decide alone, or a value is not exact")
-    named = _Named(outcome, [share.columns[i][0] for i in share.key])
-    touched = _find_touched(share, named, limits)
+    changed = _ChangedKeys(outcome, [share.columns[i][0] for i in share.key])
+    touched = _find_touched(share, changed, limits)
     # A large file stays by itself, so that no file grows with each merge.
     closed = [file for file in touched if file.size >= limits.open_file_bytes]
     joined = [file for file in touched if file.size < limits.open_file_bytes]
     arriving = outcome.rows if share.takes_arrivals else outcome.rows.slice(0, 0)
-    parts: list[Iterable[pa.RecordBatch]] = [named.keep_others(share, [file]) for file in closed]
-    parts.append(chain(named.keep_others(share, joined), arriving.to_batches()))
+    parts: list[Iterable[pa.RecordBatch]] = [changed.read_others(share, [file]) for file in closed]
+    parts.append(chain(changed.read_others(share, joined), arriving.to_batches()))
     added = [write_batches(share.attempt, part) for part in parts]
     reach("in_file_rewrite")
     return RewrittenShare(
-        part.table,
+        changes.table,
         tuple(file.name for file in touched),
         tuple(file for file in added if file is not None),
         outcome.rows.num_rows,
-        frozenset(named.met),
+        frozenset(changed.found),
         time.monotonic() - began,
     )
 
 
-def _find_touched(share: Share, named: _Named, limits: MergeLimits) -> list[TableFile]:
+def _find_touched(share: Share, changed: _ChangedKeys, limits: MergeLimits) -> list[TableFile]:
     """The files of a share to rewrite: those with a changed key, and some small ones."""
     touched: list[TableFile] = []
     for file in share.files:
-        if named.may_be_in(file) and named.is_in(share.folder / file.name):
+        if changed.may_be_in(file) and changed.is_in(share.folder / file.name):
             if file.has_deletions:
                 raise _Refusal("a file with a changed key has deleted rows")
             touched.append(file)
@@ -203,8 +206,8 @@ def _choose_small(
     return chosen
 
 
-class _Named:
-    """The keys that a fold names, arriving ones first; it collects those that files have."""
+class _ChangedKeys:
+    """The keys that a fold changes, arriving ones first. It records which of them files contain."""
 
     def __init__(self, outcome: ArrowOutcome, key: list[str]) -> None:
         columns = [*key, *_OWN_POSITION]
@@ -215,7 +218,7 @@ class _Named:
         self._keys = self._rows.select(key).append_column("_place", places)
         self._first = self._rows[key[0]].combine_chunks()
         self._schema: pa.Schema = outcome.rows.schema
-        self.met: set[int] = set()
+        self.found: set[int] = set()
 
     def may_be_in(self, file: TableFile) -> bool:
         """Whether, by its statistics, a file may have one of the keys."""
@@ -238,8 +241,8 @@ class _Named:
                     return True
         return False
 
-    def keep_others(self, share: Share, files: Sequence[TableFile]) -> Iterator[pa.RecordBatch]:
-        """Read files; yield their rows without those of the keys, which are then `met`.
+    def read_others(self, share: Share, files: Sequence[TableFile]) -> Iterator[pa.RecordBatch]:
+        """Read files; yield the rows whose key did not change, and record the other keys.
 
         Raises: _Refusal.
         """
@@ -247,14 +250,14 @@ class _Named:
             for rows in _read_groups(share.folder / file.name, self._schema):
                 found = self._find(rows.select(self._key))
                 if found.num_rows:
-                    self._meet(rows, found)
+                    self._record(rows, found)
                     stays = np.ones(rows.num_rows, dtype=bool)
                     stays[found["_row"].to_numpy()] = False
                     rows = rows.filter(pa.array(stays))  # noqa: PLW2901 - The rows that stay.
                 yield from rows.combine_chunks().to_batches()
 
     def _find(self, keys: pa.Table) -> pa.Table:
-        """Find rows by their keys: `_row` among the keys given, `_place` among those named."""
+        """Find the changed keys among some keys: `_row` is the index there, `_place` the key's own."""
         first = keys[self._key[0]]
         near = pc.indices_nonzero(pc.is_in(first, value_set=self._first.cast(first.type)))
         if not len(near):
@@ -263,11 +266,11 @@ class _Named:
         own = keys.append_column("_row", near)
         return own.join(self._keys, self._key, join_type="inner", use_threads=False)
 
-    def _meet(self, rows: pa.Table, found: pa.Table) -> None:
+    def _record(self, rows: pa.Table, found: pa.Table) -> None:
         places = found["_place"].to_pylist()
-        if len({*places}) < len(places) or not self.met.isdisjoint(places):
+        if len({*places}) < len(places) or not self.found.isdisjoint(places):
             raise _Refusal("the table has several rows with the same key")
-        self.met.update(places)
+        self.found.update(places)
         own = rows.select(_OWN_POSITION).take(found["_row"])
         arriving = self._rows.select(_OWN_POSITION).take(found["_place"])
         if _has_newer(own, arriving):
@@ -275,7 +278,7 @@ class _Named:
 
 
 def _has_newer(own: pa.Table, arriving: pa.Table) -> bool:
-    """Whether one of the own positions is above the arriving one; NULL is below every position."""
+    """Whether a row of the table is newer than its change; NULL is below every position."""
     is_newer = pa.array(np.zeros(own.num_rows, dtype=bool))
     for name in reversed(_OWN_POSITION):
         # A position's last part decides only if all parts before it are equal.

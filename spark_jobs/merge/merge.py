@@ -184,12 +184,10 @@ def _write(
                 deleted = count_rows(path, before)
             inserted = outcome.arrived - updated
         case _:
-            way = WritePlan.MERGE
+            assert way is WritePlan.MERGE
             version, done = merge_by_key(session, merge.lake, before, epoch, plan, outcome, lossy)
-            inserted, updated, deleted, lossy = (
-                *(done.inserted, done.updated, done.deleted),
-                done.lossy,
-            )
+            inserted, updated, deleted = done.inserted, done.updated, done.deleted
+            lossy = done.lossy
     return TableMergeResult(version, 0, inserted, updated, deleted, lossy, 0.0, way)
 
 

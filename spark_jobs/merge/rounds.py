@@ -69,10 +69,13 @@ class Round:
 
     @property
     def waited_seconds(self) -> float | None:
-        """How long the oldest change waited for the cut, from its commit; None without changes."""
+        """Seconds from the source's commit of the oldest change to the cut; None without changes.
+
+        Two clocks measure this; the result is never negative.
+        """
         if self.first_committed_at is None:
             return None
-        return (self.created_at - self.first_committed_at).total_seconds()
+        return max(0.0, (self.created_at - self.first_committed_at).total_seconds())
 
 
 def merge_until(

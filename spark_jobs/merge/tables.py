@@ -46,7 +46,10 @@ _MAX_LOCKS = 200
 
 @dataclass(frozen=True, slots=True)
 class TableRound:
-    """Where a table is after a round, what the round did to it, and why the table halts, if so."""
+    """What a round did to a table: the place that it has now, the merge, and the halt.
+
+    `merged` is None if the table has no change, `halt` if the table follows the log.
+    """
 
     place: Place
     merged: TableMergeResult | None
@@ -89,7 +92,7 @@ def has_sweep(summaries: list[RangeSummary]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A table whose merge is planned, and how Arrow rewrites its files or why it cannot."""
+    """A table whose merge is planned; `rewrite` is the plan for Arrow, or why Arrow cannot."""
 
     merge: TableMerge
     halt: Halt | None

@@ -18,7 +18,6 @@ class FoldFacts:
     """What the fold of a table plan shows.
 
     `arrived` counts the changed keys that have a row at the end, `departed` those that have none.
-
     `sweeps_rows`: a sweep removes a row of the table. `only_adds`: the table has no row with a key
     of the changes, and the changes are mostly reads of a backfill that no other change touches.
     """
@@ -57,7 +56,7 @@ def choose_write(facts: WriteFacts, limits: MergeLimits) -> WritePlan | None:
     """
     if facts.entries == 0:
         return WritePlan.NOTHING
-    if can_rewrite_files(facts, limits):
+    if _can_rewrite_files(facts, limits):
         return WritePlan.REWRITE_FILES
     return None if facts.fold is None else _choose_by_fold(facts, facts.fold, limits)
 
@@ -69,12 +68,12 @@ def _choose_by_fold(facts: WriteFacts, fold: FoldFacts, limits: MergeLimits) -> 
     changes_rows = fold.arrived > 0 or fold.departed > 0 or fold.sweeps_rows
     if not must_write_all and not changes_rows and not facts.changes_schema:
         return WritePlan.MOVE_BOUND
-    if must_write_all or is_small(facts.table_bytes, fold.arrived, limits):
+    if must_write_all or _is_small(facts.table_bytes, fold.arrived, limits):
         return WritePlan.REWRITE
     return WritePlan.MERGE
 
 
-def can_rewrite_files(facts: WriteFacts, limits: MergeLimits) -> bool:
+def _can_rewrite_files(facts: WriteFacts, limits: MergeLimits) -> bool:
     """Whether Arrow may rewrite the files of a table that its changes touch.
 
     Many reads of a large table are appended as new files instead.
@@ -88,6 +87,6 @@ def can_rewrite_files(facts: WriteFacts, limits: MergeLimits) -> bool:
     )
 
 
-def is_small(table_bytes: int, arrived: int, limits: MergeLimits) -> bool:
+def _is_small(table_bytes: int, arrived: int, limits: MergeLimits) -> bool:
     """Whether writing a table whole is cheaper than a MERGE of `arrived` rows."""
     return table_bytes < limits.small_table_bytes * max(1, arrived / limits.small_table_rows)

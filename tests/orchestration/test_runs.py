@@ -137,6 +137,7 @@ def test_a_merge_run_tells_rows_lsn_version_and_columns_of_each_table(
     assert notes["dagster/row_count"] == 9
     assert "/" in notes["merged_lsn"]
     assert notes["merge_seconds"] > 0
+    assert notes["written_by"] == "rewrite (1)"
     assert notes["lag_seconds"] > 0
     columns = {column.name: column.type for column in notes["dagster/column_schema"].columns}
     assert (columns["id"], columns["text"]) == ("bigint", "string")

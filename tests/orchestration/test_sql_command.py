@@ -46,6 +46,8 @@ def folder(
         assert merged.exit_code == 0, merged
         assert merged.stdout == ""
         assert "info round merged cut=" in merged.stderr
+        assert "waited_seconds=" in merged.stderr
+        assert "info table merged table=public.orders way=rewrite " in merged.stderr
         assert CANARY not in merged.stderr
         yield home
 

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from cdc_core.vocabulary import Relation
 from spark_jobs.fast_path.arrow_fold import ArrowOutcome
 from spark_jobs.fast_path.file_rewrite import _list_files
-from spark_jobs.fast_path.rewrite_task import _Named
+from spark_jobs.fast_path.rewrite_task import _ChangedKeys
 from spark_jobs.lake.lake import open_table
 from spark_jobs.target.result import WritePlan
 from tests.spark.plain_rows import FIRST, WORDS
@@ -129,7 +129,7 @@ def check_statistics(small: SmallLake, relation: Relation) -> int:
         for place in range(rows.num_rows):
             row = rows.slice(place, 1)
             gone = row.select([*key, "_epoch", "_commit_lsn", "_seq"]).slice(0, 0)
-            named = _Named(ArrowOutcome(row, gone), key)
+            named = _ChangedKeys(ArrowOutcome(row, gone), key)
             found = {file.name for file in files if named.may_be_in(file)}
             assert name in found, (relation.table, row.select(key).to_pylist())
             hidden += len(files) - len(found)
