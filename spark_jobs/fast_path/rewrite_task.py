@@ -257,7 +257,7 @@ class _ChangedKeys:
                 yield from rows.combine_chunks().to_batches()
 
     def _find(self, keys: pa.Table) -> pa.Table:
-        """Find the changed keys among some keys: `_row` is the index there, `_place` the key's own."""
+        """Find the changed keys among some keys: `_row` is the index there, `_place` its own."""
         first = keys[self._key[0]]
         near = pc.indices_nonzero(pc.is_in(first, value_set=self._first.cast(first.type)))
         if not len(near):
