@@ -124,7 +124,7 @@ def test_a_table_that_cannot_be_merged_keeps_no_other_from_being_merged(small: S
     ends = small.commit([insert(broken, "2"), insert(sound, "2")])
     rounds: list[Round] = []
     for _ in range(2):
-        with pytest.raises(MergeError, match=r"could be merged: public\.broken: \w+") as caught:
+        with pytest.raises(MergeError, match=r"could not be merged: public\.broken: \w+") as caught:
             small.merge(on_round=rounds.append)
         assert caught.value.retry is Retry.LATER
     assert [(done.cut.lsn, list(done.tables)) for done in rounds] == [(ends[0], ["public.sound"])]
