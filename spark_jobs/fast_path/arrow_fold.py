@@ -1,24 +1,42 @@
-"""The Arrow fold: folds a few changes to one row for each key, as `fold` does.
+"""The Arrow fold: folds changes to one row for each key, with the same result as `fold`.
 
-It works only if the last change of each key decides everything: each value was sent, no row moved
-to another key, no transaction brought a row and ended without its key, and Arrow can convert each
-text exactly. Otherwise the result is None, and Spark must fold.
+The last step of a key decides, except for a few keys that `rare_keys` folds one by one:
+
+- The last step is a departure, and its transaction also brought a row with the key.
+- The source did not send a value of the last step's row. The value is in an earlier entry, or in a
+  row of the table.
+
+The result is None if the changes do not decide a key, or if Arrow cannot convert a text exactly.
+Then Spark must fold.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from cdc_core.vocabulary import Operation
+from spark_jobs.fast_path.arrow_steps import ArrowSteps, Indexes, replace_texts, take_steps
+from spark_jobs.fast_path.rare_keys import Key, Left, RareStep, find_values, fold_departed
+from spark_jobs.fold.steps import DEPARTURE
 from spark_jobs.log.reading import POSITION
-from spark_jobs.pg_types.arrow_rows import Columns, have_width, make_rows, take_texts
+from spark_jobs.pg_types.arrow_rows import Columns, make_rows
 from spark_jobs.pg_types.arrow_texts import convert_plainly
 
-_TRANSACTION = list(POSITION[:2])
+
+@dataclass(frozen=True, slots=True)
+class CarriedValues:
+    """The values of one column that arriving rows take from rows of the table.
+
+    `rows` has the indexes of the arriving rows. `roots` has, for each of them, the key of the
+    table's row, in the key columns by name.
+    """
+
+    column: str
+    rows: Indexes
+    roots: pa.Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,79 +44,146 @@ class ArrowOutcome:
     """The rows that arrive, in the table's columns, and the keys that departed.
 
     `gone` has the key columns by name, and the position of each departure in `_epoch`,
-    `_commit_lsn` and `_seq`, as the rows have theirs.
+    `_commit_lsn` and `_seq`, as the rows have theirs. `undecided` has the same columns for keys
+    that have no row if the table has none. If the table has one, the outcome is not valid. Values
+    in `carried` are NULL in `rows`.
     """
 
     rows: pa.Table
     gone: pa.Table
+    undecided: pa.Table
+    carried: tuple[CarriedValues, ...] = ()
 
 
-def fold_by_arrow(entries: pa.Table, columns: Columns, key: tuple[int, ...]) -> ArrowOutcome | None:
-    """Fold row changes of one table, in any order; None if the last change does not decide.
+@dataclass(slots=True)
+class _Decided:
+    """The steps whose rows arrive, the departures of gone and of undecided keys.
 
-    `key` has the indexes of the columns that identify a row; their types must be exact.
+    `values` has, for an arriving step that lacks values, where these are.
     """
-    images = _find_images(entries, len(columns), key)
-    if images is None:
-        return None
-    names = [f"k{i}" for i in range(len(key))]
-    changes = pa.table(
-        {name: take_texts(images, i, len(columns)) for name, i in zip(names, key, strict=True)}
-        | {"op": entries["op"].cast(pa.string())}
-        | {name: entries[name] for name in POSITION}
-    )
-    if any(changes[name].null_count for name in names):
-        return None
-    order = pc.sort_indices(changes, [(name, "ascending") for name in POSITION])
-    changes = changes.take(order).append_column("place", pa.array(np.arange(len(order))))
-    last = changes.group_by(names, use_threads=False).aggregate([("place", "max")])["place_max"]
-    is_gone = pc.equal(changes["op"].take(last), Operation.DELETE.value)
-    gone = changes.take(last.filter(is_gone))
-    if _were_brought(changes, gone, names):
-        return None
-    arriving = entries.take(order.take(last.filter(pc.invert(is_gone))))
-    rows = make_rows(_join(arriving), columns)
-    keys = [convert_plainly(columns[i][1], _join(gone)[n]) for n, i in zip(names, key, strict=True)]
-    if rows is None or any(one is None for one in keys):
-        return None
-    departed = dict(zip((columns[i][0] for i in key), keys, strict=True))
-    departed |= {f"_{name}": gone[name] for name in POSITION}
-    return ArrowOutcome(pa.Table.from_batches([rows]), pa.table(departed))
+
+    arriving: Indexes
+    gone: list[int] = field(default_factory=list)
+    undecided: list[int] = field(default_factory=list)
+    values: dict[int, Mapping[int, int | Key]] = field(default_factory=dict)
 
 
-def _join(rows: pa.Table) -> pa.RecordBatch:
-    """Return all rows in one batch."""
-    columns = [column.combine_chunks() for column in rows.columns]
-    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
+def fold_by_arrow(
+    entries: pa.Table, columns: Columns, key: tuple[int, ...], *, whole_old: Collection[int] = ()
+) -> ArrowOutcome | None:
+    """Fold row changes of one table, in any order; None if Spark must fold them.
 
-
-def _find_images(entries: pa.Table, width: int, key: tuple[int, ...]) -> pa.ListArray | None:
-    """Return the texts of each entry's row: those before a delete, those after any other change.
-
-    None if an entry lacks a value or moves its row to another key.
+    `key` has the indexes of the columns that identify a row; their types must be exact. `whole_old`
+    has the relation versions under which the source sends the whole old row.
     """
-    op, values, old = (entries[name].combine_chunks() for name in ("op", "values", "old_values"))
-    if pc.any(pc.greater(pc.list_value_length(entries["unchanged"]), 0)).as_py():
+    steps = take_steps(entries, len(columns), key, whole_old)
+    decided = None if steps is None else _decide(steps, has_whole_old=bool(whole_old))
+    if steps is None or decided is None:
         return None
-    is_delete = pc.equal(op, Operation.DELETE.value)
-    images = pc.if_else(is_delete, old, values)
-    if not have_width(images, width):
+    rows = _make_rows(entries, steps, decided, columns)
+    gone = _name_keys(steps, decided.gone, columns, key)
+    undecided = _name_keys(steps, decided.undecided, columns, key)
+    carried = _list_carried(decided, columns, key)
+    if rows is None or gone is None or undecided is None or carried is None:
         return None
-    was = pc.and_(pc.invert(is_delete), old.is_valid())
-    before, after = old.filter(was), images.filter(was)
-    if not have_width(before, width):
-        return None
-    stays = all(take_texts(before, i, width).equals(take_texts(after, i, width)) for i in key)
-    return images if stays else None
+    return ArrowOutcome(rows, gone, undecided, carried)
 
 
-def _were_brought(changes: pa.Table, gone: pa.Table, names: list[str]) -> bool:
-    """Whether a transaction inserted a row and ended without the row's key.
+def _decide(steps: ArrowSteps, *, has_whole_old: bool) -> _Decided | None:
+    """Decide what is left of each key; None if the changes do not decide."""
+    last = steps.find_last()
+    is_gone = steps.kinds[last] == DEPARTURE
+    arriving, gone = last[~is_gone], last[is_gone]
+    unclear, unsent = steps.find_unclear(gone), steps.find_unsent(arriving)
+    decided = _Decided(arriving, gone[~np.isin(gone, unclear)].tolist())
+    if not len(unclear) and not len(unsent):
+        return decided
+    if len(unclear) and has_whole_old:
+        # The images of old rows decide which row departed.
+        return None
+    rare = steps.list_rare(np.append(unclear, unsent), with_moved=bool(len(unsent)))
+    kept: list[int] = []
+    for departure, key in zip(unclear.tolist(), steps.read_keys(unclear), strict=True):
+        match fold_departed(rare[key]):
+            case RareStep() as step:
+                if step.unsent:
+                    return None
+                kept.append(step.index)
+            case Left.NOTHING:
+                decided.gone.append(departure)
+            case Left.OLD_ROW:
+                decided.undecided.append(departure)
+    for arrival, key in zip(unsent.tolist(), steps.read_keys(unsent), strict=True):
+        values = find_values(key, rare)
+        if values is None:
+            return None
+        decided.values[arrival] = values
+    decided.arriving = np.append(arriving, np.array(kept, dtype=np.int64))
+    return decided
 
-    It is then not known which of two rows with that key it deleted.
-    """
-    brought = changes.filter(pc.equal(changes["op"], Operation.INSERT.value))
-    of = [*names, *_TRANSACTION]
-    if not brought.num_rows or not gone.num_rows:
-        return False
-    return bool(gone.select(of).join(brought.select(of), of, join_type="left semi").num_rows)
+
+def _make_rows(
+    log: pa.Table, steps: ArrowSteps, decided: _Decided, columns: Columns
+) -> pa.Table | None:
+    """The arriving rows, typed; None if Arrow cannot convert a text exactly."""
+    width = len(columns)
+    chosen = pa.array(steps.entries[decided.arriving])
+    images = steps.images.take(chosen)
+    if decided.values:
+        is_lacking = np.zeros(len(images) * width, dtype=bool)
+        sources: list[int | None] = []
+        for row, step in enumerate(decided.arriving.tolist()):
+            for column, source in sorted(decided.values.get(step, {}).items()):
+                is_lacking[row * width + column] = True
+                sources.append(source * width + column if isinstance(source, int) else None)
+        texts = steps.images.flatten().take(pa.array(sources, pa.int64()))
+        images = replace_texts(images, pa.array(is_lacking), texts, width)
+    own = {name: log[name].take(chosen).combine_chunks() for name in (*POSITION, "committed_at")}
+    rows = make_rows(pa.RecordBatch.from_pydict(own | {"values": images}), columns)
+    return None if rows is None else pa.Table.from_batches([rows])
+
+
+def _name_keys(
+    steps: ArrowSteps, departures: list[int], columns: Columns, key: tuple[int, ...]
+) -> pa.Table | None:
+    """The typed keys and the positions of some departures."""
+    chosen = steps.table.take(pa.array(departures, pa.int64()))
+    keys = [chosen[name].combine_chunks() for name in steps.names]
+    typed = _convert_keys(keys, columns, key)
+    if typed is None:
+        return None
+    return pa.table(typed | {f"_{name}": chosen[name] for name in POSITION})
+
+
+def _list_carried(
+    decided: _Decided, columns: Columns, key: tuple[int, ...]
+) -> tuple[CarriedValues, ...] | None:
+    """The values that arriving rows take from the table, by column."""
+    found: dict[int, list[tuple[int, Key]]] = {}
+    for row, step in enumerate(decided.arriving.tolist()):
+        for column, source in decided.values.get(step, {}).items():
+            if not isinstance(source, int):
+                found.setdefault(column, []).append((row, source))
+    carried = []
+    for column, pairs in sorted(found.items()):
+        texts = [pa.array([root[n] for _, root in pairs], pa.string()) for n in range(len(key))]
+        roots = _convert_keys(texts, columns, key)
+        if roots is None:
+            return None
+        rows = np.array([row for row, _ in pairs], dtype=np.int64)
+        carried.append(CarriedValues(columns[column][0], rows, pa.table(roots)))
+    return tuple(carried)
+
+
+def _convert_keys(
+    texts: list[pa.StringArray], columns: Columns, key: tuple[int, ...]
+) -> dict[str, pa.Array] | None:
+    """Key columns by name from their texts; None if Arrow cannot convert one exactly."""
+    typed: dict[str, pa.Array] = {}
+    for i, own in zip(key, texts, strict=True):
+        name, convert = columns[i]
+        values = convert_plainly(convert, own)
+        if values is None:
+            return None
+        typed[name] = values
+    return typed

@@ -19,15 +19,16 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from cdc_core.vocabulary import ReplicaIdentity
 from spark_jobs.delta.attempts import attempting
 from spark_jobs.delta.direct_parquet import can_read_files, has_columns, is_ours, list_deletions
 from spark_jobs.delta.file_writer import WrittenFile
+from spark_jobs.fast_path.key_search import TableFile
 from spark_jobs.fast_path.rewrite_task import (
     LogSlice,
     RefusedShare,
     RewrittenShare,
     Share,
-    TableFile,
     rewrite_shares,
 )
 from spark_jobs.fold.plan import TablePlan
@@ -49,13 +50,15 @@ _VECTORS = "delta.enableDeletionVectors"
 class FileRewrite:
     """What to rewrite: a table as it is, the files of its folder, and its changes.
 
-    In each share, files with changed keys may have `max_bytes` together.
+    `whole_old` has the relation versions under which the source sends the whole old row. In each
+    share, files with changed keys may have `max_bytes` together.
     """
 
     folder: Path
     files: tuple[TableFile, ...]
     columns: Columns
     key: tuple[int, ...]
+    whole_old: frozenset[int]
     changes: LogSlice
     max_bytes: int
 
@@ -102,7 +105,9 @@ def plan_rewrite(
     # The settings turn deletion vectors on so that a merge writes few bytes.
     has_vectors = table.metadata().configuration.get(_VECTORS) == "true"
     max_bytes = limits.rewrite_bytes_of_vectors if has_vectors else limits.rewrite_bytes
-    return FileRewrite(folder, found, columns, schema.key, changes, max_bytes)
+    relations = plan.relations.items()
+    whole_old = frozenset(v for v, one in relations if one.identity is ReplicaIdentity.FULL)
+    return FileRewrite(folder, found, columns, schema.key, whole_old, changes, max_bytes)
 
 
 def _list_refusals(table: DeltaTable, plan: TablePlan, schema: TableSchema) -> Iterator[str]:
@@ -114,8 +119,6 @@ def _list_refusals(table: DeltaTable, plan: TablePlan, schema: TableSchema) -> I
         yield "the columns of the table change"
     if any(summary.operation not in ROW_OPERATIONS for summary in plan.summaries):
         yield "the changes have a TRUNCATE or a sweep"
-    if plan.unsent:
-        yield "a value was not sent"
     if not (is_ours(table) and has_columns(table, table_fields(schema))):
         yield "another program gave the table features, properties or columns"
     losses = read_losses(table)
@@ -174,9 +177,11 @@ def _divide(rewrite: FileRewrite, attempt: Path, parallel: int, limits: MergeLim
             rewrite.changes,
             rewrite.columns,
             rewrite.key,
+            rewrite.whole_old,
             rewrite.folder,
             attempt,
             tuple(files),
+            rewrite.files if number == 0 else (),
             takes_arrivals=number == 0,
             max_bytes=rewrite.max_bytes,
         )

@@ -4,7 +4,7 @@ A share is some files of one table. For each share, the task folds the table's c
 files that have a changed key, and writes the other rows of these files to new files. One share of
 each table also writes the rows that arrive. The task commits nothing.
 
-The task refuses a share in these cases:
+The task refuses a share in these cases, among others:
 - Arrow cannot fold a change.
 - A row of the table has a newer position than the change of its key.
 - Two rows of the table have one key.
@@ -22,14 +22,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from cdc_core.crash_points import reach
 from cdc_core.errors import LakeError
-from spark_jobs.delta.decoded_size import bound_size, count_decoded, list_coded
-from spark_jobs.delta.file_bounds import is_reliable
 from spark_jobs.delta.file_writer import WrittenFile, write_batches
 from spark_jobs.fast_path.arrow_fold import ArrowOutcome, fold_by_arrow
+from spark_jobs.fast_path.carried_values import fill_carried
+from spark_jobs.fast_path.key_search import KeySearch, Refusal, TableFile, read_groups
 from spark_jobs.lake.lake import Bound
 from spark_jobs.log.in_memory import LogInMemory
 from spark_jobs.log.reading import POSITION
@@ -37,8 +36,6 @@ from spark_jobs.pg_types.arrow_rows import Columns
 from spark_jobs.target.limits import MergeLimits
 
 _OWN_POSITION = [f"_{name}" for name in POSITION]
-# The most bytes that one row group takes in memory.
-_MAX_GROUP_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,31 +54,24 @@ class LogSlice:
 
 
 @dataclass(frozen=True, slots=True)
-class TableFile:
-    """A file of a table: its size in bytes, and the least and greatest value of the first key."""
-
-    name: str
-    size: int
-    least: object
-    greatest: object
-    has_deletions: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Share:
     """Some files of one table, and the changes to apply to them.
 
     `columns` are the table's columns with their conversions, `key` the indexes of the key columns.
     `attempt` is the folder for new files. One share of each table `takes_arrivals`.
-    The files with a changed key may have at most `max_bytes` together.
+    `whole_old` has the relation versions under which the source sends the whole old row.
+    The files with a changed key may have at most `max_bytes` together. `all_files` are all files of
+    the table, if the share takes arrivals: a value that was not sent may be in any of them.
     """
 
     changes: LogSlice
     columns: Columns
     key: tuple[int, ...]
+    whole_old: frozenset[int]
     folder: Path
     attempt: Path
     files: tuple[TableFile, ...]
+    all_files: tuple[TableFile, ...]
     takes_arrivals: bool
     max_bytes: int
 
@@ -110,10 +100,6 @@ class RefusedShare:
     reason: str
 
 
-class _Refusal(Exception):
-    """Arrow cannot rewrite the share; the argument says why."""
-
-
 def rewrite_shares(
     shares: Sequence[Share], limits: MergeLimits
 ) -> list[RewrittenShare | RefusedShare]:
@@ -131,7 +117,7 @@ def rewrite_shares(
             )
         try:
             done.append(_rewrite(share, logs[log_range], limits))
-        except _Refusal as refusal:
+        except Refusal as refusal:
             done.append(RefusedShare(changes.table, str(refusal)))
         except (LakeError, OSError, ValueError, pa.ArrowException) as error:
             # The text of an error may have a value. Spark will say what is wrong with the table.
@@ -144,16 +130,19 @@ def _rewrite(share: Share, log: LogInMemory, limits: MergeLimits) -> RewrittenSh
     changes = share.changes
     entries = log.take(changes.table, changes.high, changes.own)
     if entries is None:
-        raise _Refusal("the changes do not fit in memory")
-    outcome = fold_by_arrow(entries, share.columns, share.key)
+        raise Refusal("the changes do not fit in memory")
+    outcome = fold_by_arrow(entries, share.columns, share.key, whole_old=share.whole_old)
     if outcome is None:
-        raise _Refusal("the last change of a key does not decide alone, or a value is not exact")
-    changed = _ChangedKeys(outcome, [share.columns[i][0] for i in share.key])
+        raise Refusal("the changes do not decide a key, or a value is not exact")
+    key = [share.columns[i][0] for i in share.key]
+    changed = _ChangedKeys(outcome, key)
     touched = _find_touched(share, changed, limits)
     # A large file stays by itself, so that no file grows with each merge.
     closed = [file for file in touched if file.size >= limits.open_file_bytes]
     joined = [file for file in touched if file.size < limits.open_file_bytes]
-    arriving = outcome.rows if share.takes_arrivals else outcome.rows.slice(0, 0)
+    arriving = outcome.rows.slice(0, 0)
+    if share.takes_arrivals:
+        arriving = fill_carried(outcome, share.folder, share.all_files, key)
     parts: list[Iterable[pa.RecordBatch]] = [changed.read_others(share, [file]) for file in closed]
     parts.append(chain(changed.read_others(share, joined), arriving.to_batches()))
     added = [write_batches(share.attempt, part) for part in parts]
@@ -172,12 +161,12 @@ def _find_touched(share: Share, changed: _ChangedKeys, limits: MergeLimits) -> l
     """The files of a share to rewrite: those with a changed key, and some small ones."""
     touched: list[TableFile] = []
     for file in share.files:
-        if changed.may_be_in(file) and changed.is_in(share.folder / file.name):
+        if changed.search.may_be_in(file) and changed.search.is_in(share.folder / file.name):
             if file.has_deletions:
-                raise _Refusal("a file with a changed key has deleted rows")
+                raise Refusal("a file with a changed key has deleted rows")
             touched.append(file)
             if sum(one.size for one in touched) > share.max_bytes:
-                raise _Refusal(f"files of more than {share.max_bytes} bytes have changed keys")
+                raise Refusal(f"files of more than {share.max_bytes} bytes have changed keys")
     return [*touched, *_choose_small(share, {*touched}, limits)]
 
 
@@ -212,43 +201,22 @@ class _ChangedKeys:
     def __init__(self, outcome: ArrowOutcome, key: list[str]) -> None:
         columns = [*key, *_OWN_POSITION]
         arriving = outcome.rows.select(columns)
-        self._key = key
-        self._rows = pa.concat_tables([arriving, outcome.gone.cast(arriving.schema)])
-        places = pa.array(np.arange(self._rows.num_rows))
-        self._keys = self._rows.select(key).append_column("_place", places)
-        self._first = self._rows[key[0]].combine_chunks()
+        others = (one.cast(arriving.schema) for one in (outcome.gone, outcome.undecided))
+        self._rows = pa.concat_tables([arriving, *others])
+        self._decided = arriving.num_rows + outcome.gone.num_rows
         self._schema: pa.Schema = outcome.rows.schema
+        self.search = KeySearch(self._rows.select(key))
         self.found: set[int] = set()
-
-    def may_be_in(self, file: TableFile) -> bool:
-        """Whether, by its statistics, a file may have one of the keys."""
-        least, greatest = file.least, file.greatest
-        if not (is_reliable(least) and is_reliable(greatest)):
-            return True
-        kind = self._first.type
-        inside = pc.and_(
-            pc.greater_equal(self._first, pa.scalar(least, kind)),
-            pc.less_equal(self._first, pa.scalar(greatest, kind)),
-        )
-        return bool(pc.any(inside, min_count=0).as_py())
-
-    def is_in(self, file: Path) -> bool:
-        """Whether a file has one of the keys."""
-        with pq.ParquetFile(file) as read:
-            for index in range(read.num_row_groups):
-                keys = read.read_row_group(index, columns=self._key, use_threads=False)
-                if self._find(keys.select(self._key)).num_rows:
-                    return True
-        return False
 
     def read_others(self, share: Share, files: Sequence[TableFile]) -> Iterator[pa.RecordBatch]:
         """Read files; yield the rows whose key did not change, and record the other keys.
 
-        Raises: _Refusal.
+        Raises: Refusal.
         """
         for file in files:
-            for rows in _read_groups(share.folder / file.name, self._schema):
-                found = self._find(rows.select(self._key))
+            path = share.folder / file.name
+            for rows in read_groups(path, self._schema, all_columns=self._schema):
+                found = self.search.find(rows)
                 if found.num_rows:
                     self._record(rows, found)
                     stays = np.ones(rows.num_rows, dtype=bool)
@@ -256,25 +224,17 @@ class _ChangedKeys:
                     rows = rows.filter(pa.array(stays))  # noqa: PLW2901 - The rows that stay.
                 yield from rows.combine_chunks().to_batches()
 
-    def _find(self, keys: pa.Table) -> pa.Table:
-        """Find the changed keys among some keys: `_row` is the index there, `_place` its own."""
-        first = keys[self._key[0]]
-        near = pc.indices_nonzero(pc.is_in(first, value_set=self._first.cast(first.type)))
-        if not len(near):
-            return pa.table({"_row": near, "_place": pa.array([], pa.int64())})
-        keys = keys.take(near).cast(self._keys.select(self._key).schema)
-        own = keys.append_column("_row", near)
-        return own.join(self._keys, self._key, join_type="inner", use_threads=False)
-
     def _record(self, rows: pa.Table, found: pa.Table) -> None:
         places = found["_place"].to_pylist()
         if len({*places}) < len(places) or not self.found.isdisjoint(places):
-            raise _Refusal("the table has several rows with the same key")
+            raise Refusal("the table has several rows with the same key")
+        if max(places) >= self._decided:
+            raise Refusal("a transaction brought a second row of a key, and one departed")
         self.found.update(places)
         own = rows.select(_OWN_POSITION).take(found["_row"])
         arriving = self._rows.select(_OWN_POSITION).take(found["_place"])
         if _has_newer(own, arriving):
-            raise _Refusal("the table has a row with a newer position than its change")
+            raise Refusal("the table has a row with a newer position than its change")
 
 
 def _has_newer(own: pa.Table, arriving: pa.Table) -> bool:
@@ -287,25 +247,3 @@ def _has_newer(own: pa.Table, arriving: pa.Table) -> bool:
         is_newer = pc.or_(pc.greater(mine, other), same)
         is_newer = pc.fill_null(is_newer, False)
     return bool(pc.any(is_newer, min_count=0).as_py())
-
-
-def _read_groups(path: Path, schema: pa.Schema) -> Iterator[pa.Table]:
-    """Read the row groups of a table's file in a schema. Raises: _Refusal."""
-    metadata = pq.read_metadata(path)
-    own = metadata.schema.to_arrow_schema().names
-    if not {*own} <= {*schema.names}:
-        raise _Refusal("a file has other columns than the table")
-    coded = list_coded(metadata)
-    with pq.ParquetFile(path, metadata=metadata, read_dictionary=coded) as file:
-        for index in range(file.num_row_groups):
-            size = bound_size(metadata.row_group(index), schema.names, coded=coded)
-            rows = None
-            if size <= _MAX_GROUP_BYTES:
-                rows = file.read_row_group(index, use_threads=False)
-            if rows is None or size + count_decoded(rows, coded) > _MAX_GROUP_BYTES:
-                raise _Refusal("a row group of a file does not fit in memory")
-            for field in schema:
-                # A column that is newer than the file is NULL in its rows.
-                if field.name not in own:
-                    rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
-            yield rows.select(schema.names).cast(schema)

@@ -27,6 +27,7 @@ _ENTRIES = pa.schema(
         ("commit_lsn", pa.int64()),
         ("seq", pa.int64()),
         ("committed_at", pa.timestamp("us", tz="UTC")),
+        ("relation_version", pa.int64()),
         ("op", pa.string()),
         ("values", pa.list_(pa.field("element", pa.string()))),
         ("unchanged", pa.list_(pa.field("element", pa.int32()))),
@@ -96,7 +97,10 @@ def _fold_by_arrow(plan: TablePlan, entries: list[Entry]) -> ArrowOutcome | None
         return None
     columns = find_converts(plan.schema)
     assert columns is not None
-    return fold_by_arrow(_make_entries(entries), columns, plan.schema.key)
+    outcome = fold_by_arrow(_make_entries(entries), columns, plan.schema.key)
+    # The rest of a fold needs files of the table.
+    is_whole = outcome is not None and not outcome.carried and not outcome.undecided.num_rows
+    return outcome if is_whole else None
 
 
 def _read(plan: TablePlan) -> list[Entry]:
@@ -114,6 +118,7 @@ def _make_entries(entries: Iterable[Entry]) -> pa.Table:
             "epoch": entry.position.epoch,
             "commit_lsn": int(entry.position.commit_lsn),
             "seq": entry.position.seq,
+            "relation_version": entry.version,
             "op": entry.op,
             "values": entry.values,
             "unchanged": entry.unchanged,

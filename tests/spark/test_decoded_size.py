@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_jobs.delta.decoded_size import bound_size, count_decoded, list_coded
-from spark_jobs.fast_path.rewrite_task import _MAX_GROUP_BYTES, _read_groups, _Refusal
+from spark_jobs.fast_path.key_search import _MAX_GROUP_BYTES, Refusal, read_groups
 from spark_jobs.pg_types.arrow_texts import as_bytes
 
 SEED = 20261123
@@ -67,9 +67,9 @@ def test_columns_that_are_read_as_dictionaries_are_counted_in_full(tmp_path: Pat
 
 def is_refused(file: Path, schema: pa.Schema) -> bool:
     try:
-        for rows in _read_groups(file, schema):
+        for rows in read_groups(file, schema, all_columns=schema):
             del rows
-    except _Refusal:
+    except Refusal:
         return True
     return False
 
@@ -91,7 +91,7 @@ def test_a_small_file_of_large_repeated_texts_is_left_to_spark(tmp_path: Path) -
 def test_a_file_of_as_many_small_texts_is_read(tmp_path: Path) -> None:
     rows = pa.table({"id": pa.array(range(900), pa.int64()), "big": ["a", "b"] * 450})
     write_rows(tmp_path / "file.parquet", rows)
-    (read,) = _read_groups(tmp_path / "file.parquet", rows.schema)
+    (read,) = read_groups(tmp_path / "file.parquet", rows.schema, all_columns=rows.schema)
     assert read.equals(rows)
 
 

@@ -49,28 +49,28 @@ def small(spark: SparkSession, tmp_path: Path) -> Iterator[SmallLake]:
 
 FIRST: list[Entry] = [insert(T, str(k), "a", "1.5") for k in range(1, 6)]
 WIDER = make_relation("t", "k int4, v text, n numeric, w text", w={"missing_value": None})
-UNDECIDED = "the last change of a key does not decide alone, or a value is not exact"
+UNDECIDED = "the changes do not decide a key, or a value is not exact"
 # Changes after the first rows, why Arrow cannot make them (None if it need not be looked at), and
 # what is left of keys and their `v`.
 NOT_PLAIN: dict[str, tuple[list[list[Entry]], str | None, list[tuple[int, str | None]]]] = {
-    "a value that was not sent": (
-        [[update(T, "1", None, "2", unchanged=[1])]],
-        "a value was not sent",
-        [(1, "a"), (2, "a"), (3, "a"), (4, "a"), (5, "a")],
+    "a value that was not sent and that the table lacks": (
+        [[update(T, "9", None, "2", unchanged=[1])]],
+        "a value was not sent, and the table has no row with it, or several",
+        [(1, "a"), (2, "a"), (3, "a"), (4, "a"), (5, "a"), (9, None)],
     ),
-    "a row that moved": (
-        [[update(T, "9", "b", "2", old=["1", None, None])]],
+    "a row that moved and changed in one transaction": (
+        [
+            [
+                update(T, "9", None, "2", old=["1", None, None], unchanged=[1]),
+                update(T, "9", None, "3", unchanged=[1]),
+            ]
+        ],
         UNDECIDED,
-        [(2, "a"), (3, "a"), (4, "a"), (5, "a"), (9, "b")],
-    ),
-    "a key that came and went in one transaction": (
-        [[insert(T, "9", "b", "2"), delete(T, "9", None, None)]],
-        UNDECIDED,
-        [(1, "a"), (2, "a"), (3, "a"), (4, "a"), (5, "a")],
+        [(2, "a"), (3, "a"), (4, "a"), (5, "a"), (9, "a")],
     ),
     "a key of two rows in one transaction": (
         [[insert(T, "1", "b", "2"), delete(T, "1", None, None)]],
-        UNDECIDED,
+        "a transaction brought a second row of a key, and one departed",
         [(1, "b"), (2, "a"), (3, "a"), (4, "a"), (5, "a")],
     ),
     "a text that its type does not hold": (
@@ -103,6 +103,40 @@ def test_what_is_not_plain_is_left_to_spark(small: SmallLake, case: str) -> None
     small.merge(FIRST)
     merged = find_result(small.merge(*transactions), T)
     assert (merged.way, merged.refusal) == (WritePlan.REWRITE, refusal)
+    assert small.rows(T, "k", "v") == left
+
+
+# Changes that need more than the last change of each key, and what is left of keys and their `v`.
+RARE: dict[str, tuple[list[list[Entry]], list[tuple[int, str | None]]]] = {
+    "a value that was not sent": (
+        [[update(T, "1", None, "2", unchanged=[1])]],
+        [(1, "a"), (2, "a"), (3, "a"), (4, "a"), (5, "a")],
+    ),
+    "a row that moved": (
+        [[update(T, "9", "b", "2", old=["1", None, None])]],
+        [(2, "a"), (3, "a"), (4, "a"), (5, "a"), (9, "b")],
+    ),
+    "a row that moved with a value that was not sent": (
+        [
+            [update(T, "1", "c", "2")],
+            [update(T, "9", None, "2", old=["1", None, None], unchanged=[1])],
+            [update(T, "8", None, "2", old=["2", None, None], unchanged=[1])],
+        ],
+        [(3, "a"), (4, "a"), (5, "a"), (8, "a"), (9, "c")],
+    ),
+    "a key that came and went in one transaction": (
+        [[insert(T, "9", "b", "2"), delete(T, "9", None, None)]],
+        [(1, "a"), (2, "a"), (3, "a"), (4, "a"), (5, "a")],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", RARE)
+def test_rare_changes_are_arrow_s_too(small: SmallLake, case: str) -> None:
+    transactions, left = RARE[case]
+    small.merge(FIRST)
+    merged = find_result(small.merge(*transactions), T)
+    assert (merged.way, merged.refusal) == (WritePlan.REWRITE_FILES, None)
     assert small.rows(T, "k", "v") == left
 
 

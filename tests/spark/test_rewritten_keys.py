@@ -129,7 +129,7 @@ def check_statistics(small: SmallLake, relation: Relation) -> int:
         for place in range(rows.num_rows):
             row = rows.slice(place, 1)
             gone = row.select([*key, "_epoch", "_commit_lsn", "_seq"]).slice(0, 0)
-            named = _ChangedKeys(ArrowOutcome(row, gone), key)
+            named = _ChangedKeys(ArrowOutcome(row, gone, gone), key).search
             found = {file.name for file in files if named.may_be_in(file)}
             assert name in found, (relation.table, row.select(key).to_pylist())
             hidden += len(files) - len(found)

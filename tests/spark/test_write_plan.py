@@ -23,7 +23,7 @@ FACTS = WriteFacts(
     changes_schema=False,
     refusal=None,
 )
-REFUSED = replace(FACTS, refusal="a value was not sent")
+REFUSED = replace(FACTS, refusal="the columns of the table change")
 FOLD = FoldFacts(arrived=20, departed=0, sweeps_rows=False, only_adds=False)
 NO_ROW = replace(FOLD, arrived=0)
 

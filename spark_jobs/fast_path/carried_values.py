@@ -1,0 +1,76 @@
+"""Gives arriving rows the values that the source did not send, from the rows of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_jobs.fast_path.arrow_fold import ArrowOutcome, CarriedValues
+from spark_jobs.fast_path.key_search import KeySearch, Refusal, TableFile, read_groups
+
+# What a row keeps beside its values. A value with an entry here needs more than a copy.
+_BESIDE = ("_raw", "_holes")
+
+
+def fill_carried(
+    outcome: ArrowOutcome, folder: Path, files: Sequence[TableFile], key: Sequence[str]
+) -> pa.Table:
+    """Return the arriving rows of a fold with their carried values; `files` is the whole table.
+
+    Raises: Refusal, also if the table has no row, or more than a value, for a carried value.
+    """
+    rows = outcome.rows
+    if not outcome.carried:
+        return rows
+    roots = pa.concat_tables([one.roots for one in outcome.carried])
+    roots = roots.group_by([*key], use_threads=False).aggregate([]).select([*key])
+    names = [*key, *(one.column for one in outcome.carried), *_BESIDE]
+    wanted = pa.schema([rows.schema.field(name) for name in dict.fromkeys(names)])
+    held = _read_rows(KeySearch(roots), folder, files, wanted, rows.schema)
+    distinct = held.group_by([*key], use_threads=False).aggregate([]).num_rows
+    if not held.num_rows == distinct == roots.num_rows:
+        raise Refusal("a value was not sent, and the table has no row with it, or several")
+    if any(held[name].null_count < held.num_rows for name in _BESIDE):
+        raise Refusal("a value was not sent, and the table has more of its row than values")
+    found = KeySearch(held.select([*key]))
+    for one in outcome.carried:
+        rows = _fill_column(rows, one, held, found)
+    return rows
+
+
+def _read_rows(
+    search: KeySearch,
+    folder: Path,
+    files: Sequence[TableFile],
+    wanted: pa.Schema,
+    all_columns: pa.Schema,
+) -> pa.Table:
+    """Read the rows of a table that have one of the keys."""
+    held = [wanted.empty_table()]
+    for file in files:
+        path = folder / file.name
+        if not (search.may_be_in(file) and search.is_in(path)):
+            continue
+        if file.has_deletions:
+            raise Refusal("a file with a changed key has deleted rows")
+        groups = read_groups(path, wanted, all_columns=all_columns)
+        held += [rows.take(search.find(rows)["_row"]) for rows in groups]
+    return pa.concat_tables(held)
+
+
+def _fill_column(
+    rows: pa.Table, carried: CarriedValues, held: pa.Table, found: KeySearch
+) -> pa.Table:
+    pairs = found.find(carried.roots)
+    places = np.empty(carried.roots.num_rows, dtype=np.int64)
+    places[pairs["_row"].to_numpy()] = pairs["_place"].to_numpy()
+    mask = np.zeros(rows.num_rows, dtype=bool)
+    mask[carried.rows] = True
+    index = rows.schema.get_field_index(carried.column)
+    values = held[carried.column].combine_chunks().take(pa.array(places))
+    filled = pc.replace_with_mask(rows.column(index).combine_chunks(), pa.array(mask), values)
+    return rows.set_column(index, rows.schema.field(index), filled)
