@@ -1,5 +1,5 @@
 # `setup` stands before every other target; once done, it takes a moment and no network.
-.PHONY: setup demo up test test-fast bench check soak lock
+.PHONY: setup demo up test test-fast bench check soak transcripts lock
 
 python := .venv/bin/python
 
@@ -31,6 +31,10 @@ soak: setup
 # About a quarter of an hour; a busy machine changes the figures.
 bench: setup
 	@$(python) -m tests.bench
+
+# Plays the SQL of tests/transcripts, and writes what it leads to. Review the diff.
+transcripts: setup
+	@$(python) -m tests.transcripts
 
 check: setup
 	@.venv/bin/ruff check

@@ -21,7 +21,7 @@ import pytest
 from orchestration.demo.servers import running_servers
 from spark_jobs.session.session import open_session
 from tests.fix_postgres import run_postgres
-from tests.fix_spark import find_java
+from tests.fix_spark import find_java, run_spark
 
 SERVICE_FIXTURES = (
     {"postgres15", "postgres18", "private_postgres", "redis_process", "browser"},
@@ -34,6 +34,7 @@ STARTERS = (
     run_postgres,
     running_servers,
     find_java,
+    run_spark,
     open_session,
 )
 # Its tests play thousands of histories, which takes minutes.

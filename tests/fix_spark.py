@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,14 @@ TEST_CONF = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
 }
+# For merges of many tiny tables. Each table's plans are its own: to compile them, and to plan them
+# for parallel work, takes most of such a merge.
+_TINY = {
+    **_INTERPRETED,
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.databricks.delta.snapshotPartitions": "1",
+}
 
 
 def quick_spark() -> list[str]:
@@ -55,9 +64,17 @@ def find_java() -> Path | None:
     return None if program is None else Path(program).resolve().parent.parent
 
 
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """Lend the session; take `spark.newSession()` where a test sets configuration or views."""
+def make_quick(spark: SparkSession) -> SparkSession:
+    """A session of the same JVM that merges tiny tables quickly."""
+    session = spark.newSession()
+    for key, value in _TINY.items():
+        session.conf.set(key, value)
+    return session
+
+
+@contextmanager
+def run_spark() -> Iterator[SparkSession]:
+    """Run the session of the tests; skip or fail by name where Java or the JARs are missing."""
     java, jars = find_java(), STATE_FOLDER / "jars"
     if java is None or not jars.is_dir():
         report_missing("Java or the Delta JARs", "run `make setup`")
@@ -65,5 +82,14 @@ def spark() -> Iterator[SparkSession]:
     session = open_session(
         SparkSettings(master="local[2]", delta_jars=str(jars), driver_memory="2g", conf=TEST_CONF)
     )
-    yield session
-    session.stop()
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """Lend the session; take `spark.newSession()` where a test sets configuration or views."""
+    with run_spark() as session:
+        yield session

@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.disturbed.world import DisturbedWorld
-from tests.end_to_end.test_random_streams import make_quick
 from tests.fix_pipeline import Pipeline
 from tests.fix_postgres import lend_database
+from tests.fix_spark import make_quick
 
 # Seed, version of the server, tables. In soak 500 tables, with both versions in turn.
 SAMPLE = ((0, 18, 5),)

@@ -37,6 +37,7 @@ from tests.end_to_end.random_tables import RandomTable
 from tests.end_to_end.test_log_equals_truth import draw_sizes
 from tests.fix_pipeline import DEADLINE_S, Pipeline
 from tests.fix_postgres import lend_database
+from tests.fix_spark import make_quick
 from tests.postgres_server import Database
 from tests.spark.type_values import ADDED_LATER, make_types
 
@@ -55,24 +56,6 @@ MERGE_POINTS = (
     "before_cut",
     "after_cut",
 )
-
-
-# Each table's plans are its own: to compile them takes most of a merge as small as these.
-QUICK = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": "1",
-    "spark.databricks.delta.snapshotPartitions": "1",
-}
-
-
-def make_quick(spark: SparkSession) -> SparkSession:
-    """A session that interprets its plans."""
-    session = spark.newSession()
-    for key, value in QUICK.items():
-        session.conf.set(key, value)
-    return session
 
 
 class MergeDiedError(Exception):
