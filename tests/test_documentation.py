@@ -13,7 +13,9 @@ ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 # `path/to/file.py::name`, or `file.py::Class.method`.
 NAME = re.compile(r"`([\w/]+\.py)::([\w.]+)`")
-FILE = re.compile(r"`((?:cdc_core|spark_jobs|orchestration|tests)/[\w/]+\.py)`")
+FILE = re.compile(
+    r"`((?:cdc_core|spark_jobs|orchestration|tests)/[\w/]+\.py|transcripts/\w+\.(?:py|txt))`"
+)
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#([\w-]+))?\)")
 MOST_README_LINES = 200
 MOST_HOPS = 10

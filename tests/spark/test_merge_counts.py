@@ -1,4 +1,4 @@
-"""What a merge says it did to tables that it did not MERGE; of a MERGE, `test_merge` tells."""
+"""What a merge says it did to tables that it did not MERGE; of a MERGE, transcripts tell."""
 
 from __future__ import annotations
 
