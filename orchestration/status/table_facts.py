@@ -10,6 +10,7 @@ from cdc_core.vocabulary import TableName
 from spark_jobs.fold.plan import has_table_schema
 from spark_jobs.lake.damaged_tables import UnreadableTable, open_current
 from spark_jobs.lake.lake import Lake, read_losses
+from spark_jobs.modes.registry import choose_mode
 from spark_jobs.target.missing_values import count_holes
 
 
@@ -30,7 +31,8 @@ def read_facts(lake: Lake, tables: Iterable[str]) -> Facts:
     """Read tables by their quoted names; a table that cannot be read does not stop the others."""
     facts = Facts()
     for table in tables:
-        folder = lake.locate(TableName.parse(table))
+        name = TableName.parse(table)
+        folder = lake.locate(name)
         try:
             delta = open_current(folder)
         except UnreadableTable as error:
@@ -42,5 +44,5 @@ def read_facts(lake: Lake, tables: Iterable[str]) -> Facts:
         losses = read_losses(delta)
         if losses is not None:
             facts.lossy[table] = sum(losses.values())
-        facts.holes[table] = count_holes(folder, delta)
+        facts.holes[table] = count_holes(folder, delta, choose_mode(lake, name))
     return facts

@@ -3,25 +3,27 @@
 Shape: a table has the source's columns, typed. The lake's own columns follow: `_key` (the key's
 texts, only if the typed key is not exact); `_epoch, _commit_lsn, _seq, _committed_at`; `_raw` (by
 column, the texts that the typed value alone does not give back; NULL if none); `_holes` (the
-columns whose value the source never sent; NULL if none).
+columns whose value the source never sent; NULL if none). A table has these columns in every mode.
+A mode may add columns after them (`spark_jobs/modes/mode.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from pyspark.sql import Column as Expression
-from pyspark.sql import DataFrame, Observation
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from spark_jobs.fold.steps import has_exact_key, id_names
-from spark_jobs.fold.sweeps import Sweep, is_swept
 from spark_jobs.pg_types.arrow_rows import Columns
 from spark_jobs.pg_types.types import TypeMapping, map_type
 from spark_jobs.schema.evolution import TableSchema
 
 _EPOCH = "_epoch"
+# The position of a row's newest change, and when the source committed it.
+META_NAMES = (_EPOCH, "_commit_lsn", "_seq", "_committed_at")
 _META_FIELDS = (
     T.StructField("_commit_lsn", T.LongType()),
     T.StructField("_seq", T.LongType()),
@@ -32,7 +34,7 @@ _META_FIELDS = (
 
 
 def table_fields(schema: TableSchema) -> list[T.StructField]:
-    """The columns of a table, with the metadata that hold the table schema."""
+    """The columns of a table in every mode, with the metadata that hold the table schema."""
     columns = [
         T.StructField(name, mapping.spark_type, True, schema.describe_column(i))
         for i, (name, mapping) in enumerate(zip(schema.names, map_columns(schema), strict=True))
@@ -106,7 +108,7 @@ def type_rows(folded: DataFrame, schema: TableSchema) -> DataFrame:
         *id_names(schema),
         F.col("present").alias("_present"),
         # With their metadata: a MERGE adds a new column to the table as it is here.
-        *_select(columns | key | meta, schema),
+        *select_values(columns | key | meta, table_fields(schema)),
         (_name(F.col("carried"), names) if is_folded else _no_names()).alias("_carried"),
         (F.col("unclear") if is_folded else F.lit(False)).alias("_unclear"),
         *(F.col(name).alias(f"_{name}") for name in folded.columns if name == "root"),
@@ -115,12 +117,13 @@ def type_rows(folded: DataFrame, schema: TableSchema) -> DataFrame:
 
 def identify_rows(rows: DataFrame, schema: TableSchema) -> DataFrame:
     """Give rows that have a table's columns the form that `type_rows` gives to unfolded rows."""
-    own = {field.name: F.col(f"`{field.name}`") for field in table_fields(schema)}
+    fields = table_fields(schema)
+    own = {field.name: F.col(f"`{field.name}`") for field in fields}
     ids = zip(match_names(schema), id_names(schema), strict=True)
     return rows.select(
         *(own[name].alias(id_name) for name, id_name in ids),
         F.lit(True).alias("_present"),
-        *_select(own, schema),
+        *select_values(own, fields),
         _no_names().alias("_carried"),
         F.lit(False).alias("_unclear"),
     )
@@ -138,8 +141,8 @@ def carry(
     for i, name in enumerate(schema.names):
         taken = F.array_contains(row("_carried"), name)
         values[name] = F.when(taken, old(name)).otherwise(row(name)) if i in carried else row(name)
-    own = [_EPOCH, "_commit_lsn", "_seq", "_committed_at"]
-    values |= {name: row(name) for name in (own if has_exact_key(schema) else ["_key", *own])}
+    key = () if has_exact_key(schema) else ("_key",)
+    values |= {name: row(name) for name in (*key, *META_NAMES)}
     raw, holes = row("_raw"), row("_holes")
     if carried:
         still_raw = F.map_filter(
@@ -160,47 +163,6 @@ def insert(schema: TableSchema, carried: frozenset[int], source: str) -> dict[st
         holes = F.array_union(F.coalesce(row("_holes"), _no_names()), row("_carried"))
         values["_holes"] = null_if_empty(holes)
     return values
-
-
-def apply_rows(
-    target: DataFrame | None,
-    rows: DataFrame,
-    schema: TableSchema,
-    carried: frozenset[int],
-    *,
-    swept: Sequence[Sweep],
-    touched: Observation | None = None,
-) -> DataFrame:
-    """The table after a merge: `target` (None if its rows do not count) with `rows` applied.
-
-    Rows of the target that a sweep removes are gone. If a target is given, the action that computes
-    the table observes, in `touched`, how many rows are `updated` and `deleted`.
-    """
-    arrived = rows.where("_present").alias("s")
-    if target is None:
-        return arrived.select(*_select(insert(schema, carried, "s"), schema))
-    matches = match_keys(schema)
-    old = target.alias("t")
-    present = F.col("s._present")
-    is_kept = present.isNull()
-    if swept:
-        is_kept &= ~is_swept("t", schema, swept)
-    joined = old.join(rows.select(*id_names(schema), "_present").alias("s"), matches, "left")
-    if touched is not None:
-        is_gone = ~is_kept & ~F.coalesce(present, F.lit(False))
-        counts = (F.count_if(present).alias("updated"), F.count_if(is_gone).alias("deleted"))
-        joined = joined.observe(touched, *counts)
-    # A union has the metadata of its first part.
-    same = {field.name: F.col(f"t.`{field.name}`") for field in table_fields(schema)}
-    kept = joined.where(is_kept).select(*_select(same, schema))
-    if not carried:
-        return kept.unionByName(arrived.select(*_select(insert(schema, carried, "s"), schema)))
-    found = old.join(arrived.select(*id_names(schema)), matches, "left_semi").alias("t")
-    joined = arrived.join(found, matches, "left")
-    is_known = F.col(f"t.`{match_names(schema)[0]}`").isNotNull()
-    renewed, new = carry(schema, carried, "s", "t"), insert(schema, carried, "s")
-    replaced = {name: F.when(is_known, renewed[name]).otherwise(new[name]) for name in new}
-    return kept.unionByName(joined.select(*_select(replaced, schema)))
 
 
 def widen(target: DataFrame, schema: TableSchema) -> DataFrame:
@@ -236,17 +198,16 @@ def name_lossy(schema: TableSchema) -> Expression:
     return F.array_intersect(F.map_keys("_raw"), F.array_compact(F.array(*unfilled)))
 
 
+def select_values(
+    values: dict[str, Expression], fields: Iterable[T.StructField]
+) -> list[Expression]:
+    """Columns of a table in their order, with their metadata."""
+    return [values[field.name].alias(field.name, metadata=field.metadata) for field in fields]
+
+
 def null_if_empty(collection: Expression) -> Expression:
     """A collection, or NULL if it is empty."""
     return F.when(F.size(collection) > 0, collection)
-
-
-def _select(values: dict[str, Expression], schema: TableSchema) -> list[Expression]:
-    """The columns of a table in their order, with their metadata."""
-    return [
-        values[field.name].alias(field.name, metadata=field.metadata)
-        for field in table_fields(schema)
-    ]
 
 
 def _gather_raw(

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,12 +27,14 @@ from spark_jobs.fast_path.file_rewrite import FileRewrite, RewrittenFiles, plan_
 from spark_jobs.fast_path.unshared_reads import UnsharedReads, add_unshared, splitting_unshared
 from spark_jobs.fold.outcome import Outcome, fold_plan
 from spark_jobs.fold.plan import TablePlan
-from spark_jobs.fold.rows import apply_rows, table_fields
 from spark_jobs.fold.sweeps import Sweep, keep_effective_sweeps, may_hold_older
 from spark_jobs.lake.lake import Epoch, Lake, Losses, count_rows, read_losses
 from spark_jobs.log.files import LogRange
 from spark_jobs.merge.merge_by_key import merge_by_key
 from spark_jobs.merge.write_plan import FoldFacts, WriteFacts, choose_write
+from spark_jobs.modes.mode import Mode
+from spark_jobs.modes.registry import choose_mode
+from spark_jobs.modes.table_rows import Removal, apply_rows, count_there
 from spark_jobs.target.commits import move_bound, write_rows
 from spark_jobs.target.creation import allow_types, create_table
 from spark_jobs.target.limits import MergeLimits
@@ -61,6 +65,11 @@ class TableMerge:
         """The folder of the table."""
         return self.lake.locate(self.plan.table)
 
+    @property
+    def mode(self) -> Mode:
+        """The mode of the table."""
+        return choose_mode(self.lake, self.plan.table)
+
 
 def plan_file_rewrite(merge: TableMerge) -> FileRewrite | str | None:
     """Plan the rewrite of files by Arrow; the reason if Arrow cannot do it.
@@ -69,6 +78,8 @@ def plan_file_rewrite(merge: TableMerge) -> FileRewrite | str | None:
     """
     if merge.there is None or merge.above is None:
         return None
+    if not merge.mode.has_quick_ways:
+        return f"only Spark writes a table of mode {merge.mode.name}"
     facts = _gather_facts(merge, refusal=None)
     if choose_write(facts, merge.limits) is not WritePlan.REWRITE_FILES:
         return None
@@ -112,21 +123,25 @@ def merge_by_spark(merge: TableMerge, *, refusal: str | None) -> TableMergeResul
     Raises: DeltaError if another commit came between; MergeError if the disk refuses it; OSError.
     """
     began = time.monotonic()
-    session, plan, path = merge.session, merge.plan, merge.path
+    session, plan, path, mode = merge.session, merge.plan, merge.path, merge.mode
     assert plan.schema is not None
+    fields = mode.list_fields(plan.schema)
     if merge.there is None:
-        before = create_table(session, merge.lake, plan.table, plan.schema)
+        before = create_table(session, merge.lake, plan.table, fields)
     else:
-        before = allow_types(session, path, merge.there, plan.schema)
+        before = allow_types(session, path, merge.there, fields)
     merge = replace(merge, there=before)
-    splitting = splitting_unshared(
-        session, plan, merge.above, path, few_reads=merge.limits.unshared_reads
+    target = TargetTable(session, path, before, plan.schema, mode)
+    splitting = (
+        splitting_unshared(session, plan, merge.above, path, few_reads=merge.limits.unshared_reads)
+        if mode.has_quick_ways
+        else nullcontext()
     )
     facts = _gather_facts(merge, refusal=refusal or "it was not tried")
     with splitting as unshared:
-        written = _write(merge, before, facts, unshared)
+        written = _write(merge, target, facts, unshared)
     reach("after_merge_commit")
-    rows = count_rows(path, DeltaTable(path, version=written.version))
+    rows = count_there(session, path, DeltaTable(path, version=written.version), mode)
     seconds = time.monotonic() - began
     return replace(written, rows=rows, seconds=seconds, refusal=refusal)
 
@@ -146,12 +161,11 @@ def _gather_facts(merge: TableMerge, *, refusal: str | None) -> WriteFacts:
 
 
 def _write(
-    merge: TableMerge, before: DeltaTable, facts: WriteFacts, unshared: UnsharedReads | None
+    merge: TableMerge, target: TargetTable, facts: WriteFacts, unshared: UnsharedReads | None
 ) -> TableMergeResult:
     """Fold what must be folded, choose the way, and commit; the result has no row count yet."""
-    session, plan, path, epoch = merge.session, merge.plan, merge.path, merge.epoch
-    assert plan.schema is not None
-    base = None if facts.replaces_all else TargetTable(session, path, before, plan.schema)
+    plan, epoch, before = merge.plan, merge.epoch, target.table
+    base = None if facts.replaces_all else target
     is_counted = plan.before is not None and not facts.fills_new_columns
     known = read_losses(before) if is_counted else None
     outcome = _fold_others(plan, base, unshared)
@@ -169,23 +183,20 @@ def _write(
     if way is WritePlan.APPEND:
         assert unshared is not None
         added_rows = _AddedRows(unshared, outcome, base, known)
-        inserted, deleted, lossy = _append(merge, before, added_rows)
+        inserted, deleted, lossy = _append(merge, target, added_rows)
         return TableMergeResult(version, 0, inserted, 0, deleted, lossy, 0.0, way)
     assert outcome is not None
     lossy = count_losses(outcome, plan, _rows_of(base), known)
     reach("before_merge_commit")
     match way:
         case WritePlan.MOVE_BOUND:
-            assert base is not None
-            move_bound(base, path, before, epoch, plan, lossy)
+            move_bound(target, epoch, plan, lossy)
         case WritePlan.REWRITE:
-            updated, deleted = _replace(_rows_of(base), outcome, path, before, epoch, plan, lossy)
-            if facts.replaces_all:
-                deleted = count_rows(path, before)
+            updated, deleted = _replace(target, outcome, epoch, plan, lossy)
             inserted = outcome.arrived - updated
         case _:
             assert way is WritePlan.MERGE
-            version, done = merge_by_key(session, merge.lake, before, epoch, plan, outcome, lossy)
+            version, done = merge_by_key(target, merge.lake, epoch, plan, outcome, lossy)
             inserted, updated, deleted = done.inserted, done.updated, done.deleted
             lossy = done.lossy
     return TableMergeResult(version, 0, inserted, updated, deleted, lossy, 0.0, way)
@@ -228,22 +239,21 @@ class _AddedRows:
 
 
 def _append(
-    merge: TableMerge, before: DeltaTable, added_rows: _AddedRows
+    merge: TableMerge, target: TargetTable, added_rows: _AddedRows
 ) -> tuple[int, int, Losses]:
     """Add rows to a table; return how many came and how many went, and the counts of lost values.
 
     Spark counts the lost values only if the files may have a `_raw`.
     """
-    plan, path, base = merge.plan, merge.path, added_rows.base
-    assert plan.schema is not None
-    fields = table_fields(plan.schema)
+    plan, path, base, before = merge.plan, target.path, added_rows.base, target.table
+    fields = target.fields
     with attempting(path) as folder:
-        added = _write_added(folder, plan, added_rows)
+        added = _write_added(folder, target, added_rows)
         rows = None
         if any(file.may_hold("_raw") for file in added):
             paths = [str(file.path) for file in added]
             rows = merge.session.read.schema(T.StructType(fields)).parquet(*paths)
-        lossy = count_added(rows, plan.schema, _rows_of(base), added_rows.known)
+        lossy = count_added(rows, target.schema, _rows_of(base), added_rows.known)
         change = FileChange(added, replaces_all=base is None, fields=fields)
         reach("before_merge_commit")
         commit_files(path, before, change, epoch=merge.epoch, reached=plan.upper, lossy=lossy)
@@ -252,33 +262,34 @@ def _append(
     return (has, had, lossy) if base is None else (has - had, 0, lossy)
 
 
-def _write_added(folder: Path, plan: TablePlan, added_rows: _AddedRows) -> list[WrittenFile]:
+def _write_added(folder: Path, target: TargetTable, added_rows: _AddedRows) -> list[WrittenFile]:
     """Write added rows to files in an attempt's folder; Arrow's files are there already."""
-    schema, unshared, outcome = plan.schema, added_rows.unshared, added_rows.outcome
-    assert schema is not None
-    more = None
-    if outcome is not None:
-        more = apply_rows(None, outcome.rows, schema, outcome.carried, swept=())
+    unshared, outcome = added_rows.unshared, added_rows.outcome
+    add = partial(apply_rows, None, schema=target.schema, mode=target.mode, removal=Removal())
+    more = None if outcome is None else add(outcome.rows, carried=outcome.carried)
     if unshared.typed is not None:
         return [*unshared.typed.files, *([] if more is None else write_files(more, folder))]
-    rows = apply_rows(None, unshared.read(), schema, frozenset(), swept=())
+    rows = add(unshared.read(), carried=frozenset())
     return write_files(rows if more is None else rows.unionByName(more), folder)
 
 
-def _replace(  # noqa: PLR0917 - What is written, where, and what its commit says.
-    base: DataFrame | None,
-    outcome: Outcome,
-    path: Path,
-    before: DeltaTable,
-    epoch: Epoch,
-    plan: TablePlan,
-    lossy: Losses,
+def _replace(
+    target: TargetTable, outcome: Outcome, epoch: Epoch, plan: TablePlan, lossy: Losses
 ) -> tuple[int, int]:
-    """Write the table whole; return how many rows of the base were updated and deleted."""
-    assert plan.schema is not None
+    """Write the table whole; return how many of its rows were updated and deleted."""
+    is_truncate = plan.truncated_at is not None
+    loses_all = plan.before is None or (is_truncate and target.mode.kept is None)
     touched = Observation()
     rows = apply_rows(
-        base, outcome.rows, plan.schema, outcome.carried, swept=plan.swept, touched=touched
+        None if loses_all else target.stored,
+        outcome.rows,
+        target.schema,
+        outcome.carried,
+        mode=target.mode,
+        removal=Removal(plan.swept, is_truncate=is_truncate),
+        touched=touched,
     )
-    write_rows(rows, path, before, "overwrite", epoch, plan, lossy)
-    return (0, 0) if base is None else (touched.get["updated"], touched.get["deleted"])
+    write_rows(rows, target, target.table, "overwrite", epoch, plan, lossy)
+    if loses_all:
+        return 0, count_rows(target.path, target.table)
+    return touched.get["updated"], touched.get["deleted"]

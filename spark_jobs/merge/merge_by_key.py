@@ -11,19 +11,21 @@ from delta.tables import DeltaTable as SparkTable
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyspark.sql import Column as Expression
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs.fold.outcome import Outcome
 from spark_jobs.fold.plan import TablePlan
-from spark_jobs.fold.rows import carry, insert, match_names
+from spark_jobs.fold.rows import match_names
 from spark_jobs.fold.steps import id_names
 from spark_jobs.fold.sweeps import is_swept
 from spark_jobs.lake.durability import require_durable
 from spark_jobs.lake.lake import Epoch, Lake, Losses
 from spark_jobs.lake.ledger import queue_tables
-from spark_jobs.merge.guard import Written, find_damage, is_newer, rewrite_table
+from spark_jobs.merge.guard import Written, find_damage, rewrite_table
+from spark_jobs.modes.mode import Mode
+from spark_jobs.modes.table_rows import Removal, count_kept, is_newer
 from spark_jobs.target.commits import OwnCommit, carry_bound, find_own_commit
+from spark_jobs.target.target_table import TargetTable
 
 _COUNTS = ("Inserted", "Updated", "Deleted")
 # Delta skips files by literal ranges only. More ranges cost more planning.
@@ -31,9 +33,8 @@ _KEY_RANGES = 32
 
 
 def merge_by_key(  # noqa: PLR0917 - What is written, where, and what its commit says.
-    session: SparkSession,
+    target: TargetTable,
     lake: Lake,
-    before: DeltaTable,
     epoch: Epoch,
     plan: TablePlan,
     outcome: Outcome,
@@ -43,12 +44,13 @@ def merge_by_key(  # noqa: PLR0917 - What is written, where, and what its commit
 
     Raises: DeltaError if another commit came between, or if Delta's metrics are turned off.
     """
-    path = lake.locate(plan.table)
+    session, path, before = target.session, target.path, target.table
+    kept = _count_kept(target, outcome, plan)
     with carry_bound(session, epoch, plan, lossy):
-        _merge(SparkTable.forPath(session, str(path)), outcome, plan)
+        _merge(SparkTable.forPath(session, str(path)), outcome, plan, target.mode)
     own = find_own_commit(path, before, epoch, plan.upper)
     require_durable(path, above=before.version(), through=own.version)
-    inserted, updated, deleted = _read_metrics(own)
+    inserted, updated, deleted = _read_counts(own, *kept)
     written = Written(inserted, updated, deleted, lossy)
     damage = find_damage(arrived=outcome.arrived, inserted=inserted, updated=updated)
     if damage is None:
@@ -56,23 +58,33 @@ def merge_by_key(  # noqa: PLR0917 - What is written, where, and what its commit
     # Queue the backfill before the rewrite: a crash between the two must not lose it.
     queue_tables(lake, [plan.table], reason=damage, since=plan.upper)
     after = DeltaTable(path)
-    written = rewrite_table(session, path, (before, after), epoch, plan, outcome)
+    written = rewrite_table(target, after, epoch, plan, outcome)
     return after.version() + 1, written
 
 
-def _read_metrics(own: OwnCommit) -> tuple[int, int, int]:
+def _count_kept(target: TargetTable, outcome: Outcome, plan: TablePlan) -> tuple[int, int]:
+    """Count as `count_kept` before the MERGE, because the table may keep rows; else none."""
+    if target.mode.kept is None:
+        return 0, 0
+    return count_kept(
+        target.stored, outcome.rows, target.schema, mode=target.mode, removal=Removal(plan.swept)
+    )
+
+
+def _read_counts(own: OwnCommit, kept: int, returned: int) -> tuple[int, int, int]:
     """Read how many rows a MERGE inserted, updated and deleted, from its commit.
 
+    For Delta, a row that the table keeps is updated, and so is a kept row whose key returned.
     Raises: DeltaError if the commit has no counts.
     """
     names = [f"numTargetRows{what}" for what in _COUNTS]
     if not own.metrics.keys() >= {*names}:
         raise DeltaError(f"version {own.version} has no counts: Delta's metrics are turned off")
     inserted, updated, deleted = (int(own.metrics[name]) for name in names)
-    return inserted, updated, deleted
+    return inserted + returned, updated - kept - returned, deleted + kept
 
 
-def _merge(table: SparkTable, outcome: Outcome, plan: TablePlan) -> None:
+def _merge(table: SparkTable, outcome: Outcome, plan: TablePlan, mode: Mode) -> None:
     assert plan.schema is not None
     schema, carried = plan.schema, outcome.carried
     ids = id_names(schema)
@@ -90,17 +102,29 @@ def _merge(table: SparkTable, outcome: Outcome, plan: TablePlan) -> None:
     known = set(table.toDF().columns)
     # The table has no values of a new column to carry. Arriving rows have NULL, as older rows do.
     carried = frozenset(i for i in carried if schema.names[i] in known)
-    renewed = carry(schema, carried, "s", "t")
+    renewed = mode.renew(schema, carried, "s", "t")
     merge = table.alias("t").merge(outcome.rows.alias("s"), condition)
     if not known.issuperset(renewed):
         merge = merge.withSchemaEvolution()
     present, is_older = F.col("s._present"), ~is_newer("t", "s")
     merge = merge.whenMatchedUpdate(present & is_older, _quote(renewed))
+    keeps, is_there = mode.kept is not None, mode.is_there("t")
     if outcome.departed:
-        merge = merge.whenMatchedDelete(~present & is_older)
-    merge = merge.whenNotMatchedInsert("s._present", _quote(insert(schema, outcome.carried, "s")))
+        departs = ~present & is_older
+        merge = (
+            merge.whenMatchedUpdate(departs & is_there, _quote(mode.depart("s")))
+            if keeps
+            else merge.whenMatchedDelete(departs)
+        )
+    new = mode.insert(schema, outcome.carried, "s")
+    merge = merge.whenNotMatchedInsert("s._present", _quote(new))
     if plan.swept:
-        merge = merge.whenNotMatchedBySourceDelete(is_swept("t", schema, plan.swept))
+        swept = is_swept("t", schema, plan.swept)
+        merge = (
+            merge.whenNotMatchedBySourceUpdate(swept & is_there, _quote(mode.depart(None)))
+            if keeps
+            else merge.whenNotMatchedBySourceDelete(swept)
+        )
     merge.execute()
 
 

@@ -2,6 +2,7 @@
 
 Tables that are read at the same LSN agree: each source transaction is wholly in all of them, or in
 none. The read folds the log from the table's own merged LSN on, with the same fold as a merge.
+In every mode of a table, the result has the rows that are there.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from spark_jobs.delta.direct_parquet import read_rows
 from spark_jobs.fold.outcome import fold_plan
 from spark_jobs.fold.plan import as_query, choose_types, plan_table, read_schema
 from spark_jobs.fold.rebuild import plan_rebuild
-from spark_jobs.fold.rows import apply_rows, table_fields, widen
+from spark_jobs.fold.rows import table_fields, widen
 from spark_jobs.lake.completeness import Incomplete, read_completeness
 from spark_jobs.lake.cut_plan import Place, needs_fold
 from spark_jobs.lake.damaged_tables import open_current
@@ -29,6 +30,9 @@ from spark_jobs.lake.ledger import Cut, find_cut, read_states
 from spark_jobs.log.files import LogFiles
 from spark_jobs.log.ranges import summarize
 from spark_jobs.log.reading import read_log
+from spark_jobs.modes.current import CURRENT
+from spark_jobs.modes.registry import choose_mode
+from spark_jobs.modes.table_rows import Removal, apply_rows
 from spark_jobs.schema.evolution import Halt
 from spark_jobs.target.older_tables import know_place
 
@@ -149,7 +153,15 @@ def table_at(
     if plan.truncated_at is None and base is not None:
         target = widen(base, plan.schema)
     outcome = fold_plan(plan, target)
-    rows = apply_rows(target, outcome.rows, plan.schema, outcome.carried, swept=plan.swept)
+    rows = apply_rows(
+        target,
+        outcome.rows,
+        plan.schema,
+        outcome.carried,
+        # `target` has the rows that are there, as in the mode `current`.
+        mode=CURRENT,
+        removal=Removal(plan.swept),
+    )
     names = [f"`{field.name}`" for field in table_fields(plan.schema)]
     return TableReading(rows.select(*names), through, plan.halt, incomplete)
 
@@ -187,12 +199,14 @@ def _find_newest(
 
 
 def _read_version(session: SparkSession, lake: Lake, table: TableName, version: int) -> DataFrame:
+    """The rows of a table that are there at a version."""
     opened = _open_version(lake, table, version)
     try:
-        return read_rows(session, lake.locate(table), opened)
+        stored = read_rows(session, lake.locate(table), opened)
     except AnalysisException as error:
         # The Delta log still has the version, but some of its data files are gone.
         raise _miss_version(table, version) from error
+    return choose_mode(lake, table).select_there(stored)
 
 
 def _open_version(lake: Lake, table: TableName, version: int) -> DeltaTable:

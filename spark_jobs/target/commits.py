@@ -27,7 +27,6 @@ from spark_jobs.delta.attempts import attempting
 from spark_jobs.delta.committer import FileChange, commit_files
 from spark_jobs.delta.direct_parquet import is_ours, write_files
 from spark_jobs.fold.plan import TablePlan
-from spark_jobs.fold.rows import table_fields
 from spark_jobs.lake.durability import require_durable
 from spark_jobs.lake.lake import Bound, Epoch, Losses, format_losses
 from spark_jobs.target.target_table import TargetTable
@@ -39,26 +38,26 @@ _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 def write_rows(  # noqa: PLR0917 - What is written, where, and what its commit says.
     rows: DataFrame,
-    path: Path,
+    target: TargetTable,
     before: DeltaTable,
     mode: str,
     epoch: Epoch,
     plan: TablePlan,
     lossy: Losses,
 ) -> None:
-    """Write rows in one commit that extends `before` and has the bound that the table reached.
+    """Write rows of a target in one commit that has the bound that the table reached.
 
-    If others gave the table features or properties, `mode` must be "overwrite" unless `rows` is
-    empty.
+    The commit extends `before`. If others gave the table features or properties, Spark's `mode`
+    must be "overwrite" unless `rows` is empty.
     Raises: DeltaError if another commit came between.
     """
-    assert plan.schema is not None
+    path = target.path
     if is_ours(before):
         with attempting(path) as folder:
             change = FileChange(
                 write_files(rows, folder),
                 replaces_all=mode == "overwrite",
-                fields=table_fields(plan.schema),
+                fields=target.fields,
             )
             commit_files(path, before, change, epoch=epoch, reached=plan.upper, lossy=lossy)
         return
@@ -134,16 +133,10 @@ def carry_bound(
             session.conf.unset(name)
 
 
-def move_bound(  # noqa: PLR0917 - What is written, where, and what its commit says.
-    base: TargetTable,
-    path: Path,
-    before: DeltaTable,
-    epoch: Epoch,
-    plan: TablePlan,
-    lossy: Losses,
-) -> None:
+def move_bound(target: TargetTable, epoch: Epoch, plan: TablePlan, lossy: Losses) -> None:
     """Commit the bound that the table has reached, and no row."""
+    path, before = target.path, target.table
     if is_ours(before):
         commit_files(path, before, FileChange(), epoch=epoch, reached=plan.upper, lossy=lossy)
     else:
-        write_rows(base.rows.limit(0), path, before, "append", epoch, plan, lossy)
+        write_rows(target.stored.limit(0), target, before, "append", epoch, plan, lossy)

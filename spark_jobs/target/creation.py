@@ -12,17 +12,15 @@ from pyspark.sql import types as T
 
 from cdc_core.vocabulary import TableName
 from spark_jobs.delta.direct_parquet import TABLE_PROPERTY
-from spark_jobs.fold.rows import table_fields
 from spark_jobs.lake.durability import require_durable
 from spark_jobs.lake.lake import Lake, open_table
-from spark_jobs.schema.evolution import TableSchema
 
 # Delta turns this feature on by itself only when it creates a table.
 _LOCAL_TIME = "timestampNtz"
 
 
 def create_table(
-    session: SparkSession, lake: Lake, table: TableName, schema: TableSchema
+    session: SparkSession, lake: Lake, table: TableName, fields: list[T.StructField]
 ) -> DeltaTable:
     """Create a table without rows. Raises: DeltaError if another process created it first."""
     path = lake.locate(table)
@@ -30,7 +28,7 @@ def create_table(
     (
         SparkTable.createIfNotExists(session)
         .location(str(path))
-        .addColumns(T.StructType(table_fields(schema)))
+        .addColumns(T.StructType(fields))
         .comment(str(table))
         .property(TABLE_PROPERTY, str(table))
         .property("delta.enableDeletionVectors", vectors)
@@ -40,7 +38,7 @@ def create_table(
 
 
 def allow_types(
-    session: SparkSession, path: Path, table: DeltaTable, schema: TableSchema
+    session: SparkSession, path: Path, table: DeltaTable, fields: list[T.StructField]
 ) -> DeltaTable:
     """Allow timestamps without a time zone, if a table needs them, in a commit before the rows.
 
@@ -48,8 +46,8 @@ def allow_types(
     Source: Delta protocol, section Timestamp without timezone (TimestampNtz).
     """
     allowed = table.protocol().writer_features or []
-    fields = T.StructType(table_fields(schema)).json()
-    if _LOCAL_TIME in allowed or f'"{T.TimestampNTZType().typeName()}"' not in fields:
+    needed = T.StructType(fields).json()
+    if _LOCAL_TIME in allowed or f'"{T.TimestampNTZType().typeName()}"' not in needed:
         return table
     SparkTable.forPath(session, str(path)).addFeatureSupport(_LOCAL_TIME)
     return _require_version(path, table.version() + 1)

@@ -1,6 +1,7 @@
 """Finds the rows of a table that have missing values, without a JVM, and reads very few bytes.
 
-The column `_holes` names a row's columns with missing values; it is NULL in all other rows. The
+The column `_holes` names a row's columns with missing values; it is NULL in all other rows. A row
+that is not there in the table's mode is left out, because the source no longer has its values. The
 statistics of a file say whether it has such a row. If they do not (Delta keeps statistics of the
 first 32 columns), the column is read: a column of NULLs takes a few bytes.
 """
@@ -22,6 +23,7 @@ from cdc_core.vocabulary import Position
 from spark_jobs.fold.plan import read_schema
 from spark_jobs.fold.rows import match_names
 from spark_jobs.fold.steps import has_exact_key
+from spark_jobs.modes.mode import Mode
 
 _HOLES = "_holes"
 _POSITION = ["_epoch", "_commit_lsn", "_seq"]
@@ -38,17 +40,17 @@ class Hole:
     position: Position
 
 
-def has_holes(folder: Path, table: DeltaTable) -> bool:
-    """Whether a table has a row with missing values. `folder` has the table's files."""
-    return any(True for _ in _read_batches(folder, table, []))
+def has_holes(folder: Path, table: DeltaTable, mode: Mode) -> bool:
+    """Whether a table of a mode has a row with missing values. `folder` has the table's files."""
+    return any(True for _ in _read_batches(folder, table, mode, []))
 
 
-def count_holes(folder: Path, table: DeltaTable) -> int:
+def count_holes(folder: Path, table: DeltaTable, mode: Mode) -> int:
     """Count the rows that have missing values, without reading their keys."""
-    return sum(batch.num_rows for batch in _read_batches(folder, table, []))
+    return sum(batch.num_rows for batch in _read_batches(folder, table, mode, []))
 
 
-def find_holes(folder: Path, table: DeltaTable, *, most: int) -> list[Hole]:
+def find_holes(folder: Path, table: DeltaTable, mode: Mode, *, most: int) -> list[Hole]:
     """Find the `most` oldest rows that have missing values, oldest first.
 
     A table may have millions more.
@@ -56,7 +58,7 @@ def find_holes(folder: Path, table: DeltaTable, *, most: int) -> list[Hole]:
     schema = read_schema(table)
     names, is_exact = match_names(schema), has_exact_key(schema)
     oldest: list[pa.Table] = []
-    for batch in _read_batches(folder, table, [*names, *_POSITION]):
+    for batch in _read_batches(folder, table, mode, [*names, *_POSITION]):
         oldest.append(pa.Table.from_batches([batch]))
         if sum(rows.num_rows for rows in oldest) > most + _ROOM_ROWS:
             oldest = [_keep_oldest(oldest, most)]
@@ -104,21 +106,29 @@ def _read_kept(table: DeltaTable) -> dict[str, pa.Array]:
     }
 
 
-def _read_batches(folder: Path, table: DeltaTable, names: list[str]) -> Iterator[pa.RecordBatch]:
+def _read_batches(
+    folder: Path, table: DeltaTable, mode: Mode, names: list[str]
+) -> Iterator[pa.RecordBatch]:
     """Read columns of the rows that have missing values, some rows at a time."""
     kept = _read_kept(table)
+    mark = None if mode.kept is None else mode.kept.mark
     for path in _list_files(folder, table):
         left = kept.get(path.name)
         # The other columns of a file are read only if it has such a row.
-        if not names or any(True for _ in _read_file(path, left, [])):
-            yield from _read_file(path, left, names)
+        if not names or any(True for _ in _read_file(path, left, mark, [])):
+            yield from _read_file(path, left, mark, names)
 
 
-def _read_file(path: Path, kept: pa.Array | None, names: list[str]) -> Iterator[pa.RecordBatch]:
-    start = 0
+def _read_file(
+    path: Path, kept: pa.Array | None, mark: str | None, names: list[str]
+) -> Iterator[pa.RecordBatch]:
+    start, marks = 0, [] if mark is None else [mark]
     with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(_BATCH_ROWS, columns=[_HOLES, *names]):
+        for batch in file.iter_batches(_BATCH_ROWS, columns=[_HOLES, *marks, *names]):
             is_chosen = pc.is_valid(batch.column(_HOLES))
+            if mark is not None:
+                is_there = pc.invert(pc.fill_null(batch.column(mark), False))
+                is_chosen = pc.and_(is_chosen, is_there)
             if kept is not None:
                 is_chosen = pc.and_(is_chosen, kept.slice(start, batch.num_rows))
             start += batch.num_rows

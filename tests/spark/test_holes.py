@@ -20,6 +20,7 @@ from cdc_core.settings import TableSettings
 from cdc_core.vocabulary import Relation
 from spark_jobs.fold.rows import table_fields
 from spark_jobs.lake.lake import open_table
+from spark_jobs.modes.current import CURRENT
 from spark_jobs.schema.evolution import TableSchema
 from spark_jobs.target.missing_values import Hole, count_holes, find_holes, has_holes, sign
 from spark_jobs.target.result import WritePlan
@@ -38,9 +39,9 @@ def find(small: SmallLake, relation: Relation) -> list[Hole]:
     folder = small.lake.locate(relation.table)
     delta = open_table(folder)
     assert delta is not None
-    found = find_holes(folder, delta, most=MANY)
-    assert count_holes(folder, delta) == len(found)
-    assert has_holes(folder, delta) == bool(found)
+    found = find_holes(folder, delta, CURRENT, most=MANY)
+    assert count_holes(folder, delta, CURRENT) == len(found)
+    assert has_holes(folder, delta, CURRENT) == bool(found)
     return found
 
 
@@ -103,10 +104,10 @@ def test_the_oldest_rows_are_taken_from_files_of_any_writer(tmp_path: Path) -> N
         keys = [pa.array(numbers, kind), pa.array([f"n{n}" for n in numbers], text)]
         write_rows_with_holes(tmp_path, relation, keys, [*numbers])
     delta = DeltaTable(tmp_path)
-    assert [hole.key for hole in find_holes(tmp_path, delta, most=120)] == [
+    assert [hole.key for hole in find_holes(tmp_path, delta, CURRENT, most=120)] == [
         (str(n), f"n{n}") for n in range(1, 121)
     ]
-    assert count_holes(tmp_path, delta) == 200
+    assert count_holes(tmp_path, delta, CURRENT) == 200
 
 
 def test_what_many_holes_take_is_bounded_by_what_is_asked_for(tmp_path: Path) -> None:
@@ -118,9 +119,9 @@ def test_what_many_holes_take_is_bounded_by_what_is_asked_for(tmp_path: Path) ->
     tracemalloc.start()
     arrow = pa.total_allocated_bytes()
     try:
-        assert count_holes(tmp_path, delta) == 60_000
-        assert has_holes(tmp_path, delta)
-        found = find_holes(tmp_path, delta, most=100)
+        assert count_holes(tmp_path, delta, CURRENT) == 60_000
+        assert has_holes(tmp_path, delta, CURRENT)
+        found = find_holes(tmp_path, delta, CURRENT, most=100)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
