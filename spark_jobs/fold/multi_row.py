@@ -71,7 +71,8 @@ def _judge(steps: DataFrame, ids: list[str]) -> DataFrame:
     """Decide for each key and transaction whether the key has a row afterwards.
 
     Shape: ids, epoch, commit LSN; `stays` (NULL: as before the transaction); `seq` of the step that
-    brought the row that remains, if one did; `needed`, how many rows the key must have had before.
+    brought the row that remains, if one did; `needed`, how many rows the key must have had before;
+    `last`, the `seq` of the key's last step.
     """
     transaction = Window.partitionBy(*ids, *_TRANSACTION)
     names_row = (F.col("kind") == ARRIVAL) | F.col("old").isNotNull()
@@ -95,6 +96,7 @@ def _judge(steps: DataFrame, ids: list[str]) -> DataFrame:
             F.sum("delta").alias("net"),
             F.greatest(F.lit(0), -F.min("balance")).alias("needed"),
             F.max(F.when(F.col("delta") == 1, F.col("seq"))).alias("arrived"),
+            F.max("seq").alias("last"),
             F.first("whole").alias("whole"),
         )
     )
@@ -103,6 +105,7 @@ def _judge(steps: DataFrame, ids: list[str]) -> DataFrame:
         F.max(F.when(remains, F.col("arrived"))).alias("survivor"),
         F.sum("needed").alias("needed"),
         F.max("arrived").alias("arrived"),
+        F.max("last").alias("last"),
         F.first("whole").alias("whole"),
     )
     gone = F.col("needed") >= 1
@@ -114,6 +117,7 @@ def _judge(steps: DataFrame, ids: list[str]) -> DataFrame:
         .when(~gone & ~F.col("whole"), F.col("arrived"))
         .alias("seq"),
         "needed",
+        "last",
     )
 
 
@@ -132,9 +136,14 @@ def _find_held(
 
 
 def _conclude(verdicts: DataFrame, held: DataFrame, ids: list[str]) -> DataFrame:
-    """Decide for each key whose row changes if it is `present`; give the position of its row."""
+    """Decide for each key whose row changes if it is `present`; give the position of that change.
+
+    It is the position of the step that brought the row, or of the key's last step if it has no row
+    then: a MERGE compares it with the position of the target's row.
+    """
     transaction = F.struct(*_TRANSACTION)
     position = F.struct(*POSITION)
+    end = F.struct(*_TRANSACTION, F.col("last").alias("seq"))
     settled = F.when(F.col("stays").isNotNull(), transaction)
     brought = F.when(F.col("seq").isNotNull(), transaction)
     return (
@@ -142,11 +151,13 @@ def _conclude(verdicts: DataFrame, held: DataFrame, ids: list[str]) -> DataFrame
         .agg(
             F.max_by("stays", settled).alias("stays"),
             F.max_by(position, brought).alias("image"),
+            F.max(end).alias("end"),
         )
         .join(held, ids)
         .withColumn("present", F.coalesce("stays", "held"))
         .where(~F.col("present") | F.col("image").isNotNull())
-        .select(*ids, "present", *(F.col(f"image.{name}").alias(name) for name in POSITION))
+        .withColumn("at", F.when(F.col("present"), F.col("image")).otherwise(F.col("end")))
+        .select(*ids, "present", *(F.col(f"at.{name}").alias(name) for name in POSITION))
     )
 
 
