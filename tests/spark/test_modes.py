@@ -213,6 +213,8 @@ def change_for(kind: str, small: SmallLake, model: Model) -> list[list[Change]]:
         case "nothing":
             return [[lambda relation: sweep(relation, start=16)]]
         case "sweep":
+            if not model.rows:
+                small.commit(make_both(model.insert(0)))
             (start,) = small.commit([])
             low = model.rng.choice(sorted(model.rows))
             return [model.sweep(start, low, low + 6), model.run_transaction()]
