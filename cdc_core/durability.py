@@ -25,6 +25,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from cdc_core.lake_layout import (
+    CHECKPOINTS,
+    DELTA_LOG,
+    LAST_CHECKPOINT,
+    name_checkpoint,
+    name_commit,
+)
+
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _UUID_CHARACTERS = 20
 # Seconds. No copy takes this long: the process that made an older copy has died.
@@ -81,14 +89,14 @@ def rewrite_commits(table: Path, *, above: int, through: int) -> None:
 
 def locate_commit(table: Path, version: int) -> Path:
     """The path of a commit's file."""
-    return table / "_delta_log" / f"{version:020}.json"
+    return table / name_commit(version)
 
 
 def list_commit(table: Path, version: int) -> list[Path]:
     """The files of a commit in the table's log: the commit, and its checkpoint if it has one."""
-    log = table / "_delta_log"
-    commit, checkpoint = locate_commit(table, version), log / f"{version:020}.checkpoint.parquet"
-    return [commit, checkpoint, log / "_last_checkpoint"] if checkpoint.exists() else [commit]
+    commit, checkpoint = locate_commit(table, version), table / name_checkpoint(version)
+    last = table / DELTA_LOG / LAST_CHECKPOINT
+    return [commit, checkpoint, last] if checkpoint.exists() else [commit]
 
 
 def rewrite_file(file: Path) -> None:
@@ -127,7 +135,7 @@ def sync_file(file: Path) -> None:
 
 
 def _rewrite(table: Path, versions: range, *, besides: Collection[Path]) -> None:
-    for folder in (table, table / "_delta_log"):
+    for folder in (table, table / DELTA_LOG):
         remove_old_copies(folder)
     _handle_commits(table, versions, rewrite_file, besides=besides)
 
@@ -139,7 +147,7 @@ def _handle_commits(
 
     This leaves out the files and folders in `besides`.
     """
-    log = table / "_delta_log"
+    log = table / DELTA_LOG
     for file in sorted({*_list_files(table, log, versions)}.difference(besides)):
         if not file.exists():
             continue  # VACUUM removed the file. A reader that still needs it fails.
@@ -170,8 +178,8 @@ def _list_files(table: Path, log: Path, versions: range) -> Iterator[Path]:
                 yield from _list_deletions(table, added.get("deletionVector"))
     if versions:
         first = f"{versions[0]:020}"
-        yield from (file for file in log.glob("*.checkpoint*.parquet") if file.name >= first)
-        yield from (file for file in log.glob("_last_checkpoint"))
+        yield from (file for file in log.glob(CHECKPOINTS) if file.name >= first)
+        yield from (file for file in log.glob(LAST_CHECKPOINT))
 
 
 def _list_deletions(table: Path, vector: dict[str, Any] | None) -> Iterator[Path]:

@@ -14,6 +14,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from cdc_core.conninfo import complete_conninfo, is_verified, read_conninfo, remote_hosts
+from cdc_core.lake_layout import RESERVED_FOLDERS
 from cdc_core.origins import Key, Mistake
 
 _SECRET_KEYS: set[Key] = {
@@ -43,7 +44,6 @@ _MIN_HASH_KEY_LENGTH = 32
 _HASH_KEY_FIX = f"set {HASH_KEY_VARIABLE} or hash_key_file to the output of `openssl rand -hex 32`"
 # Defaults from here on are sizes, which the template shows with their unit.
 _SMALLEST_SIZE = 1e6
-_LAKE_FOLDERS = ("staging", "tables", "history", "quarantine", "reports", "ledger")
 
 
 def find_mistakes(
@@ -214,8 +214,8 @@ def _find_secret_file_mistakes(name: str, file: Path, *, what: str) -> list[Mist
 def _find_lake_mistakes(root: Path, spool: Path, folder: Path) -> list[Mistake]:
     """Refuse a spool folder if emptying it would remove other files."""
     root, spool = root.resolve(), spool.resolve()
-    taken = [root, folder.resolve(), *(root / name for name in _LAKE_FOLDERS)]
-    is_inside = any(spool.is_relative_to(root / name) for name in _LAKE_FOLDERS)
+    taken = [root, folder.resolve(), *(root / name for name in RESERVED_FOLDERS)]
+    is_inside = any(spool.is_relative_to(root / name) for name in RESERVED_FOLDERS)
     if not is_inside and not any(place.is_relative_to(spool) for place in taken):
         return []
     what = "capture empties the spool at every start, and would remove other files from this folder"

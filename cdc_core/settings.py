@@ -24,6 +24,7 @@ from pydantic import (
 )
 
 from cdc_core.errors import ConfigurationError
+from cdc_core.lake_layout import CHANGES, SPOOL
 from cdc_core.mistakes import HASH_KEY_VARIABLE, explain_mistakes, find_mistakes
 from cdc_core.origins import Mistake, Origins
 from cdc_core.setting_values import (
@@ -73,7 +74,7 @@ class LakeSettings(_Section):
     """`[lake]`: where the log and the tables are."""
 
     root: LakePath
-    spool: LocalPath = Field(default_factory=lambda fields: fields["root"] / "spool")
+    spool: LocalPath = Field(default_factory=lambda fields: fields["root"] / SPOOL)
 
 
 class RedisSettings(_Section):
@@ -148,9 +149,7 @@ class DagsterSettings(_Section):
     home: LocalPath = Field(default=Path(".walgate/dagster"), validate_default=True)
     port: int = Field(default=3000, ge=1, le=65535)
     autostart: bool = True
-    freshness: dict[str, Duration] = Field(
-        default_factory=lambda: {"staging/changes": _STAGING_FRESHNESS_S}
-    )
+    freshness: dict[str, Duration] = Field(default_factory=lambda: {CHANGES: _STAGING_FRESHNESS_S})
 
 
 class TableSettings(_Section):

@@ -120,11 +120,6 @@ class TableName:
             raise ValueError(f'not a table name: {text!r}; expected schema.name or "schema"."name"')
         return cls(*parts)
 
-    @property
-    def path(self) -> str:
-        """`<schema>/<name>` below a folder of the lake, safe on every file system."""
-        return f"{encode_name(self.schema)}/{encode_name(self.name)}"
-
 
 @dataclass(frozen=True, slots=True)
 class Column:

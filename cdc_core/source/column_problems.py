@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import psycopg
 from psycopg import sql
 
+from cdc_core.lake_layout import name_table
 from cdc_core.source.problems import Problem, Severity
 from cdc_core.source.published_tables import PublishedTable
 from cdc_core.source.table_problems import set_columns, table_error
@@ -33,7 +34,7 @@ def find_path_clashes(
     """Find tables with one folder on a file system that ignores case, as Spark does."""
     by_path = defaultdict(list)
     for table in tables:
-        by_path[table.table.path.lower()].append(table)
+        by_path[name_table(table.table).lower()].append(table)
     for first, *others in by_path.values():
         for other in others:
             yield table_error(

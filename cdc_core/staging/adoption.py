@@ -16,6 +16,7 @@ from pathlib import Path
 
 from cdc_core.durability import sync_file
 from cdc_core.errors import RECOVER, Retry, StagingError
+from cdc_core.lake_layout import EPOCHS
 
 _MARK = "adopted.json"
 
@@ -39,7 +40,7 @@ def require_log(state_folder: Path, *, root: Path, slot: str) -> None:
     adopted = _read(state_folder)
     if adopted is None or (adopted.root, adopted.slot) != (str(root), slot):
         return
-    epochs = root / "staging" / "epochs"
+    epochs = root / EPOCHS
     if any(epochs.glob("*.parquet")):
         return
     found = "no such folder"

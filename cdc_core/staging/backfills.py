@@ -14,6 +14,7 @@ from typing import Any
 
 from deltalake import DeltaTable
 
+from cdc_core.lake_layout import BACKFILLS
 from cdc_core.layout import BACKFILLS_SCHEMA
 from cdc_core.spooled import WHOLE, Key, Scope
 from cdc_core.staging.ledgers import append_numbered
@@ -98,7 +99,7 @@ class BackfillLedger:
 
     def __init__(self, root: Path) -> None:
         """This reads nothing yet."""
-        self._folder = root / "ledger" / "backfills"
+        self._folder = root / BACKFILLS
 
     def record_begun(self, begun: Begun, rows_estimated: int) -> None:
         """Record that a backfill has begun, with its estimated rows. Raises: StagingError."""
@@ -146,7 +147,7 @@ class BackfillLedger:
 
     def read_all(self) -> list[BackfillReport]:
         """All backfills, in the order in which they began. Raises: StagingError."""
-        with staging_errors("read ledger/backfills"):
+        with staging_errors(f"read {BACKFILLS}"):
             if not DeltaTable.is_deltatable(str(self._folder)):
                 return []
             rows = DeltaTable(self._folder).to_pyarrow_table(columns=_REPORTED).to_pylist()
@@ -170,13 +171,13 @@ class BackfillLedger:
 
     def find_recorded(self, begun: Begun) -> set[int]:
         """The numbers of a backfill's chunks that the ledger has. Raises: StagingError."""
-        with staging_errors("read ledger/backfills"):
+        with staging_errors(f"read {BACKFILLS}"):
             is_own = [("backfill_id", "=", begun.id), ("state", "=", _STAGED)]
             rows = DeltaTable(self._folder).to_pyarrow_table(columns=["chunk"], filters=is_own)
         return set(rows.column("chunk").to_pylist())
 
     def _append(self, rows: list[dict[str, object]]) -> None:
-        with staging_errors("write ledger/backfills"):
+        with staging_errors(f"write {BACKFILLS}"):
             append_numbered(self._folder, rows, BACKFILLS_SCHEMA)
 
 

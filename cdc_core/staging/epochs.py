@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 
 from cdc_core.durability import locate_commit
 from cdc_core.errors import Retry, StagingError
+from cdc_core.lake_layout import CHANGES, DELTA_LOG, EPOCHS
 from cdc_core.staging.tables import read_rows, staging_errors
 from cdc_core.vocabulary import Lsn
 
@@ -65,8 +66,8 @@ class EpochReader:
 
     def __init__(self, root: Path) -> None:
         """This reads nothing yet."""
-        self._folder = root / "staging" / "epochs"
-        self._log = self._folder / "_delta_log"
+        self._folder = root / EPOCHS
+        self._log = self._folder / DELTA_LOG
         self._known: _Known | None = None
 
     def read(self) -> Epoch | None:
@@ -128,7 +129,7 @@ def read_newest_epoch(root: Path) -> Epoch | None:
 
 def read_staged_lsn(root: Path, epoch: Epoch) -> Lsn:
     """The staged LSN of an epoch. Raises: StagingError."""
-    folder = root / "staging" / "changes"
+    folder = root / CHANGES
     with staging_errors("read the staged LSN"):
         if not DeltaTable.is_deltatable(str(folder)):
             return epoch.first_lsn

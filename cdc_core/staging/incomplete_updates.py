@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from cdc_core.lake_layout import CHANGES, RELATIONS
 from cdc_core.spooled import Key
 from cdc_core.staging.tables import read_rows, reopen_table, staging_errors
 from cdc_core.vocabulary import Lsn, Operation, Position, Relation, TableName
@@ -36,7 +37,7 @@ def read_unsent(
     Order: position. Raises: StagingError.
     """
     with staging_errors("look for values that the log does not have"):
-        log = DeltaTable(root / "staging" / "changes").to_pyarrow_dataset()
+        log = DeltaTable(root / CHANGES).to_pyarrow_dataset()
         chosen = (
             (pc.field("epoch") == since.epoch)
             & (pc.field("commit_lsn") >= int(since.commit_lsn))
@@ -58,7 +59,7 @@ def read_unsent(
 
 def _read_keys(root: Path) -> dict[int, tuple[int, ...]]:
     """The indexes of the key columns, by relation version."""
-    rows = read_rows(reopen_table(root / "staging" / "relations"))
+    rows = read_rows(reopen_table(root / RELATIONS))
     return {row["relation_version"]: Relation.from_description(row).key for row in rows}
 
 

@@ -28,6 +28,7 @@ from cdc_core.durability import (
     rewrite_file,
     sync_file,
 )
+from cdc_core.lake_layout import CHANGES, DELTA_LOG, EPOCHS, RELATIONS
 from cdc_core.layout import CHANGES_SCHEMA, EPOCHS_SCHEMA
 from cdc_core.settings import Settings
 from cdc_core.staging.chunks import ChunkFolder
@@ -59,17 +60,16 @@ class Log:
     """The log on disk, at the version that the next commit extends."""
 
     def __init__(self, root: Path, *, spool: Path, subscription: Subscription) -> None:
-        """Open `<root>/staging`; create it if it is missing. Raises: StagingError.
+        """Open the log of a lake; create it if it is missing. Raises: StagingError.
 
         Each append records `subscription` in its commit.
         """
         self.subscription = subscription
-        self.folder = root / "staging"
-        self._spool = spool
-        self.changes_folder = self.folder / "changes"
+        self._root, self._spool = root, spool
+        self.changes_folder = root / CHANGES
         self._changes = open_table(self.changes_folder, CHANGES_SCHEMA)
-        self._epochs = open_table(self.folder / "epochs", EPOCHS_SCHEMA)
-        self._relations = RelationStore(self.folder / "relations")
+        self._epochs = open_table(root / EPOCHS, EPOCHS_SCHEMA)
+        self._relations = RelationStore(root)
 
     @classmethod
     def of(cls, settings: Settings) -> Log:
@@ -85,7 +85,7 @@ class Log:
         """Record a new incarnation of the slot. Raises: StagingError."""
         row = {name: getattr(epoch, name) for name in EPOCHS_SCHEMA.names}
         rows = pa.Table.from_pylist([row], schema=EPOCHS_SCHEMA)
-        append_rows(self._epochs, self.folder / "epochs", rows)
+        append_rows(self._epochs, self._root / EPOCHS, rows)
 
     def read_staged(self, epoch: Epoch) -> Lsn:
         """The staged LSN of an epoch, read from the newest version on disk.
@@ -98,8 +98,8 @@ class Log:
             # The session that made the commit may have ended before the disk had it, or because the
             # disk refused it. The parts of that commit are durable.
             self._rewrite_commit(self._changes.version())
-            for table in ("epochs", "relations"):
-                rewrite_newest(self.folder / table)
+            for table in (EPOCHS, RELATIONS):
+                rewrite_newest(self._root / table)
             staged = find_staged(self._changes, epoch)
         self._relations.reload((epoch.epoch, staged))
         return staged
@@ -172,7 +172,7 @@ class Log:
             )
             for file in list_commit(self.changes_folder, extended):
                 sync_file(file)
-            sync_file(self.changes_folder / "_delta_log")
+            sync_file(self.changes_folder / DELTA_LOG)
             # Exactly the version just written: a newer one would hide another writer's commit.
             self._changes.load_as_version(extended)
         reach("after_delta_commit")
@@ -225,7 +225,7 @@ class Log:
             yield TransactionId(Lsn(lsn), xid, at)
 
     def _rewrite_commit(self, version: int) -> None:
-        remove_old_copies(self.changes_folder / "_delta_log")
+        remove_old_copies(self.changes_folder / DELTA_LOG)
         for file in list_commit(self.changes_folder, version):
             rewrite_file(file)
-        sync_file(self.changes_folder / "_delta_log")
+        sync_file(self.changes_folder / DELTA_LOG)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from cdc_core.lake_layout import BACKFILLS
 from cdc_core.staging.commits import Commits
 from cdc_core.staging.tables import staging_errors
 from cdc_core.table_states import BackfillState
@@ -26,8 +27,8 @@ class Orders:
         Raises: StagingError.
         """
         self._backfill = backfill
-        with staging_errors("open ledger/backfills"):
-            self._commits = Commits(root / "ledger" / "backfills")
+        with staging_errors(f"open {BACKFILLS}"):
+            self._commits = Commits(root / BACKFILLS)
 
     def read(self) -> BackfillState | None:
         """The newest order since the last call: paused, resumed or cancelled; None without one.
@@ -35,7 +36,7 @@ class Orders:
         Raises: StagingError.
         """
         newest: BackfillState | None = None
-        with staging_errors("read the newest rows of ledger/backfills"):
+        with staging_errors(f"read the newest rows of {BACKFILLS}"):
             for path in self._commits.read_added():
                 newest = self._read_file(path) or newest
         return newest

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from cdc_core.errors import StagingError
+from cdc_core.lake_layout import RELATIONS
 from cdc_core.layout import RELATIONS_SCHEMA
 from cdc_core.staging.tables import (
     append_rows,
@@ -31,15 +32,15 @@ class RelationStore:
     oid may be another table, so the newest relation of a table is the newest of one epoch.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """Open the table, or create it, and read it. Raises: StagingError."""
-        self._folder = folder
+    def __init__(self, root: Path) -> None:
+        """Open the table of a lake, or create it, and read it. Raises: StagingError."""
+        self._folder = root / RELATIONS
         self._stored: dict[tuple[int, int], list[tuple[Lsn, Relation]]] = {}
         self._latest: dict[int, Relation] = {}
         self._next = 0
         # Whether the disk may lack the last commit, because the disk refused it.
         self._is_doubtful = False
-        open_table(folder, RELATIONS_SCHEMA)
+        open_table(self._folder, RELATIONS_SCHEMA)
         self.reload()
 
     def reload(self, staged: tuple[int, Lsn] | None = None) -> None:

@@ -15,6 +15,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from cdc_core.durability import make_durable, rewrite_commits
 from cdc_core.errors import Retry, StagingError
+from cdc_core.lake_layout import DELTA_LOG
 from cdc_core.staging.parts import STATISTICS_COLUMNS
 from cdc_core.vocabulary import Lsn
 
@@ -74,7 +75,7 @@ def append_rows(table: DeltaTable, folder: Path, rows: pa.Table) -> None:
     Raises: StagingError, also if another commit came between.
     """
     with staging_errors(f"write {folder.name}"):
-        if not (folder / "_delta_log").is_dir():
+        if not (folder / DELTA_LOG).is_dir():
             # If the volume is not mounted, Delta would create an empty table in this place.
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
         extended = table.version() + 1

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from cdc_core.lake_layout import CHANGES
 from cdc_core.staging.commits import Commits
 from cdc_core.staging.tables import staging_errors
 from cdc_core.vocabulary import Lsn, Operation, Position
@@ -31,7 +32,7 @@ class Staged:
 def read_marks(root: Path, since: Position) -> Iterator[Staged]:
     """The marks in the log from the commit LSN of a position on, in order. Raises: StagingError."""
     with staging_errors("read the log's marks"):
-        log = DeltaTable(root / "staging" / "changes").to_pyarrow_dataset()
+        log = DeltaTable(root / CHANGES).to_pyarrow_dataset()
         is_since = pc.field("commit_lsn") >= int(since.commit_lsn)
         is_mark = pc.field("op") == Operation.MARK.value
         is_own = pc.field("epoch") == since.epoch
@@ -44,7 +45,7 @@ class Tail:
     def __init__(self, root: Path) -> None:
         """Begin after the newest commit; the log need not exist yet. Raises: StagingError."""
         with staging_errors("open the log"):
-            self._commits = Commits(root / "staging" / "changes")
+            self._commits = Commits(root / CHANGES)
 
     def read(self) -> Iterator[Staged]:
         """The marks and sweeps committed since the last call. Raises: StagingError."""

@@ -15,6 +15,7 @@ from typing import Any
 from deltalake import DeltaTable
 
 from cdc_core.comparing import Ordering, OrdinalRange, RangeSum
+from cdc_core.lake_layout import VERIFICATIONS
 from cdc_core.layout import VERIFICATIONS_SCHEMA
 from cdc_core.staging.ledgers import append_numbered
 from cdc_core.staging.tables import staging_errors
@@ -85,20 +86,20 @@ class VerificationLedger:
 
     def __init__(self, root: Path) -> None:
         """This reads nothing yet."""
-        self._folder = root / "ledger" / "verifications"
+        self._folder = root / VERIFICATIONS
 
     def record(self, found: Sequence[Verified]) -> None:
         """Add the results. Raises: StagingError."""
         now = datetime.now(UTC)
         if not found:
             return
-        with staging_errors("write ledger/verifications"):
+        with staging_errors(f"write {VERIFICATIONS}"):
             rows = [_describe(one, now) for one in found]
             append_numbered(self._folder, rows, VERIFICATIONS_SCHEMA)
 
     def read_table_verifications(self) -> dict[str, TableVerification]:
         """The state of each table, by its quoted name. Raises: StagingError."""
-        with staging_errors("read ledger/verifications"):
+        with staging_errors(f"read {VERIFICATIONS}"):
             if not DeltaTable.is_deltatable(str(self._folder)):
                 return {}
             rows = DeltaTable(self._folder).to_pyarrow_table(columns=_COLUMNS).to_pylist()

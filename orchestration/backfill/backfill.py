@@ -103,7 +103,7 @@ def make_request(
     """What a backfill reads of a table, and what the settings conceal of it."""
 
     def find_latest(oid: int) -> Relation | None:
-        return RelationStore(settings.lake.root / "staging" / "relations").latest(oid)
+        return RelationStore(settings.lake.root).latest(oid)
 
     conceal = make_conceal(settings, find_latest)
     find_history = find_log_history(settings.lake.root)

@@ -68,7 +68,7 @@ class QueueReader:
         Raises: SourceError, StagingError.
         """
         with staging_errors("read the ledgers"):
-            relations = open_table(self._lake.root / "staging" / "relations")
+            relations = open_table(self._lake.relations)
             announced = -1 if relations is None else relations.version()
         is_old = self._asked_at is None or read_clock() - self._asked_at >= _SELDOM_S
         if is_old or announced != self._announced:

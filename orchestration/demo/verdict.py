@@ -6,6 +6,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from cdc_core.lake_layout import name_schema
 from cdc_core.vocabulary import Lsn
 from orchestration.demo.comparison import Comparison
 from orchestration.demo.damage import WHAT_IS_DAMAGED, Healing
@@ -88,7 +89,7 @@ def show_verdict(show: Show, verdict: DemoResult) -> None:
 def show_places(show: Show, *, lake: Path, config: Path, at: str, page: str | None) -> None:
     """Print where the tables are and how to query them."""
     show.headline("Where things are:")
-    show.say(f"Delta tables   {_shorten(lake / 'tables' / 'public')}")
+    show.say(f"Delta tables   {_shorten(lake / name_schema('public'))}")
     show.say(f"query          {format_query(config, at)}")
     if page is None:
         show.say("Dagster        `make up` runs the same stack until Ctrl-C, its page included")

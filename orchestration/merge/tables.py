@@ -42,7 +42,7 @@ def build_staging_asset(settings: Settings) -> dg.AssetSpec:
         ),
         group_name="staging",
         kinds={"postgres", "deltalake"},
-        metadata={"dagster/uri": str(settings.lake.root / "staging" / "changes")},
+        metadata={"dagster/uri": str(Lake.of(settings).changes)},
         freshness_policy=_choose_freshness(settings, key),
     )
 

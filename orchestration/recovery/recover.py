@@ -15,6 +15,7 @@ from cdc_core.capture.diagnosis import Diagnosis, diagnose
 from cdc_core.capture.recovery import begin_recovery, choose_number, finish_recovery, renew_slot
 from cdc_core.crash_points import reach
 from cdc_core.errors import Retry, SlotInUse, SourceError, SubscriptionChanged
+from cdc_core.lake_layout import EPOCHS
 from cdc_core.settings import Settings
 from cdc_core.source.connection import open_for_query
 from cdc_core.source.first_reading import find_costly_readings
@@ -87,7 +88,7 @@ def list_steps(settings: Settings, recovery: Recovery) -> Iterator[str]:
     name, root = settings.source.slot, settings.lake.root
     diagnosis = recovery.diagnosis
     yield (
-        f"begin epoch {recovery.number} in {root / 'staging' / 'epochs'}: its changes are newer"
+        f"begin epoch {recovery.number} in {root / EPOCHS}: its changes are newer"
         " than all rows of the lake"
     )
     if diagnosis.is_slot_dead:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import dagster as dg
 
+from cdc_core.lake_layout import CHANGES, CUTS, TABLES
 from cdc_core.settings import DEFAULT_PIPELINE, Settings
 from cdc_core.vocabulary import TableName
 
@@ -30,12 +31,12 @@ class AssetKeys:
     @property
     def staging(self) -> dg.AssetKey:
         """The key of the log."""
-        return self._make("staging", "changes")
+        return self._make(*CHANGES.split("/"))
 
     @property
     def cuts(self) -> dg.AssetKey:
         """The key of the cuts: the LSNs at which all tables can be read together."""
-        return self._make("ledger", "cuts")
+        return self._make(*CUTS.split("/"))
 
     @property
     def backfill(self) -> dg.AssetKey:
@@ -44,11 +45,11 @@ class AssetKeys:
 
     def find_table(self, table: TableName) -> dg.AssetKey:
         """The key of a table's asset, `tables/<schema>/<name>`."""
-        return self._make("tables", *list_parts(table))
+        return self._make(TABLES, *list_parts(table))
 
     def is_merged(self, key: dg.AssetKey) -> bool:
         """Whether an asset is a table of this pipeline, or its cuts."""
-        return key == self.cuts or key.path[:-2] == [*self.prefix, "tables"]
+        return key == self.cuts or key.path[:-2] == [*self.prefix, TABLES]
 
     def shorten(self, key: dg.AssetKey) -> str:
         """The text of a key of this pipeline, without the pipeline's name."""

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cdc_core.lake_layout import COMMITS, DELTA_LOG
 from cdc_core.vocabulary import Lsn
 from spark_jobs.lake.lake import Bound, Lake, open_table
 
@@ -109,7 +110,7 @@ def _read_cuts(lake: Lake) -> _Cuts:
 
 def _read_commits(changes: Path, since: Bound | None) -> Iterator[_Commit]:
     """The commits of the log above a bound, newest first."""
-    for file in sorted((changes / "_delta_log").glob("*.json"), reverse=True):
+    for file in sorted((changes / DELTA_LOG).glob(COMMITS), reverse=True):
         lines = map(json.loads, file.read_text(encoding="utf-8").splitlines())
         added = [line["add"] for line in lines if "add" in line]
         if not added:

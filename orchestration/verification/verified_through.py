@@ -164,7 +164,7 @@ def find_last(settings: Settings, tables: Sequence[TableName], *, now: float) ->
     A table that was never verified counts from when the log began. So does a table whose last
     verification a wrong clock has dated far ahead.
     """
-    epochs = open_table(Lake.of(settings).root / "staging" / "epochs")
+    epochs = open_table(Lake.of(settings).epochs)
     if epochs is None:
         return None
     started = epochs.to_pyarrow_table(columns=["started_at"]).column(0).to_pylist()

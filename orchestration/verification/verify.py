@@ -312,7 +312,7 @@ class _ComparisonContext:
 
         A hashed column is compared for NULL only, so the comparison would not notice.
         """
-        relation = RelationStore(self.lake.root / "staging" / "relations").latest(schema.oid)
+        relation = RelationStore(self.lake.root).latest(schema.oid)
         changed = find_changed_rules(
             schema,
             self._find_rule(published.table),

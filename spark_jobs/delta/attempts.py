@@ -15,11 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cdc_core.durability import sync_file
+from cdc_core.lake_layout import ATTEMPTS, MOVED, name_attempt, name_commit
 from spark_jobs.lake.lake import open_table
-
-# Delta and Spark ignore names that begin with an underscore.
-_PREFIX = "_attempt-"
-_RECORD = "moved.json"
 
 
 @contextmanager
@@ -42,7 +39,7 @@ def moving_in(table: Path, names: Sequence[str], *, version: int) -> Iterator[No
         yield
         return
     folder = _make_folder(table)
-    record = folder / _RECORD
+    record = folder / MOVED
     record.write_text(json.dumps({"version": version, "files": [*names]}), encoding="utf-8")
     # Otherwise a power failure could keep the files and lose the record.
     for path in (record, folder, table):
@@ -53,9 +50,9 @@ def moving_in(table: Path, names: Sequence[str], *, version: int) -> Iterator[No
 
 def clear_attempts(table: Path) -> None:
     """Remove what dead processes left. The caller must hold the table's lock."""
-    for folder in table.glob(f"{_PREFIX}*"):
-        if (folder / _RECORD).exists():
-            _remove_uncommitted(table, folder / _RECORD)
+    for folder in table.glob(ATTEMPTS):
+        if (folder / MOVED).exists():
+            _remove_uncommitted(table, folder / MOVED)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -69,7 +66,7 @@ def _remove_uncommitted(table: Path, record: Path) -> None:
     if opened is None:
         return
     versions = range(moved["version"], opened.version() + 1)
-    commits = [table / "_delta_log" / f"{version:020}.json" for version in versions]
+    commits = [table / name_commit(version) for version in versions]
     # If the file of a commit is missing, it may have named any of the files: keep them all.
     if not all(commit.exists() for commit in commits):
         return
@@ -80,6 +77,6 @@ def _remove_uncommitted(table: Path, record: Path) -> None:
 
 
 def _make_folder(table: Path) -> Path:
-    folder = table / f"{_PREFIX}{uuid.uuid4()}"
+    folder = table / name_attempt(uuid.uuid4())
     folder.mkdir()
     return folder

@@ -121,7 +121,7 @@ class Completeness:
 def read_completeness(lake: Lake) -> Completeness:
     """Read the requests and the finished and running backfills from the ledgers."""
     requests = tuple(read_requests(lake))
-    folder = lake.root / "ledger" / "backfills"
+    folder = lake.backfills
     ledger = open_table(folder)
     if ledger is None:
         return Completeness(requests=requests)

@@ -1,4 +1,4 @@
-"""Says where everything of a lake is, how far each stage has come, and who may commit to a table.
+"""Opens the tables of a lake, and says how far each stage has come, and who may commit to a table.
 
 Reads with delta-rs: no JVM, milliseconds. A bound is an epoch and an end LSN. Bounds compare by
 epoch first, then by LSN.
@@ -20,10 +20,20 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from cdc_core.errors import LakeError, Retry
+from cdc_core.lake_layout import (
+    BACKFILLS,
+    CHANGES,
+    CUTS,
+    EPOCHS,
+    RELATIONS,
+    STATES,
+    name_lock,
+    name_table,
+)
 from cdc_core.settings import Settings, TableSettings
 from cdc_core.table_patterns import choose_rule
 from cdc_core.vocabulary import Lsn, Relation, TableName
-from spark_jobs.lake.locks import hold_lock, name_file
+from spark_jobs.lake.locks import hold_lock
 
 Losses = dict[str, int]
 
@@ -70,17 +80,32 @@ class Lake:
     @property
     def changes(self) -> Path:
         """The log."""
-        return self.root / "staging" / "changes"
+        return self.root / CHANGES
+
+    @property
+    def epochs(self) -> Path:
+        """The incarnations of the log's slot."""
+        return self.root / EPOCHS
+
+    @property
+    def relations(self) -> Path:
+        """The relations of the log's changes."""
+        return self.root / RELATIONS
+
+    @property
+    def backfills(self) -> Path:
+        """The ledger of backfills."""
+        return self.root / BACKFILLS
 
     @property
     def cuts(self) -> Path:
         """The ledger of cuts."""
-        return self.root / "ledger" / "cuts"
+        return self.root / CUTS
 
     @property
     def states(self) -> Path:
         """The ledger of table states."""
-        return self.root / "ledger" / "states"
+        return self.root / STATES
 
     def choose_types(self, table: TableName) -> Mapping[str, str]:
         """Return the types that the settings choose for columns of a table, by column name."""
@@ -96,11 +121,11 @@ class Lake:
 
     def locate(self, table: TableName) -> Path:
         """The folder of a table's current rows."""
-        return self.root / "tables" / table.path
+        return self.root / name_table(table)
 
     def read_epochs(self) -> list[Epoch]:
         """Read every epoch that has its slot, oldest first."""
-        epochs = open_table(self.root / "staging" / "epochs")
+        epochs = open_table(self.epochs)
         if epochs is None:
             return []
         rows = epochs.to_pyarrow_table(columns=["epoch", "system_id", "first_lsn"]).to_pylist()
@@ -116,7 +141,7 @@ class Lake:
 
     def read_relations(self) -> dict[int, Relation]:
         """Read every relation that was announced, by relation version."""
-        relations = open_table(self.root / "staging" / "relations")
+        relations = open_table(self.relations)
         if relations is None:
             return {}
         rows = relations.to_pyarrow_table().to_pylist()
@@ -124,7 +149,7 @@ class Lake:
 
     def read_oids(self, epoch: Epoch) -> dict[TableName, int]:
         """Read the oid under which an epoch announced each table last."""
-        relations = open_table(self.root / "staging" / "relations")
+        relations = open_table(self.relations)
         if relations is None:
             return {}
         columns = ["epoch", "first_lsn", "ordinal", "oid", "schema", "name"]
@@ -146,7 +171,7 @@ class Lake:
 
     def lock_table(self, name: str, *, jvm: int | None) -> AbstractContextManager[None]:
         """Lock a table against other processes' commits. Raises: MergeError if one has the lock."""
-        return hold_lock(self.root / "locks" / name_file(name), name, jvm=jvm)
+        return hold_lock(self.root / name_lock(name), name, jvm=jvm)
 
 
 def open_table(path: Path) -> DeltaTable | None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import hashlib
 import os
 import time
 from collections.abc import Iterator
@@ -20,28 +19,12 @@ from pathlib import Path
 
 from cdc_core.errors import MergeError, Retry
 from cdc_core.process_start import read_boot, read_start
-from cdc_core.vocabulary import encode_name
 
 _POLL_S = 0.05
 # A JVM whose process was killed ends within a second or two; a busy machine takes longer.
 _DEADLINE_S = 60.0
 # Errors of a file system that has no locks.
 _NO_LOCKS = frozenset({errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL})
-# The most bytes that Linux accepts as the name of one file.
-_LONGEST_FILE_NAME = 255
-
-
-def name_file(name: str) -> str:
-    """Name the file of a lock: the encoded name; if it is too long, cut, with a hash at its end.
-
-    Schema and table have up to 63 bytes each. Quoting may double them, and encoding triples them.
-    """
-    encoded = encode_name(name)
-    if len(encoded) <= _LONGEST_FILE_NAME:
-        return encoded
-    # No encoded name has two of this sign in a row, so no short name equals a cut one.
-    end = f"~~{hashlib.sha256(encoded.encode('ascii')).hexdigest()}"
-    return encoded[: _LONGEST_FILE_NAME - len(end)] + end
 
 
 @contextmanager

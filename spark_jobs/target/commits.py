@@ -23,6 +23,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 from pyspark.sql import DataFrame, SparkSession
 
+from cdc_core.lake_layout import name_commit
 from spark_jobs.delta.attempts import attempting
 from spark_jobs.delta.committer import FileChange, commit_files
 from spark_jobs.delta.direct_parquet import is_ours, write_files
@@ -100,7 +101,7 @@ def find_own_commit(path: Path, before: DeltaTable, epoch: Epoch, reached: Bound
     """
     own = {"appId": epoch.app, "version": int(reached.lsn)}
     version = before.version()
-    while (commit := path / "_delta_log" / f"{(version := version + 1):020}.json").exists():
+    while (commit := path / name_commit(version := version + 1)).exists():
         actions = [json.loads(line) for line in commit.read_text(encoding="utf-8").splitlines()]
         said = [action["txn"] for action in actions if "txn" in action]
         if any(own.items() <= txn.items() for txn in said):

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from deltalake import DeltaTable
 
+from cdc_core.lake_layout import name_commit
 from cdc_core.vocabulary import TableName
 from spark_jobs.fold.plan import has_table_schema
 from spark_jobs.lake.cut_plan import Found, Place, find_age
@@ -38,7 +39,7 @@ def find_older(
         if place.version is None:
             continue
         folder = lake.locate(TableName.parse(table))
-        commit = folder / "_delta_log" / f"{place.version:020}.json"
+        commit = folder / name_commit(place.version)
         if commit.exists() and not is_thorough:
             continue
         try:

@@ -46,7 +46,7 @@ def test_a_commit_that_the_disk_refused_is_written_anew_before_it_counts(
     log = open_log()
     log.read_staged(EPOCH)
     part = log.write_part(make_changes(200, end_lsn=248))
-    disk.refuse(log.folder, ".json")
+    disk.refuse(log.changes_folder.parent, ".json")
     with pytest.raises(StagingError, match="cannot commit to the log"):
         log.append([part], epoch=EPOCH, end_lsn=Lsn(248))
     assert disk.find_lost(log.changes_folder)
@@ -62,7 +62,7 @@ def test_a_commit_that_the_disk_refused_an_earlier_session_is_written_anew(
     log = open_log()
     log.read_staged(EPOCH)
     part = log.write_part(make_changes(200, end_lsn=248))
-    disk.refuse(log.folder, ".json")
+    disk.refuse(log.changes_folder.parent, ".json")
     with pytest.raises(StagingError):
         log.append([part], epoch=EPOCH, end_lsn=Lsn(248))
     following = open_log()
@@ -75,9 +75,9 @@ def test_an_epoch_that_the_disk_refused_is_written_anew(
     open_log: OpenLog, disk: RefusingDisk, file: str
 ) -> None:
     log = open_log()
-    disk.refuse(log.folder, file)
+    disk.refuse(log.changes_folder.parent, file)
     log.begin_epoch(replace(EPOCH, epoch=2))
-    assert disk.find_lost(log.folder) == []
+    assert disk.find_lost(log.changes_folder.parent) == []
 
 
 @pytest.mark.parametrize("file", [".parquet", ".json"])
@@ -85,15 +85,15 @@ def test_an_epoch_that_the_disk_refused_an_earlier_session_is_written_anew(
     open_log: OpenLog, disk: RefusingDisk, file: str
 ) -> None:
     log = open_log()
-    disk.refuse(log.folder, file, times=2)
+    disk.refuse(log.changes_folder.parent, file, times=2)
     with pytest.raises(StagingError, match="Input/output error"):
         log.begin_epoch(replace(EPOCH, epoch=2))
-    assert disk.find_lost(log.folder)
+    assert disk.find_lost(log.changes_folder.parent)
     following = open_log()
     epoch = following.read_epoch()
     assert epoch == replace(EPOCH, epoch=2)
     following.read_staged(epoch)
-    assert disk.find_lost(log.folder) == []
+    assert disk.find_lost(log.changes_folder.parent) == []
 
 
 @pytest.mark.parametrize("file", [".parquet", ".json"])
@@ -102,11 +102,11 @@ def test_a_relation_that_the_disk_refused_is_written_anew_when_it_is_tried_again
 ) -> None:
     log = open_log()
     announced = [(make_relation("a"), Lsn(200))]
-    disk.refuse(log.folder, file, times=2)
+    disk.refuse(log.changes_folder.parent, file, times=2)
     with pytest.raises(StagingError):
         log.store_relations(announced, epoch=1)
     log.store_relations(announced, epoch=1)
-    assert disk.find_lost(log.folder) == []
+    assert disk.find_lost(log.changes_folder.parent) == []
 
 
 def test_a_spooled_part_that_the_disk_refused_is_not_sealed_by_a_second_try(

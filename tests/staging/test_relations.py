@@ -5,6 +5,7 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
+from cdc_core.lake_layout import RELATIONS
 from cdc_core.staging.relations import RelationStore, find_new
 from cdc_core.vocabulary import Lsn, Relation, ReplicaIdentity, TableName
 
@@ -33,7 +34,7 @@ def test_what_comes_again_after_a_restart_writes_nothing(tmp_path: Path) -> None
     announced = [(A, Lsn(5)), (B, Lsn(7)), (A, Lsn(7)), (A, Lsn(9)), (B, Lsn(11))]
     store = RelationStore(tmp_path)
     store.store(announced, epoch=1)
-    written = DeltaTable(tmp_path)
+    written = DeltaTable(tmp_path / RELATIONS)
     assert [row["ordinal"] for row in written.to_pyarrow_table().to_pylist()] == [0, 1, 2, 3]
     again = RelationStore(tmp_path)
     again.reload((1, Lsn(6)))
@@ -42,7 +43,7 @@ def test_what_comes_again_after_a_restart_writes_nothing(tmp_path: Path) -> None
         again.store(announced[:cut], epoch=1)
         again.store(announced[cut:], epoch=1)
         assert again.latest(5) == B
-    assert DeltaTable(tmp_path).version() == written.version()
+    assert DeltaTable(tmp_path / RELATIONS).version() == written.version()
 
 
 def test_another_answer_of_the_catalog_counts_when_a_transaction_comes_again(

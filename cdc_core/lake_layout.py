@@ -1,0 +1,86 @@
+"""Where everything of a lake is: each path below its root, and the names inside a Delta table.
+
+Pure: names only. `cdc_core.lake_storage` reads and writes what is there.
+
+Source: the Delta protocol, sections Delta Log Entries, Checkpoints and Last Checkpoint File.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from cdc_core.vocabulary import TableName, encode_name
+
+# The log, the incarnations of its slot, and the relations of its changes.
+_STAGING = "staging"
+CHANGES = f"{_STAGING}/changes"
+EPOCHS = f"{_STAGING}/epochs"
+RELATIONS = f"{_STAGING}/relations"
+
+# Each ledger is one table.
+_LEDGER = "ledger"
+BACKFILLS = f"{_LEDGER}/backfills"
+CUTS = f"{_LEDGER}/cuts"
+STATES = f"{_LEDGER}/states"
+VERIFICATIONS = f"{_LEDGER}/verifications"
+
+# The current rows of all tables, one folder for each schema.
+TABLES = "tables"
+
+# The spool, unless `[lake] spool` sets another folder. It is always on the disk of this host.
+SPOOL = "spool"
+
+# Folders of the lake in which no spool may be, also those that later versions will make.
+RESERVED_FOLDERS = (_STAGING, TABLES, "history", "quarantine", "reports", _LEDGER)
+
+_LOCKS = "locks"
+# The most bytes that Linux accepts as the name of one file.
+_LONGEST_FILE_NAME = 255
+
+# Inside a Delta table. Delta and Spark ignore names that begin with an underscore.
+DELTA_LOG = "_delta_log"
+COMMITS = "*.json"
+CHECKPOINTS = "*.checkpoint*.parquet"
+LAST_CHECKPOINT = "_last_checkpoint"
+_ATTEMPT = "_attempt-"
+ATTEMPTS = f"{_ATTEMPT}*"
+# In the folder of an attempt: the files that moved into the table's folder.
+MOVED = "moved.json"
+
+
+def name_table(table: TableName) -> str:
+    """The folder of a table's current rows, safe on every file system."""
+    return f"{name_schema(table.schema)}/{encode_name(table.name)}"
+
+
+def name_schema(schema: str) -> str:
+    """The folder of the tables of a schema."""
+    return f"{TABLES}/{encode_name(schema)}"
+
+
+def name_lock(name: str) -> str:
+    """The file of a lock: the encoded name; if it is too long, cut, with a hash at its end.
+
+    Schema and table have up to 63 bytes each. Quoting may double them, and encoding triples them.
+    """
+    encoded = encode_name(name)
+    if len(encoded) > _LONGEST_FILE_NAME:
+        # No encoded name has two of this sign in a row, so no short name equals a cut one.
+        end = f"~~{hashlib.sha256(encoded.encode('ascii')).hexdigest()}"
+        encoded = encoded[: _LONGEST_FILE_NAME - len(end)] + end
+    return f"{_LOCKS}/{encoded}"
+
+
+def name_commit(version: int) -> str:
+    """The file of a commit, inside the folder of its Delta table."""
+    return f"{DELTA_LOG}/{version:020}.json"
+
+
+def name_checkpoint(version: int) -> str:
+    """The checkpoint of a version, inside the folder of its Delta table."""
+    return f"{DELTA_LOG}/{version:020}.checkpoint.parquet"
+
+
+def name_attempt(identifier: object) -> str:
+    """The folder of an attempt to write a table, inside the table's folder."""
+    return f"{_ATTEMPT}{identifier}"
