@@ -37,6 +37,9 @@ _LOCKS = "locks"
 # The most bytes that Linux accepts as the name of one file.
 _LONGEST_FILE_NAME = 255
 
+# Copies of files that are not complete, in any folder.
+COPIES = ".*.new"
+
 # Inside a Delta table. Delta and Spark ignore names that begin with an underscore.
 DELTA_LOG = "_delta_log"
 COMMITS = "*.json"
@@ -79,6 +82,11 @@ def name_commit(version: int) -> str:
 def name_checkpoint(version: int) -> str:
     """The checkpoint of a version, inside the folder of its Delta table."""
     return f"{DELTA_LOG}/{version:020}.checkpoint.parquet"
+
+
+def name_copy(name: str, identifier: object) -> str:
+    """The copy of a file, beside the file, until it takes the file's name."""
+    return f".{name}.{identifier}.new"
 
 
 def name_attempt(identifier: object) -> str:
