@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from cdc_core.column_types import ColumnType
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.quantities import parse_duration, parse_size
 from cdc_core.table_patterns import TablePattern
 
@@ -24,7 +25,7 @@ _NOT_OPENABLE = re.compile(r"[\[\]|^\\\x00-\x1f\x7f]|%[0-9A-Fa-f]{2}")
 _DATABASE_PATH = re.compile(r"(/[0-9]{0,4})?\Z")
 
 
-def _resolve_path(value: object, info: ValidationInfo) -> object:
+def _resolve_path(value: object, info: ValidationInfo) -> Path:
     """Make a local path absolute, relative to the configuration file."""
     if isinstance(value, str) and "://" in value:
         raise ValueError("expected a local folder; object stores are not supported by this version")
@@ -34,14 +35,15 @@ def _resolve_path(value: object, info: ValidationInfo) -> object:
     return (Path(folder) / Path(value).expanduser()).resolve()
 
 
-def _require_openable(folder: Path) -> Path:
+def _locate_lake(value: object, info: ValidationInfo) -> LakePlace:
     """Refuse a folder at whose path delta-rs panics, or which it mistakes for another folder."""
+    folder = _resolve_path(value, info)
     if (found := _NOT_OPENABLE.search(str(folder))) is not None:
         raise ValueError(
             f"expected a path without {found[0]!r}, because Delta's library cannot open it:"
             f" {folder}"
         )
-    return folder
+    return LakePlace.of(folder)
 
 
 def _resolve_jars(value: object, info: ValidationInfo) -> object:
@@ -49,7 +51,7 @@ def _resolve_jars(value: object, info: ValidationInfo) -> object:
     if value in {"packages", "provided"}:
         return value
     folder = _resolve_path(value, info)
-    if not isinstance(folder, Path) or not folder.is_dir():
+    if not folder.is_dir():
         raise ValueError("the folder does not exist")
     return str(folder)
 
@@ -137,7 +139,7 @@ def _require_time(value: float) -> float:
 
 
 LocalPath = Annotated[Path, BeforeValidator(_resolve_path)]
-LakePath = Annotated[LocalPath, AfterValidator(_require_openable)]
+LakeRoot = Annotated[LakePlace, BeforeValidator(_locate_lake)]
 Size = Annotated[int, BeforeValidator(parse_size)]
 Pause = Annotated[float, BeforeValidator(parse_duration)]
 Duration = Annotated[Pause, AfterValidator(_require_time)]

@@ -32,7 +32,7 @@ from cdc_core.setting_values import (
     Count,
     Duration,
     JarsPlace,
-    LakePath,
+    LakeRoot,
     LocalPath,
     Names,
     Pattern,
@@ -73,8 +73,8 @@ class SourceSettings(_Section):
 class LakeSettings(_Section):
     """`[lake]`: where the log and the tables are."""
 
-    root: LakePath
-    spool: LocalPath = Field(default_factory=lambda fields: fields["root"] / SPOOL)
+    root: LakeRoot
+    spool: LocalPath = Field(default_factory=lambda fields: Path(fields["root"].uri) / SPOOL)
 
 
 class RedisSettings(_Section):

@@ -133,7 +133,7 @@ class FakeLog:
         if len(self._storage.commits) != self._version:
             raise _refused()
         for part in parts:
-            if part.path.exists():
+            if isinstance(part.path, Path) and part.path.exists():
                 self._storage.changes[part.path.name] = pq.read_table(part.path)
                 part.path.unlink()
         names = {part.path.name for part in parts}

@@ -7,7 +7,6 @@ import logging
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import TypeAlias
 
 from cdc_core.backfill.incomplete import Move, find_incomplete
@@ -15,6 +14,7 @@ from cdc_core.backfill.plan import Plan
 from cdc_core.backfill.request import BackfillRequest
 from cdc_core.backfill.results import Dropped, find_dropped
 from cdc_core.errors import Retry, SourceError
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.spooled import WHOLE, Key
 from cdc_core.staging.backfills import Begun
 from cdc_core.staging.incomplete_updates import read_unsent
@@ -35,7 +35,7 @@ _logger = logging.getLogger("walgate.backfill")
 
 
 def complete_rows(
-    root: Path,
+    root: LakePlace,
     begun: Begun,
     plan: Plan,
     wanted: BackfillRequest,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.source.primary import FindHistory, History
 from cdc_core.staging.epochs import EpochReader
 
 
-def find_log_history(root: Path) -> FindHistory:
+def find_log_history(root: LakePlace) -> FindHistory:
     """Return a function that reads the history of a lake's newest epoch at each call.
 
     Capture may follow a promotion at any moment. It then records the new timeline in the epoch.

@@ -73,7 +73,7 @@ def finish_recovery(settings: Settings, epoch: Epoch, slot: Slot) -> Epoch:
     log = Log.of(settings)
     begun = replace(epoch, first_lsn=slot.confirmed_flush, started_at=datetime.now(UTC))
     log.begin_epoch(begun)
-    adoption = Adoption(str(settings.lake.root), begun.slot, begun.system_id)
+    adoption = Adoption(settings.lake.root.uri, begun.slot, begun.system_id)
     remember_log(settings.state_folder, adoption)
     reach("after_epoch_begun")
     return begun

@@ -196,7 +196,7 @@ def _take_slot(settings: Settings, source: Source, log: ChangeLog, bound: RunLim
         log.begin_epoch(epoch)
         _logger.info("promotion followed", extra={"fields": {"timeline": epoch.timeline}})
     remember_log(
-        settings.state_folder, Adoption(str(settings.lake.root), epoch.slot, epoch.system_id)
+        settings.state_folder, Adoption(settings.lake.root.uri, epoch.slot, epoch.system_id)
     )
     staged = log.read_staged(epoch)
     # Read the current LSN only now: capture waited for the slot, so the one read before is older.

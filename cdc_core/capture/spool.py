@@ -58,7 +58,7 @@ class Spool:
             self._writer.discard()
             self._writer = None
         for part in self._parts:
-            part.path.unlink(missing_ok=True)
+            part.remove()
 
     def _end_part(self) -> None:
         if self._writer is not None:

@@ -14,9 +14,10 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from cdc_core.durability import sync_file
 from cdc_core.errors import RECOVER, Retry, StagingError
 from cdc_core.lake_layout import EPOCHS
+from cdc_core.lake_storage.local_files import sync_path
+from cdc_core.lake_storage.place import LakePlace
 
 _MARK = "adopted.json"
 
@@ -32,20 +33,20 @@ class Adoption:
     system_id: str
 
 
-def require_log(state_folder: Path, *, root: Path, slot: str) -> None:
+def require_log(state_folder: Path, *, root: LakePlace, slot: str) -> None:
     """Check that the log adopted for this root and slot, if any, still exists. Writes nothing.
 
     Raises: StagingError.
     """
     adopted = _read(state_folder)
-    if adopted is None or (adopted.root, adopted.slot) != (str(root), slot):
+    if adopted is None or (adopted.root, adopted.slot) != (root.uri, slot):
         return
     epochs = root / EPOCHS
-    if any(epochs.glob("*.parquet")):
+    if any(epochs.list_matching("*.parquet")):
         return
     found = "no such folder"
-    if root.is_dir():
-        found = "a folder without it" if any(root.iterdir()) else "an empty folder"
+    if root.is_folder():
+        found = "a folder without it" if any(root.list_matching()) else "an empty folder"
     raise StagingError(
         f"the log is gone from {root}: capture filled it from slot {slot} of server"
         f" {adopted.system_id}, expected {epochs}, found {found}",
@@ -67,7 +68,7 @@ def remember_log(state_folder: Path, adoption: Adoption) -> None:
             file.flush()
             os.fsync(file.fileno())
         written.replace(mark)
-        sync_file(state_folder)
+        sync_path(state_folder)
     except OSError as exc:
         fields = {"file": str(mark), "reason": exc.strerror}
         _logger.warning("cannot store the location of the log", extra={"fields": fields})

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable
 
 from cdc_core.lake_layout import BACKFILLS
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.layout import BACKFILLS_SCHEMA
 from cdc_core.spooled import WHOLE, Key, Scope
 from cdc_core.staging.ledgers import append_numbered
@@ -97,7 +97,7 @@ class BackfillReport:
 class BackfillLedger:
     """The ledger of all backfills of a lake."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: LakePlace) -> None:
         """This reads nothing yet."""
         self._folder = root / BACKFILLS
 
@@ -148,9 +148,9 @@ class BackfillLedger:
     def read_all(self) -> list[BackfillReport]:
         """All backfills, in the order in which they began. Raises: StagingError."""
         with staging_errors(f"read {BACKFILLS}"):
-            if not DeltaTable.is_deltatable(str(self._folder)):
+            if not DeltaTable.is_deltatable(self._folder.uri):
                 return []
-            rows = DeltaTable(self._folder).to_pyarrow_table(columns=_REPORTED).to_pylist()
+            rows = DeltaTable(self._folder.uri).to_pyarrow_table(columns=_REPORTED).to_pylist()
         reports: dict[str, BackfillReport] = {}
         for row in sorted(rows, key=lambda row: row["number"]):
             name, known = row["backfill_id"], reports.get(row["backfill_id"])
@@ -173,7 +173,7 @@ class BackfillLedger:
         """The numbers of a backfill's chunks that the ledger has. Raises: StagingError."""
         with staging_errors(f"read {BACKFILLS}"):
             is_own = [("backfill_id", "=", begun.id), ("state", "=", _STAGED)]
-            rows = DeltaTable(self._folder).to_pyarrow_table(columns=["chunk"], filters=is_own)
+            rows = DeltaTable(self._folder.uri).to_pyarrow_table(columns=["chunk"], filters=is_own)
         return set(rows.column("chunk").to_pylist())
 
     def _append(self, rows: list[dict[str, object]]) -> None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable
 
-from cdc_core.durability import locate_commit
 from cdc_core.errors import Retry, StagingError
 from cdc_core.lake_layout import CHANGES, DELTA_LOG, EPOCHS
+from cdc_core.lake_storage.durability import locate_commit
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.staging.tables import read_rows, staging_errors
 from cdc_core.vocabulary import Lsn
 
@@ -64,7 +64,7 @@ class EpochReader:
     Several threads may read.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: LakePlace) -> None:
         """This reads nothing yet."""
         self._folder = root / EPOCHS
         self._log = self._folder / DELTA_LOG
@@ -90,27 +90,16 @@ class EpochReader:
             return None if known is None else known.epoch
 
     def _open(self) -> _Known | None:
-        if not DeltaTable.is_deltatable(str(self._folder)):
+        if not DeltaTable.is_deltatable(self._folder.uri):
             return None
         # Read before the table is opened, so the next call sees what changes from here on.
-        changed = self._read_change()
-        table = DeltaTable(self._folder)
+        changed = self._log.read_change()
+        table = DeltaTable(self._folder.uri)
         epoch = choose_newest(read_rows(table))
         return _Known(epoch, changed, locate_commit(self._folder, table.version() + 1))
 
     def _is_newest(self, known: _Known) -> bool:
-        return not known.following.exists() and self._read_change() == known.changed
-
-    def _read_change(self) -> tuple[int, int] | None:
-        """Identify the log's folder and its last change, to notice another table in its place.
-
-        A commit changes the time, too, unless it comes within one tick of the file system's clock.
-        """
-        try:
-            found = self._log.stat()
-        except FileNotFoundError:
-            return None
-        return found.st_ino, found.st_mtime_ns
+        return not known.following.exists() and self._log.read_change() == known.changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,21 +108,21 @@ class _Known:
 
     epoch: Epoch | None
     changed: tuple[int, int] | None
-    following: Path
+    following: LakePlace
 
 
-def read_newest_epoch(root: Path) -> Epoch | None:
+def read_newest_epoch(root: LakePlace) -> Epoch | None:
     """The newest epoch of a lake; None if it has no log. Raises: StagingError."""
     return EpochReader(root).read()
 
 
-def read_staged_lsn(root: Path, epoch: Epoch) -> Lsn:
+def read_staged_lsn(root: LakePlace, epoch: Epoch) -> Lsn:
     """The staged LSN of an epoch. Raises: StagingError."""
     folder = root / CHANGES
     with staging_errors("read the staged LSN"):
-        if not DeltaTable.is_deltatable(str(folder)):
+        if not DeltaTable.is_deltatable(folder.uri):
             return epoch.first_lsn
-        return find_staged(DeltaTable(folder), epoch)
+        return find_staged(DeltaTable(folder.uri), epoch)
 
 
 def find_staged(changes: DeltaTable, epoch: Epoch) -> Lsn:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from cdc_core.lake_layout import CHANGES, RELATIONS
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.spooled import Key
 from cdc_core.staging.tables import read_rows, reopen_table, staging_errors
 from cdc_core.vocabulary import Lsn, Operation, Position, Relation, TableName
@@ -28,7 +28,7 @@ class IncompleteUpdate:
 
 
 def read_unsent(
-    root: Path, table: TableName, since: Position, wanted: Collection[Key]
+    root: LakePlace, table: TableName, since: Position, wanted: Collection[Key]
 ) -> list[IncompleteUpdate]:
     """List the updates that lack a value, if their key is `wanted` or they change the key.
 
@@ -37,7 +37,7 @@ def read_unsent(
     Order: position. Raises: StagingError.
     """
     with staging_errors("look for values that the log does not have"):
-        log = DeltaTable(root / CHANGES).to_pyarrow_dataset()
+        log = DeltaTable((root / CHANGES).uri).to_pyarrow_dataset()
         chosen = (
             (pc.field("epoch") == since.epoch)
             & (pc.field("commit_lsn") >= int(since.commit_lsn))
@@ -57,7 +57,7 @@ def read_unsent(
     return sorted(found, key=lambda one: one.position)
 
 
-def _read_keys(root: Path) -> dict[int, tuple[int, ...]]:
+def _read_keys(root: LakePlace) -> dict[int, tuple[int, ...]]:
     """The indexes of the key columns, by relation version."""
     rows = read_rows(reopen_table(root / RELATIONS))
     return {row["relation_version"]: Relation.from_description(row).key for row in rows}

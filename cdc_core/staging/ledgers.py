@@ -7,19 +7,21 @@ added it, and compaction keeps this number.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from cdc_core.durability import make_durable
+from cdc_core.lake_storage.durability import make_durable
+from cdc_core.lake_storage.place import LakePlace
 
 # If several processes append at once, one commit succeeds, and the others try again.
 _TRIES = 200
 
 
-def append_numbered(folder: Path, rows: Sequence[Mapping[str, object]], schema: pa.Schema) -> None:
+def append_numbered(
+    folder: LakePlace, rows: Sequence[Mapping[str, object]], schema: pa.Schema
+) -> None:
     """Append rows in one durable commit; set `number` of each to the commit's number.
 
     Raises: DeltaError; OSError.
@@ -32,10 +34,10 @@ def append_numbered(folder: Path, rows: Sequence[Mapping[str, object]], schema: 
     )
 
 
-def _try_append(folder: Path, rows: Sequence[Mapping[str, object]], schema: pa.Schema) -> bool:
+def _try_append(folder: LakePlace, rows: Sequence[Mapping[str, object]], schema: pa.Schema) -> bool:
     """Append rows unless another commit comes between; the first rows make the table."""
     try:
-        ledger: DeltaTable | None = DeltaTable(folder)
+        ledger: DeltaTable | None = DeltaTable(folder.uri)
     except TableNotFoundError:
         ledger = None
     number = 0 if ledger is None else ledger.version() + 1
@@ -43,14 +45,14 @@ def _try_append(folder: Path, rows: Sequence[Mapping[str, object]], schema: pa.S
     once = CommitProperties(max_commit_retries=0)
     try:
         if ledger is None:
-            write_deltalake(folder, numbered, mode="error", commit_properties=once)
+            write_deltalake(folder.uri, numbered, mode="error", commit_properties=once)
         else:
             write_deltalake(ledger, numbered, mode="append", commit_properties=once)
     except CommitFailedError:
         return False
     except DeltaError:
         # Another process may have made the table since we looked.
-        if ledger is not None or not DeltaTable.is_deltatable(str(folder)):
+        if ledger is not None or not DeltaTable.is_deltatable(folder.uri):
             raise
         return False
     make_durable(folder, above=number - 1, through=number)

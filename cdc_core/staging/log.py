@@ -21,14 +21,9 @@ from deltalake import CommitProperties, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
 from cdc_core.crash_points import reach
-from cdc_core.durability import (
-    list_commit,
-    locate_commit,
-    remove_old_copies,
-    rewrite_file,
-    sync_file,
-)
 from cdc_core.lake_layout import CHANGES, DELTA_LOG, EPOCHS, RELATIONS
+from cdc_core.lake_storage.durability import list_commit, locate_commit, remove_old_copies
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.layout import CHANGES_SCHEMA, EPOCHS_SCHEMA
 from cdc_core.settings import Settings
 from cdc_core.staging.chunks import ChunkFolder
@@ -59,7 +54,7 @@ class Fenced(Exception):
 class Log:
     """The log on disk, at the version that the next commit extends."""
 
-    def __init__(self, root: Path, *, spool: Path, subscription: Subscription) -> None:
+    def __init__(self, root: LakePlace, *, spool: Path, subscription: Subscription) -> None:
         """Open the log of a lake; create it if it is missing. Raises: StagingError.
 
         Each append records `subscription` in its commit.
@@ -145,11 +140,11 @@ class Log:
         OSError. The log may have the commit even after an error: ask `has_landed`.
         """
         landed = [move_part(part, self.changes_folder) for part in parts]
-        sync_file(self.changes_folder)
+        self.changes_folder.sync()
         actions: list[AddAction | RemoveAction] = [
             AddAction(
                 path=part.path.name,
-                size=part.path.stat().st_size,
+                size=(self.changes_folder / part.path.name).read_size(),
                 partition_values={},
                 modification_time=time.time_ns() // 1_000_000,
                 data_change=True,
@@ -171,8 +166,8 @@ class Log:
                 ),
             )
             for file in list_commit(self.changes_folder, extended):
-                sync_file(file)
-            sync_file(self.changes_folder / DELTA_LOG)
+                file.sync()
+            (self.changes_folder / DELTA_LOG).sync()
             # Exactly the version just written: a newer one would hide another writer's commit.
             self._changes.load_as_version(extended)
         reach("after_delta_commit")
@@ -227,5 +222,5 @@ class Log:
     def _rewrite_commit(self, version: int) -> None:
         remove_old_copies(self.changes_folder / DELTA_LOG)
         for file in list_commit(self.changes_folder, version):
-            rewrite_file(file)
-        sync_file(self.changes_folder / DELTA_LOG)
+            file.rewrite()
+        (self.changes_folder / DELTA_LOG).sync()

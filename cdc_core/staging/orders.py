@@ -5,12 +5,12 @@ An order is a row of `ledger/backfills`. So it needs no other service, and it st
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cdc_core.lake_layout import BACKFILLS
+from cdc_core.lake_storage.arrow_files import open_input
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.staging.commits import Commits
 from cdc_core.staging.tables import staging_errors
 from cdc_core.table_states import BackfillState
@@ -21,7 +21,7 @@ _ORDERS = [BackfillState.PAUSED, BackfillState.RESUMED, BackfillState.CANCELLED]
 class Orders:
     """The orders to one backfill from the creation of this object on."""
 
-    def __init__(self, root: Path, backfill: str) -> None:
+    def __init__(self, root: LakePlace, backfill: str) -> None:
         """Begin after the newest commit; the ledger need not exist yet.
 
         Raises: StagingError.
@@ -41,9 +41,10 @@ class Orders:
                 newest = self._read_file(path) or newest
         return newest
 
-    def _read_file(self, path: Path) -> BackfillState | None:
+    def _read_file(self, path: LakePlace) -> BackfillState | None:
         is_own = (pc.field("backfill_id") == self._backfill) & pc.field("chunk").is_null()
         is_order = pc.field("state").isin([order.value for order in _ORDERS])
-        rows = pq.read_table(path, columns=["state"], filters=is_own & is_order)
+        with open_input(path) as file:
+            rows = pq.read_table(file, columns=["state"], filters=is_own & is_order)
         states = rows.column("state").to_pylist()
         return BackfillState(states[-1]) if states else None

@@ -9,13 +9,10 @@ it with the end LSN, so the rows never pass through memory again.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import shutil
 import struct
 import uuid
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,6 +21,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cdc_core.errors import Retry, StagingError
+from cdc_core.lake_storage.local_files import NewFile
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.layout import CHANGES_SCHEMA, END_LSN_NOT_KNOWN
 from cdc_core.vocabulary import Lsn
 
@@ -51,9 +50,12 @@ class PartLost(StagingError):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A finished file, what Delta must know of it, and the bounds of its columns."""
+    """A finished file, what Delta must know of it, and the bounds of its columns.
 
-    path: Path
+    The file is in the spool, or at its place in the log.
+    """
+
+    path: Path | LakePlace
     rows: int
     bounds: dict[str, tuple[int | str | None, int | str | None]]
     sealed: bool = True
@@ -72,20 +74,26 @@ class Part:
             }
         )
 
+    def remove(self) -> None:
+        """Remove the file, if it is there. No commit may name it."""
+        if isinstance(self.path, LakePlace):
+            self.path.remove()
+        else:
+            self.path.unlink(missing_ok=True)
+
 
 class PartWriter:
     """Writes one part, some row groups at a time. The file is private."""
 
-    def __init__(self, folder: Path) -> None:
-        """Open a new file with a name that no other run uses."""
-        self._path = folder / f"part-{uuid.uuid4()}.parquet"
-        descriptor = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
-        self._file = os.fdopen(descriptor, "wb")
+    def __init__(self, folder: Path | LakePlace) -> None:
+        """Open a new file with a name that no other run uses, in the spool or in the log."""
+        path = self._path = folder / f"part-{uuid.uuid4()}.parquet"
+        self._file = path.create() if isinstance(path, LakePlace) else NewFile(path)
         self._rows = 0
         self._marks = 0
         self._bounds: dict[str, tuple[int | str | None, int | str | None]] = {}
         self._writer = pq.ParquetWriter(
-            self._file,
+            self._file.stream,
             CHANGES_SCHEMA,
             compression={path: "NONE" if path == "end_lsn" else "SNAPPY" for path in _leaf_paths()},
             use_dictionary=_DICTIONARY_COLUMNS,
@@ -95,7 +103,7 @@ class PartWriter:
     @property
     def bytes_written(self) -> int:
         """The size of the file so far."""
-        return self._file.tell()
+        return self._file.stream.tell()
 
     def write(self, changes: pa.Table) -> None:
         """Add row groups. Raises: OSError if the storage refuses them."""
@@ -109,22 +117,18 @@ class PartWriter:
     def finish(self) -> Part:
         """Close the file and make it durable."""
         self._writer.close()
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
+        self._file.finish()
         sealed = self._bounds["end_lsn"][0] != END_LSN_NOT_KNOWN
         return Part(self._path, self._rows, self._bounds, sealed=sealed, marks=self._marks)
 
     def discard(self) -> None:
         """Remove the unfinished file, even on storage that takes no more bytes."""
         self._writer.is_open = False  # Otherwise it writes the footer on garbage collection.
-        self._path.unlink(missing_ok=True)
-        with suppress(OSError):
-            self._file.close()  # This writes the buffer. It closes the file even if that fails.
+        self._file.discard()
 
 
-def write_part(folder: Path, changes: pa.Table) -> Part:
-    """Write changes to one durable file. Raises: OSError; then no file is left."""
+def write_part(folder: LakePlace, changes: pa.Table) -> Part:
+    """Write changes to one durable file of the log. Raises: OSError; then no file is left."""
     writer = PartWriter(folder)
     try:
         writer.write(changes)
@@ -135,7 +139,8 @@ def write_part(folder: Path, changes: pa.Table) -> Part:
 
 
 def seal_part(part: Part, end_lsn: Lsn) -> Part:
-    """Replace the placeholder in the file with the end LSN. Raises: StagingError."""
+    """Replace the placeholder in a file of the spool with the end LSN. Raises: StagingError."""
+    assert isinstance(part.path, Path)
     placeholder, value = struct.pack("<q", END_LSN_NOT_KNOWN), struct.pack("<q", end_lsn)
     index = CHANGES_SCHEMA.get_field_index("end_lsn")
     metadata = pq.read_metadata(part.path)
@@ -160,7 +165,7 @@ def seal_part(part: Part, end_lsn: Lsn) -> Part:
     return replace(part, bounds=bounds, sealed=True)
 
 
-def move_part(part: Part, folder: Path) -> Part:
+def move_part(part: Part, folder: LakePlace) -> Part:
     """Move a sealed part into the log's folder, even to another file system.
 
     A second call does nothing.
@@ -171,39 +176,20 @@ def move_part(part: Part, folder: Path) -> Part:
     target = folder / part.path.name
     if target.exists():
         return replace(part, path=target)
+    lost = PartLost(
+        f"spool file {part.path.name} was removed before capture staged it",
+        fix="remove no files from [lake] spool; the server sends their changes again",
+        retry=Retry.LATER,
+    )
+    if isinstance(part.path, LakePlace):
+        raise lost
     try:
-        part.path.rename(target)
+        target.receive(part.path)
     except OSError as exc:
-        if not part.path.exists():
-            raise PartLost(
-                f"spool file {part.path.name} was removed before capture staged it",
-                fix="remove no files from [lake] spool; the server sends their changes again",
-                retry=Retry.LATER,
-            ) from exc
-        if exc.errno != errno.EXDEV:
+        if part.path.exists():
             raise
-        _copy_privately(part.path, target)
-        part.path.unlink()
+        raise lost from exc
     return replace(part, path=target)
-
-
-def _copy_privately(source: Path, target: Path) -> None:
-    """Copy a file durably to a temporary name, then rename the copy to the target.
-
-    Raises: OSError; then no copy is left.
-    """
-    arriving = target.with_suffix(".arriving")
-    arriving.unlink(missing_ok=True)
-    try:
-        descriptor = os.open(arriving, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        with os.fdopen(descriptor, "wb") as copy, source.open("rb") as original:
-            shutil.copyfileobj(original, copy)
-            copy.flush()
-            os.fsync(copy.fileno())
-        arriving.rename(target)
-    except OSError:
-        arriving.unlink(missing_ok=True)
-        raise
 
 
 def _leaf_paths() -> list[str]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from cdc_core.errors import StagingError
 from cdc_core.lake_layout import RELATIONS
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.layout import RELATIONS_SCHEMA
 from cdc_core.staging.tables import (
     append_rows,
@@ -32,7 +32,7 @@ class RelationStore:
     oid may be another table, so the newest relation of a table is the newest of one epoch.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: LakePlace) -> None:
         """Open the table of a lake, or create it, and read it. Raises: StagingError."""
         self._folder = root / RELATIONS
         self._stored: dict[tuple[int, int], list[tuple[Lsn, Relation]]] = {}

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 
-from cdc_core.durability import locate_commit
+from cdc_core.lake_storage.durability import locate_commit
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.settings import SourceSettings
 
 _KEY = "walgate.subscription"
@@ -33,13 +33,13 @@ class Subscription:
         return {_KEY: json.dumps([self.publication, self.origin])}
 
 
-def read_subscription(table: Path, version: int) -> Subscription | None:
+def read_subscription(table: LakePlace, version: int) -> Subscription | None:
     """The subscription of the newest commit, up to a version, that has one; None if none has.
 
     Commits of other programs, such as OPTIMIZE, have none. Raises: OSError.
     """
     while version >= 0 and (commit := locate_commit(table, version)).exists():
-        for line in commit.read_text(encoding="utf-8").splitlines():
+        for line in commit.read_text().splitlines():
             stored = json.loads(line).get("commitInfo", {}).get(_KEY)
             if stored is not None:
                 publication, origin = json.loads(stored)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from cdc_core.durability import make_durable, rewrite_commits
 from cdc_core.errors import Retry, StagingError
 from cdc_core.lake_layout import DELTA_LOG
+from cdc_core.lake_storage.durability import make_durable, rewrite_commits
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.staging.parts import STATISTICS_COLUMNS
 from cdc_core.vocabulary import Lsn
 
@@ -27,37 +26,37 @@ _CONFIGURATION: dict[str, str | None] = {
 }
 
 
-def open_table(folder: Path, schema: pa.Schema) -> DeltaTable:
+def open_table(folder: LakePlace, schema: pa.Schema) -> DeltaTable:
     """Open a table of the log at its newest version; create it if it is missing."""
     with staging_errors(f"open {folder.name}"):
         try:
-            return DeltaTable(folder)
+            return DeltaTable(folder.uri)
         except TableNotFoundError:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.make_folder()
             table = DeltaTable.create(
-                folder, schema=schema, mode="ignore", configuration=_CONFIGURATION
+                folder.uri, schema=schema, mode="ignore", configuration=_CONFIGURATION
             )
             make_durable(folder, above=-1, through=0)
             return table
 
 
-def reopen_table(folder: Path) -> DeltaTable:
+def reopen_table(folder: LakePlace) -> DeltaTable:
     """Open an existing table at its newest version.
 
     Raises: StagingError if it is missing. A new table in its place would hide the loss.
     """
     with staging_errors(f"open {folder.name}"):
-        return DeltaTable(folder)
+        return DeltaTable(folder.uri)
 
 
-def rewrite_newest(folder: Path) -> None:
+def rewrite_newest(folder: LakePlace) -> None:
     """Write the files of a table's newest commit to new files, durably. Raises: StagingError.
 
     The process that made the commit may have ended before the disk had it, or because the disk
     refused it.
     """
     with staging_errors(f"write {folder.name}"):
-        newest = DeltaTable(folder).version()
+        newest = DeltaTable(folder.uri).version()
         rewrite_commits(folder, above=newest - 1, through=newest)
 
 
@@ -69,15 +68,15 @@ def read_rows(table: DeltaTable) -> list[dict[str, Any]]:
     return rows
 
 
-def append_rows(table: DeltaTable, folder: Path, rows: pa.Table) -> None:
+def append_rows(table: DeltaTable, folder: LakePlace, rows: pa.Table) -> None:
     """Append to a small table of the log durably.
 
     Raises: StagingError, also if another commit came between.
     """
     with staging_errors(f"write {folder.name}"):
-        if not (folder / DELTA_LOG).is_dir():
+        if not (folder / DELTA_LOG).is_folder():
             # If the volume is not mounted, Delta would create an empty table in this place.
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", folder.uri)
         extended = table.version() + 1
         write_deltalake(
             table,
@@ -90,7 +89,7 @@ def append_rows(table: DeltaTable, folder: Path, rows: pa.Table) -> None:
         make_durable(folder, above=extended - 1, through=extended)
 
 
-def delete_rows(table: DeltaTable, folder: Path, *, epoch: int, since: Lsn) -> None:
+def delete_rows(table: DeltaTable, folder: LakePlace, *, epoch: int, since: Lsn) -> None:
     """Delete the relations of an epoch from a commit LSN on, durably. Raises: StagingError."""
     with staging_errors(f"write {folder.name}"):
         extended = table.version() + 1

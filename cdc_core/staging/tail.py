@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,6 +11,8 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from cdc_core.lake_layout import CHANGES
+from cdc_core.lake_storage.arrow_files import open_input
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.staging.commits import Commits
 from cdc_core.staging.tables import staging_errors
 from cdc_core.vocabulary import Lsn, Operation, Position
@@ -29,10 +30,10 @@ class Staged:
     detail: str
 
 
-def read_marks(root: Path, since: Position) -> Iterator[Staged]:
+def read_marks(root: LakePlace, since: Position) -> Iterator[Staged]:
     """The marks in the log from the commit LSN of a position on, in order. Raises: StagingError."""
     with staging_errors("read the log's marks"):
-        log = DeltaTable(root / CHANGES).to_pyarrow_dataset()
+        log = DeltaTable((root / CHANGES).uri).to_pyarrow_dataset()
         is_since = pc.field("commit_lsn") >= int(since.commit_lsn)
         is_mark = pc.field("op") == Operation.MARK.value
         is_own = pc.field("epoch") == since.epoch
@@ -42,7 +43,7 @@ def read_marks(root: Path, since: Position) -> Iterator[Staged]:
 class Tail:
     """The marks and sweeps that reach the log from the creation of this object on, in order."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: LakePlace) -> None:
         """Begin after the newest commit; the log need not exist yet. Raises: StagingError."""
         with staging_errors("open the log"):
             self._commits = Commits(root / CHANGES)
@@ -54,9 +55,9 @@ class Tail:
                 yield from _take(_read_told(path))
 
 
-def _read_told(path: Path) -> pa.Table:
+def _read_told(path: LakePlace) -> pa.Table:
     """The marks and sweeps of a file. If a row group has none, only its operations are read."""
-    with pq.ParquetFile(path, read_dictionary=["op"]) as file:
+    with open_input(path) as source, pq.ParquetFile(source, read_dictionary=["op"]) as file:
         groups = [
             index
             for index in range(file.num_row_groups)

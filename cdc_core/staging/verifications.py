@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable
 
 from cdc_core.comparing import Ordering, OrdinalRange, RangeSum
 from cdc_core.lake_layout import VERIFICATIONS
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.layout import VERIFICATIONS_SCHEMA
 from cdc_core.staging.ledgers import append_numbered
 from cdc_core.staging.tables import staging_errors
@@ -84,7 +84,7 @@ class TableVerification:
 class VerificationLedger:
     """The ledger of all verifications of a lake."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: LakePlace) -> None:
         """This reads nothing yet."""
         self._folder = root / VERIFICATIONS
 
@@ -100,9 +100,9 @@ class VerificationLedger:
     def read_table_verifications(self) -> dict[str, TableVerification]:
         """The state of each table, by its quoted name. Raises: StagingError."""
         with staging_errors(f"read {VERIFICATIONS}"):
-            if not DeltaTable.is_deltatable(str(self._folder)):
+            if not DeltaTable.is_deltatable(self._folder.uri):
                 return {}
-            rows = DeltaTable(self._folder).to_pyarrow_table(columns=_COLUMNS).to_pylist()
+            rows = DeltaTable(self._folder.uri).to_pyarrow_table(columns=_COLUMNS).to_pylist()
         by_table: dict[str, list[dict[str, Any]]] = {}
         for row in sorted(rows, key=_order, reverse=True):
             by_table.setdefault(row["table"], []).append(row)

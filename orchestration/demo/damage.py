@@ -41,7 +41,7 @@ class Healing:
 
 def damage_customers(session: SparkSession, lake: Lake) -> None:
     """Delete a row of the customers' Delta table, change one and add one. Raises: MergeError."""
-    path = str(lake.locate(DAMAGED))
+    path = lake.locate(DAMAGED).uri
     with lake.lock_table(str(DAMAGED), jvm=find_jvm(session)):
         table = DeltaTable.forPath(session, path)
         table.delete(f"id = {_DELETED}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cdc_core.lake_layout import name_schema
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import Lsn
 from orchestration.demo.comparison import Comparison
 from orchestration.demo.damage import WHAT_IS_DAMAGED, Healing
@@ -86,10 +87,10 @@ def show_verdict(show: Show, verdict: DemoResult) -> None:
         show.say(line)
 
 
-def show_places(show: Show, *, lake: Path, config: Path, at: str, page: str | None) -> None:
+def show_places(show: Show, *, lake: LakePlace, config: Path, at: str, page: str | None) -> None:
     """Print where the tables are and how to query them."""
     show.headline("Where things are:")
-    show.say(f"Delta tables   {_shorten(lake / name_schema('public'))}")
+    show.say(f"Delta tables   {_shorten(Path((lake / name_schema('public')).uri))}")
     show.say(f"query          {format_query(config, at)}")
     if page is None:
         show.say("Dagster        `make up` runs the same stack until Ctrl-C, its page included")

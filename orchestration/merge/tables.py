@@ -42,7 +42,7 @@ def build_staging_asset(settings: Settings) -> dg.AssetSpec:
         ),
         group_name="staging",
         kinds={"postgres", "deltalake"},
-        metadata={"dagster/uri": str(Lake.of(settings).changes)},
+        metadata={"dagster/uri": Lake.of(settings).changes.uri},
         freshness_policy=_choose_freshness(settings, key),
     )
 
@@ -131,7 +131,7 @@ def _describe_table(settings: Settings, lake: Lake, table: TableName) -> dg.Asse
     delta = open_if_readable(lake.locate(table))
     metadata: dict[str, object] = {
         "dagster/table_name": str(table),
-        "dagster/uri": str(lake.locate(table)),
+        "dagster/uri": lake.locate(table).uri,
     }
     if delta is not None:
         metadata["dagster/column_schema"] = describe_columns(delta)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdc_core.lake_layout import COMMITS, DELTA_LOG
+from cdc_core.lake_storage.arrow_files import open_input
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import Lsn
 from spark_jobs.lake.lake import Bound, Lake, open_table
 
@@ -53,7 +54,7 @@ class _Commit:
     """A commit of the log: its end, its files, when it was written."""
 
     end: Bound
-    files: tuple[Path, ...]
+    files: tuple[LakePlace, ...]
     written_us: int
 
 
@@ -108,10 +109,10 @@ def _read_cuts(lake: Lake) -> _Cuts:
     return _Cuts(epochs[order], lsns[order], earliest)
 
 
-def _read_commits(changes: Path, since: Bound | None) -> Iterator[_Commit]:
+def _read_commits(changes: LakePlace, since: Bound | None) -> Iterator[_Commit]:
     """The commits of the log above a bound, newest first."""
-    for file in sorted((changes / DELTA_LOG).glob(COMMITS), reverse=True):
-        lines = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+    for file in sorted((changes / DELTA_LOG).list_matching(COMMITS), reverse=True):
+        lines = map(json.loads, file.read_text().splitlines())
         added = [line["add"] for line in lines if "add" in line]
         if not added:
             continue
@@ -120,14 +121,14 @@ def _read_commits(changes: Path, since: Bound | None) -> Iterator[_Commit]:
         if since is not None and end <= since:
             return
         files = tuple(changes / add["path"] for add in added)
-        yield _Commit(end, files, file.stat().st_mtime_ns // 1000)
+        yield _Commit(end, files, file.read_modified_us())
 
 
 def _read_transactions(commit: _Commit) -> tuple[_Integers, _Integers]:
     """End LSN and commit time of each transaction of a commit that changed rows."""
     columns: list[tuple[_Integers, ...]] = []
     for path in commit.files:
-        with pq.ParquetFile(path, read_dictionary=["table"]) as file:
+        with open_input(path) as source, pq.ParquetFile(source, read_dictionary=["table"]) as file:
             columns += map(_take_distinct, file.iter_batches(_BATCH_ROWS, columns=_COLUMNS))
     commit_lsns, end_lsns, committed_us = (
         np.concatenate(values) for values in zip(*columns, strict=True)

@@ -173,7 +173,7 @@ def _read_progress(settings: Settings) -> _Progress:
                 backfills=describe_backfills(settings.lake),
                 standings=VerificationLedger(settings.lake.root).read_table_verifications(),
                 older={table: older[table] for table in older.keys() - facts.unreadable},
-                kept={t for t in versions if lake.locate(TableName.parse(t)).is_dir()},
+                kept={t for t in versions if lake.locate(TableName.parse(t)).is_folder()},
                 is_recovering=epoch is not None and epoch.is_pending,
             )
     except StagingError as error:

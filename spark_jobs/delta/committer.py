@@ -12,7 +12,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from deltalake import (
     CommitProperties,
@@ -25,6 +24,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import types as T
 
 from cdc_core.crash_points import reach
+from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.delta.attempts import moving_in
 from spark_jobs.delta.direct_parquet import has_schema
 from spark_jobs.delta.file_writer import WrittenFile
@@ -51,7 +51,7 @@ class FileChange:
 
 
 def commit_files(
-    path: Path,
+    path: LakePlace,
     table: DeltaTable,
     change: FileChange,
     *,
@@ -89,16 +89,17 @@ def commit_files(
             ),
         )
     if version % _CHECKPOINT_INTERVAL == 0:
-        newest = DeltaTable(path)
+        newest = DeltaTable(path.uri)
         newest.create_checkpoint()
     require_durable(path, above=version - 1, through=version, forced=forced)
 
 
-def _move_file(file: WrittenFile, path: Path) -> AddAction:
-    moved = file.path.replace(path / file.path.name)
+def _move_file(file: WrittenFile, path: LakePlace) -> AddAction:
+    moved = path / file.path.name
+    file.path.move_to(moved)
     return AddAction(
         path=moved.name,
-        size=moved.stat().st_size,
+        size=moved.read_size(),
         partition_values={},
         modification_time=_now_ms(),
         data_change=True,

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import json
 import uuid
-from pathlib import Path
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
+from cdc_core.lake_storage.arrow_files import read_footer
+from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.delta.file_bounds import read_statistics
 from spark_jobs.delta.file_writer import WrittenFile
 
@@ -37,7 +37,7 @@ _MOST_FILES = 32
 _PATTERN = frozenset("{}[]*?\\%")
 
 
-def read_rows(session: SparkSession, path: Path, table: DeltaTable) -> DataFrame:
+def read_rows(session: SparkSession, path: LakePlace, table: DeltaTable) -> DataFrame:
     """The rows of a table at the version that `table` is open at; columns have their metadata."""
     files = pa.table(table.get_add_actions())
     names = files["path"].to_pylist()
@@ -45,10 +45,10 @@ def read_rows(session: SparkSession, path: Path, table: DeltaTable) -> DataFrame
     if is_small and can_read(path, table, names):
         return read_files(session, path, table, names)
     version = str(table.version())
-    return session.read.format("delta").option("versionAsOf", version).load(str(path))
+    return session.read.format("delta").option("versionAsOf", version).load(path.uri)
 
 
-def can_read(path: Path, table: DeltaTable, names: list[str]) -> bool:
+def can_read(path: LakePlace, table: DeltaTable, names: list[str]) -> bool:
     """Whether Spark can read files of a table directly.
 
     The files must have exactly the table's rows, and Spark must find them by their names.
@@ -56,19 +56,21 @@ def can_read(path: Path, table: DeltaTable, names: list[str]) -> bool:
     return not list_deletions(table) and can_read_files(path, table, names)
 
 
-def can_read_files(path: Path, table: DeltaTable, names: list[str]) -> bool:
+def can_read_files(path: LakePlace, table: DeltaTable, names: list[str]) -> bool:
     """Whether files of a table can be read directly, but for the rows that were deleted in them."""
     return _has_plain_files(table) and not any(
-        _PATTERN.intersection(str(path / name)) for name in names
+        _PATTERN.intersection((path / name).uri) for name in names
     )
 
 
-def read_files(session: SparkSession, path: Path, table: DeltaTable, names: list[str]) -> DataFrame:
+def read_files(
+    session: SparkSession, path: LakePlace, table: DeltaTable, names: list[str]
+) -> DataFrame:
     """The rows of some files of a table, for which `can_read` is true."""
     schema = T.StructType.fromJson(json.loads(table.schema().to_json()))
     if not names:
         return session.createDataFrame([], schema)
-    return session.read.schema(schema).parquet(*(str(path / name) for name in names))
+    return session.read.schema(schema).parquet(*((path / name).uri for name in names))
 
 
 def is_plain(table: DeltaTable) -> bool:
@@ -107,11 +109,12 @@ def has_columns(table: DeltaTable, fields: list[T.StructField]) -> bool:
     return own == {field.name: field.jsonValue() for field in fields}
 
 
-def write_files(rows: DataFrame, folder: Path) -> list[WrittenFile]:
+def write_files(rows: DataFrame, folder: LakePlace) -> list[WrittenFile]:
     """Write rows by Spark to files below an attempt's folder; files without rows do not count."""
     written = folder / f"spark-{uuid.uuid4()}"
-    rows.write.parquet(str(written))
-    footers = {file: pq.read_metadata(file) for file in sorted(written.glob("*.parquet"))}
+    rows.write.parquet(written.uri)
+    files = sorted(written.list_matching("*.parquet"))
+    footers = {file: read_footer(file) for file in files}
     return [
         WrittenFile(file, footer.num_rows, read_statistics(footer))
         for file, footer in footers.items()

@@ -6,12 +6,13 @@ import json
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from cdc_core.lake_storage.arrow_files import open_output
+from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.delta.file_bounds import ColumnStatistics
 
 # Bytes. Rows stay in memory until they make a row group of about this size.
@@ -24,7 +25,7 @@ _MAX_DISTINCT_SHARE = 0.5
 class WrittenFile:
     """A file that no commit names yet: its row count, and its statistics in Delta's form."""
 
-    path: Path
+    path: LakePlace
     rows: int
     statistics: str
 
@@ -34,7 +35,7 @@ class WrittenFile:
         return bool(known["nullCount"].get(column) != known["numRecords"])
 
 
-def write_batches(folder: Path, batches: Iterable[pa.RecordBatch]) -> WrittenFile | None:
+def write_batches(folder: LakePlace, batches: Iterable[pa.RecordBatch]) -> WrittenFile | None:
     """Write batches of one schema to a new file; None without rows.
 
     If the batches raise an error, no file is left. Raises: OSError.
@@ -46,7 +47,11 @@ def write_batches(folder: Path, batches: Iterable[pa.RecordBatch]) -> WrittenFil
         return None
     bounds, rows, waiting = ColumnStatistics(first.schema), 0, [first]
     try:
-        with pq.ParquetWriter(path, first.schema, use_dictionary=_find_repeated(first)) as writer:
+        repeated = _find_repeated(first)
+        with (
+            open_output(path) as file,
+            pq.ParquetWriter(file, first.schema, use_dictionary=repeated) as writer,
+        ):
             bounds.add(first)
             for batch in filled:
                 if sum(one.nbytes for one in waiting) + batch.nbytes > _GROUP_BYTES:
@@ -56,7 +61,7 @@ def write_batches(folder: Path, batches: Iterable[pa.RecordBatch]) -> WrittenFil
                 bounds.add(batch)
             rows += _write_group(writer, waiting)
     except BaseException:
-        path.unlink(missing_ok=True)
+        path.remove()
         raise
     return WrittenFile(path, rows, bounds.format())
 

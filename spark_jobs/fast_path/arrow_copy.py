@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
+from cdc_core.lake_storage.arrow_files import open_input
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import Operation
 from spark_jobs.delta.attempts import attempting
 from spark_jobs.delta.file_bounds import is_reliable
@@ -60,7 +61,7 @@ class TypedReads:
         """The rows of all files."""
         spark_schema = T.StructType(table_fields(self.schema))
         return self.session.read.schema(spark_schema).parquet(
-            *(str(file.path) for file in self.files)
+            *(file.path.uri for file in self.files)
         )
 
     @property
@@ -94,7 +95,7 @@ class TypedReads:
         touched = pc.sum(pc.greater(again["_reads_sum"], 0), min_count=0).as_py()
         return again.select(names), touched
 
-    def has_any_key(self, path: Path, table: DeltaTable) -> bool | None:
+    def has_any_key(self, path: LakePlace, table: DeltaTable) -> bool | None:
         """Whether a table has a row with one of the keys.
 
         Walgate must be able to read the table's files directly. None if the files that may have the
@@ -116,7 +117,7 @@ class TypedReads:
 
 @contextmanager
 def typing_reads(
-    session: SparkSession, plan: TablePlan, above: LogRange, path: Path
+    session: SparkSession, plan: TablePlan, above: LogRange, path: LakePlace
 ) -> Iterator[TypedReads | None]:
     """Type the reads of a table plan to files inside its table's folder.
 
@@ -170,11 +171,11 @@ def _count(plan: TablePlan) -> int:
 
 
 def _type_all(
-    session: SparkSession, sources: Mapping[Path, int], wanted: ReadsToType, folder: Path
+    session: SparkSession, sources: Mapping[LakePlace, int], wanted: ReadsToType, folder: LakePlace
 ) -> tuple[WrittenFile, ...] | None:
     context = session.sparkContext
     groups = _divide(sources, context.defaultParallelism)
-    work = partial(type_files, wanted=wanted, folder=str(folder))
+    work = partial(type_files, wanted=wanted, folder=folder)
     try:
         typed = context.parallelize(groups, len(groups)).map(work).collect()
     except (PySparkException, Py4JJavaError) as error:
@@ -200,9 +201,11 @@ def _gather_keys(files: tuple[WrittenFile, ...], schema: TableSchema) -> pa.Tabl
     return pa.concat_tables(keys)
 
 
-def _read_keys(file: Path, schema: TableSchema) -> pa.Table:
+def _read_keys(file: LakePlace, schema: TableSchema) -> pa.Table:
     names = match_names(schema)
-    return pq.read_table(file, columns=names).select(names).rename_columns(id_names(schema))
+    with open_input(file) as source:
+        keys = pq.read_table(source, columns=names)
+    return keys.select(names).rename_columns(id_names(schema))
 
 
 def _count_distinct(keys: pa.Table) -> int:
@@ -231,14 +234,14 @@ def _may_hold(file: Mapping[str, Any], name: str, least: object, greatest: objec
     return not is_outside
 
 
-def _divide(sources: Mapping[Path, int], parallel: int) -> list[list[str]]:
+def _divide(sources: Mapping[LakePlace, int], parallel: int) -> list[list[LakePlace]]:
     """Divide files among tasks, in order; as many tasks as run at once, or a multiple of that."""
     total = sum(sources.values())
     count = parallel * max(1, -(-total // (parallel * _FILE_BYTES)))
-    groups: list[list[str]] = [[] for _ in range(count)]
+    groups: list[list[LakePlace]] = [[] for _ in range(count)]
     before = 0
     for path, size in sources.items():
         # The middle of a file decides, so that files of one size are divided evenly.
-        groups[min(count - 1, (2 * before + size) * count // (2 * total))].append(str(path))
+        groups[min(count - 1, (2 * before + size) * count // (2 * total))].append(path)
         before += size
     return [group for group in groups if group]

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from cdc_core.lake_storage.arrow_files import open_input
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import Operation, Position
 from spark_jobs.delta.file_writer import WrittenFile, write_batches
 from spark_jobs.lake.lake import Bound
@@ -44,21 +45,23 @@ class _CannotType(Exception):
     """Arrow cannot type one of the wanted reads."""
 
 
-def type_files(sources: list[str], wanted: ReadsToType, folder: str) -> list[WrittenFile] | None:
+def type_files(
+    sources: list[LakePlace], wanted: ReadsToType, folder: LakePlace
+) -> list[WrittenFile] | None:
     """Write the wanted reads of some log files to one file; return no file if they have no read.
 
     None if Arrow cannot type every wanted read; then no file is left. Raises: OSError.
     """
     try:
-        file = write_batches(Path(folder), _type_rows(sources, wanted))
+        file = write_batches(folder, _type_rows(sources, wanted))
     except _CannotType:
         return None
     return [] if file is None else [file]
 
 
-def _type_rows(sources: list[str], wanted: ReadsToType) -> Iterator[pa.RecordBatch]:
+def _type_rows(sources: list[LakePlace], wanted: ReadsToType) -> Iterator[pa.RecordBatch]:
     for source in sources:
-        with pq.ParquetFile(source) as log:
+        with open_input(source) as file, pq.ParquetFile(file) as log:
             for index in range(log.num_row_groups):
                 group = log.metadata.row_group(index)
                 if not may_hold_table(group, wanted.table):

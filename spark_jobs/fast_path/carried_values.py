@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.fast_path.arrow_fold import ArrowOutcome, CarriedValues
 from spark_jobs.fast_path.key_search import KeySearch, Refusal, TableFile, read_groups
 
@@ -17,7 +17,7 @@ _BESIDE = ("_raw", "_holes")
 
 
 def fill_carried(
-    outcome: ArrowOutcome, folder: Path, files: Sequence[TableFile], key: Sequence[str]
+    outcome: ArrowOutcome, folder: LakePlace, files: Sequence[TableFile], key: Sequence[str]
 ) -> pa.Table:
     """Return the arriving rows of a fold with their carried values; `files` is the whole table.
 
@@ -44,7 +44,7 @@ def fill_carried(
 
 def _read_rows(
     search: KeySearch,
-    folder: Path,
+    folder: LakePlace,
     files: Sequence[TableFile],
     wanted: pa.Schema,
     all_columns: pa.Schema,

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -19,6 +18,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import ReplicaIdentity
 from spark_jobs.delta.attempts import attempting
 from spark_jobs.delta.direct_parquet import can_read_files, has_columns, is_ours, list_deletions
@@ -54,7 +54,7 @@ class FileRewrite:
     share, files with changed keys may have `max_bytes` together.
     """
 
-    folder: Path
+    folder: LakePlace
     files: tuple[TableFile, ...]
     columns: Columns
     key: tuple[int, ...]
@@ -79,7 +79,7 @@ class RewrittenFiles:
 
 
 def plan_rewrite(
-    folder: Path, table: DeltaTable, plan: TablePlan, above: LogRange, limits: MergeLimits
+    folder: LakePlace, table: DeltaTable, plan: TablePlan, above: LogRange, limits: MergeLimits
 ) -> FileRewrite | str:
     """Plan the rewrite of files for a table plan; if Arrow cannot do it, return the reason.
 
@@ -166,7 +166,9 @@ def _list_files(table: DeltaTable, first: str) -> tuple[TableFile, ...]:
     )
 
 
-def _divide(rewrite: FileRewrite, attempt: Path, parallel: int, limits: MergeLimits) -> list[Share]:
+def _divide(
+    rewrite: FileRewrite, attempt: LakePlace, parallel: int, limits: MergeLimits
+) -> list[Share]:
     """Divide the files of a table into shares; the first has all files that may get more rows."""
     is_open = [file for file in rewrite.files if file.size < limits.open_file_bytes]
     closed = [file for file in rewrite.files if file.size >= limits.open_file_bytes]

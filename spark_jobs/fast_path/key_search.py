@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from cdc_core.lake_storage.arrow_files import open_input, read_footer
+from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.delta.decoded_size import bound_size, count_decoded, list_coded
 from spark_jobs.delta.file_bounds import is_reliable
 
@@ -55,9 +56,9 @@ class KeySearch:
         )
         return bool(pc.any(inside, min_count=0).as_py())
 
-    def is_in(self, file: Path) -> bool:
+    def is_in(self, file: LakePlace) -> bool:
         """Whether a file has one of the keys."""
-        with pq.ParquetFile(file) as read:
+        with open_input(file) as source, pq.ParquetFile(source) as read:
             for index in range(read.num_row_groups):
                 keys = read.read_row_group(index, columns=self._names, use_threads=False)
                 if self.find(keys).num_rows:
@@ -76,18 +77,23 @@ class KeySearch:
         return own.join(self._keys, self._names, join_type="inner", use_threads=False)
 
 
-def read_groups(path: Path, schema: pa.Schema, *, all_columns: pa.Schema) -> Iterator[pa.Table]:
+def read_groups(
+    path: LakePlace, schema: pa.Schema, *, all_columns: pa.Schema
+) -> Iterator[pa.Table]:
     """Read some columns of a table's file, by row group; `all_columns` are those of the table.
 
     Raises: Refusal.
     """
-    metadata = pq.read_metadata(path)
+    metadata = read_footer(path)
     own = metadata.schema.to_arrow_schema().names
     if not {*own} <= {*all_columns.names}:
         raise Refusal("a file has other columns than the table")
     coded = [name for name in list_coded(metadata) if name in schema.names]
     there = [name for name in schema.names if name in own]
-    with pq.ParquetFile(path, metadata=metadata, read_dictionary=coded) as file:
+    with (
+        open_input(path) as source,
+        pq.ParquetFile(source, metadata=metadata, read_dictionary=coded) as file,
+    ):
         for index in range(file.num_row_groups):
             size = bound_size(metadata.row_group(index), there, coded=coded)
             rows = None

@@ -17,7 +17,6 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +24,7 @@ import pyarrow.compute as pc
 
 from cdc_core.crash_points import reach
 from cdc_core.errors import LakeError
+from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.delta.file_writer import WrittenFile, write_batches
 from spark_jobs.fast_path.arrow_fold import ArrowOutcome, fold_by_arrow
 from spark_jobs.fast_path.carried_values import fill_carried
@@ -47,8 +47,8 @@ class LogSlice:
     """
 
     table: str
-    files: Mapping[Path, int]
-    own: Sequence[Path]
+    files: Mapping[LakePlace, int]
+    own: Sequence[LakePlace]
     low: Bound | None
     high: Bound
 
@@ -68,8 +68,8 @@ class Share:
     columns: Columns
     key: tuple[int, ...]
     whole_old: frozenset[int]
-    folder: Path
-    attempt: Path
+    folder: LakePlace
+    attempt: LakePlace
     files: tuple[TableFile, ...]
     all_files: tuple[TableFile, ...]
     takes_arrivals: bool

@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import Operation
 from spark_jobs.fast_path.arrow_copy import TypedReads, typing_reads
 from spark_jobs.fold.outcome import Outcome, measure
@@ -57,7 +57,7 @@ def splitting_unshared(
     session: SparkSession,
     plan: TablePlan,
     above: LogRange | None,
-    path: Path,
+    path: LakePlace,
     *,
     few_reads: int,
 ) -> Iterator[UnsharedReads | None]:

@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from cdc_core.lake_storage.arrow_files import open_input
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.table_states import UNDER_WAY, BackfillState, TableState
 from cdc_core.vocabulary import Lsn
 from spark_jobs.lake.lake import Bound, Lake, open_table
@@ -139,9 +140,10 @@ def read_completeness(lake: Lake) -> Completeness:
     return Completeness(dict(done), under_way, requests)
 
 
-def _read_rows(folder: Path, ledger: DeltaTable) -> Iterator[dict[str, Any]]:
+def _read_rows(folder: LakePlace, ledger: DeltaTable) -> Iterator[dict[str, Any]]:
     """Read the rows about backfills, without opening files that have only rows about chunks."""
     for file in pa.table(ledger.get_add_actions(flatten=True)).to_pylist():
         if file.get("null_count.chunk") != 0:
-            rows = pq.read_table(folder / file["path"], columns=_COLUMNS).to_pylist()
+            with open_input(folder / file["path"]) as source:
+                rows = pq.read_table(source, columns=_COLUMNS).to_pylist()
             yield from (row for row in rows if row["chunk"] is None)

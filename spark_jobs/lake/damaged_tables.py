@@ -7,15 +7,15 @@ delete the folder: a merge builds the table again, and queues a backfill if the 
 
 from __future__ import annotations
 
-from pathlib import Path
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from cdc_core.errors import LakeError, Retry
+from cdc_core.lake_storage.arrow_files import read_footer
+from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.lake.lake import open_table
 
 
@@ -23,7 +23,7 @@ class UnreadableTable(LakeError):
     """A table that nobody can read until a person does what `fix` says."""
 
 
-def open_current(folder: Path) -> DeltaTable | None:
+def open_current(folder: LakePlace) -> DeltaTable | None:
     """Open a table of the lake at its newest version; None if it does not exist.
 
     Raises: UnreadableTable.
@@ -40,7 +40,7 @@ def open_current(folder: Path) -> DeltaTable | None:
         ) from error
 
 
-def open_if_readable(folder: Path) -> DeltaTable | None:
+def open_if_readable(folder: LakePlace) -> DeltaTable | None:
     """Open a table of the lake at its newest version; None if that is not possible."""
     try:
         return open_current(folder)
@@ -48,7 +48,7 @@ def open_if_readable(folder: Path) -> DeltaTable | None:
         return None
 
 
-def find_torn(folder: Path) -> UnreadableTable | None:
+def find_torn(folder: LakePlace) -> UnreadableTable | None:
     """Find a data file of a table's newest version that is missing or torn.
 
     None if all files are whole, or if the table cannot be opened. Only the size and the footer of a
@@ -62,17 +62,17 @@ def find_torn(folder: Path) -> UnreadableTable | None:
         file = folder / unquote(named["path"])
         what = f"data file {file.name} of version {table.version()} is missing or damaged"
         try:
-            pq.read_metadata(file)
+            read_footer(file)
         except (OSError, pa.ArrowException) as error:
             return _require_new_folder(folder, what, error)
-        if (size := file.stat().st_size) != named["size_bytes"]:
+        if (size := file.read_size()) != named["size_bytes"]:
             return _require_new_folder(
                 folder, what, ValueError(f"expected {named['size_bytes']} bytes, found {size}")
             )
     return None
 
 
-def _require_new_folder(folder: Path, what: str, error: Exception) -> UnreadableTable:
+def _require_new_folder(folder: LakePlace, what: str, error: Exception) -> UnreadableTable:
     return UnreadableTable(
         f"{what} ({_name(error)})",
         fix=f"delete {folder}, then run `walgate merge`: it builds the table again from the log,"

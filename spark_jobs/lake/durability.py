@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
-from cdc_core.durability import force_files, make_durable, rewrite_commits
 from cdc_core.errors import MergeError, Retry
+from cdc_core.lake_storage.durability import force_files, make_durable, rewrite_commits
+from cdc_core.lake_storage.place import LakePlace
 
 
-def require_forced(table: Path, names: Collection[str]) -> frozenset[Path]:
+def require_forced(table: LakePlace, names: Collection[str]) -> frozenset[LakePlace]:
     """Force data files of a table to the disk, before a commit names them; give their paths.
 
     Raises: MergeError.
@@ -26,12 +26,12 @@ def require_forced(table: Path, names: Collection[str]) -> frozenset[Path]:
 
 
 def require_durable(
-    table: Path,
+    table: LakePlace,
     *,
     above: int,
     through: int,
     left: int | None = None,
-    forced: Collection[Path] = frozenset(),
+    forced: Collection[LakePlace] = frozenset(),
 ) -> None:
     """Force the files of a Delta table's commits between two versions to the disk.
 
@@ -47,7 +47,7 @@ def require_durable(
 
 
 @contextmanager
-def _refusing(table: Path) -> Iterator[None]:
+def _refusing(table: LakePlace) -> Iterator[None]:
     try:
         yield
     except OSError as exc:

@@ -10,12 +10,10 @@ import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
@@ -30,10 +28,12 @@ from cdc_core.lake_layout import (
     name_lock,
     name_table,
 )
+from cdc_core.lake_storage.arrow_files import read_footer
+from cdc_core.lake_storage.locks import hold_lock
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.settings import Settings, TableSettings
 from cdc_core.table_patterns import choose_rule
 from cdc_core.vocabulary import Lsn, Relation, TableName
-from spark_jobs.lake.locks import hold_lock
 
 Losses = dict[str, int]
 
@@ -66,44 +66,43 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """A lake's folder, the folder of this host's state, and the settings' rules for tables."""
+    """A lake's root, and the settings' rules for tables."""
 
-    root: Path
-    state_folder: Path
+    root: LakePlace
     rules: Mapping[str, TableSettings] = field(default_factory=dict)
 
     @classmethod
     def of(cls, settings: Settings) -> Lake:
         """Return the lake of some settings."""
-        return cls(settings.lake.root, settings.state_folder, settings.tables)
+        return cls(settings.lake.root, settings.tables)
 
     @property
-    def changes(self) -> Path:
+    def changes(self) -> LakePlace:
         """The log."""
         return self.root / CHANGES
 
     @property
-    def epochs(self) -> Path:
+    def epochs(self) -> LakePlace:
         """The incarnations of the log's slot."""
         return self.root / EPOCHS
 
     @property
-    def relations(self) -> Path:
+    def relations(self) -> LakePlace:
         """The relations of the log's changes."""
         return self.root / RELATIONS
 
     @property
-    def backfills(self) -> Path:
+    def backfills(self) -> LakePlace:
         """The ledger of backfills."""
         return self.root / BACKFILLS
 
     @property
-    def cuts(self) -> Path:
+    def cuts(self) -> LakePlace:
         """The ledger of cuts."""
         return self.root / CUTS
 
     @property
-    def states(self) -> Path:
+    def states(self) -> LakePlace:
         """The ledger of table states."""
         return self.root / STATES
 
@@ -119,7 +118,7 @@ class Lake:
         )
         return found is not None and found[1].deletion_vectors is True
 
-    def locate(self, table: TableName) -> Path:
+    def locate(self, table: TableName) -> LakePlace:
         """The folder of a table's current rows."""
         return self.root / name_table(table)
 
@@ -174,15 +173,15 @@ class Lake:
         return hold_lock(self.root / name_lock(name), name, jvm=jvm)
 
 
-def open_table(path: Path) -> DeltaTable | None:
+def open_table(path: LakePlace) -> DeltaTable | None:
     """Open a Delta table at its newest version; None if it does not exist."""
     try:
-        return DeltaTable(path)
+        return DeltaTable(path.uri)
     except TableNotFoundError:
         return None
 
 
-def count_rows(folder: Path, table: DeltaTable) -> int:
+def count_rows(folder: LakePlace, table: DeltaTable) -> int:
     """Count the rows of a Delta table at the handle's version, without reading rows.
 
     The count of each file comes from its statistics or its footer. Rows in deletion vectors are
@@ -193,7 +192,7 @@ def count_rows(folder: Path, table: DeltaTable) -> int:
     for file in files:
         known = file["num_records"]
         if known is None:  # Its writer collected no statistics.
-            known = pq.read_metadata(folder / unquote(file["path"])).num_rows
+            known = read_footer(folder / unquote(file["path"])).num_rows
         entries += known
     for batch in pa.RecordBatchReader.from_stream(table.deletion_vectors()):
         kept = batch.column("selection_vector").flatten()

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +18,7 @@ import pyarrow.dataset as ds
 from deltalake import CommitProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.table_states import RECORDED_STATES, TableState, require_recorded
 from cdc_core.vocabulary import Lsn, TableName
 from spark_jobs.lake.cut_plan import Place
@@ -211,7 +211,7 @@ def write_states(lake: Lake, states: Iterable[StateRecord]) -> None:
     _append(lake.states, rows, STATES_SCHEMA)
 
 
-def rewrite_newest_commit(ledger: Path) -> None:
+def rewrite_newest_commit(ledger: LakePlace) -> None:
     """Write the newest commit of the cuts or of the states to new files, durably.
 
     The disk may have refused the commit of a process that has ended. Linux reports that only once.
@@ -249,7 +249,7 @@ def _read_rows(lake: Lake) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["number"])
 
 
-def _append(folder: Path, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> None:
+def _append(folder: LakePlace, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> None:
     """Append rows in one durable commit; the commit's number gives the order of rows."""
     for _ in range(_TRIES):
         if _try_append(folder, rows, schema):
@@ -259,7 +259,7 @@ def _append(folder: Path, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) 
     )
 
 
-def _try_append(folder: Path, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> bool:
+def _try_append(folder: LakePlace, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> bool:
     """Append rows; False if another commit came between. Make the table if it does not exist."""
     ledger = open_table(folder)
     number = 0 if ledger is None else ledger.version() + 1
@@ -267,7 +267,7 @@ def _try_append(folder: Path, rows: Sequence[Mapping[str, Any]], schema: pa.Sche
     once = CommitProperties(max_commit_retries=0)
     try:
         if ledger is None:
-            write_deltalake(folder, numbered, mode="error", commit_properties=once)
+            write_deltalake(folder.uri, numbered, mode="error", commit_properties=once)
         else:
             write_deltalake(ledger, numbered, mode="append", commit_properties=once)
     except CommitFailedError:

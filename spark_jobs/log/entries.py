@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cdc_core.errors import LakeError, Retry
+from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.lake.lake import Bound
 
 # The position of an entry, and the row that it brings.
@@ -28,7 +28,7 @@ ROW_COLUMNS = [
 
 
 @contextmanager
-def naming(file: Path) -> Iterator[None]:
+def naming(file: LakePlace) -> Iterator[None]:
     """Run a block that reads a file of the log. Raises: LakeError with the file's name."""
     try:
         yield

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import Lsn
 from spark_jobs.delta.direct_parquet import can_read
 from spark_jobs.lake.lake import Bound, Lake, open_table
@@ -40,7 +40,7 @@ class LogFile:
 class LogFiles:
     """The files of the log at one version, in order."""
 
-    folder: Path
+    folder: LakePlace
     log: DeltaTable
     files: tuple[LogFile, ...]
 
@@ -81,7 +81,7 @@ class LogRange:
         """Return the range from the same `low` up to another bound."""
         return replace(self, high=high)
 
-    def find_files(self, table: str | None = None) -> dict[Path, int] | None:
+    def find_files(self, table: str | None = None) -> dict[LakePlace, int] | None:
         """Find the files that may hold entries of the range, or of one table in it.
 
         Returns each file's size in bytes; None if a file cannot be read without Delta.

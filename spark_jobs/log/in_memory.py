@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from cdc_core.lake_storage.arrow_files import open_input
+from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.delta.decoded_size import bound_size
 from spark_jobs.lake.lake import Bound
 from spark_jobs.log.entries import ROW_COLUMNS, is_inside, may_hold_table, naming
@@ -29,7 +30,7 @@ class LogInMemory:
 
     def __init__(
         self,
-        files: Mapping[Path, int],
+        files: Mapping[LakePlace, int],
         low: Bound | None,
         high: Bound,
         *,
@@ -40,7 +41,7 @@ class LogInMemory:
         self._files, self._low, self._high = files, low, high
         self._shared_bytes, self._max_bytes = shared_bytes, max_bytes
 
-    def take(self, table: str, high: Bound, files: Iterable[Path]) -> pa.Table | None:
+    def take(self, table: str, high: Bound, files: Iterable[LakePlace]) -> pa.Table | None:
         """Return the entries of a table up to a bound in the range; `files` may have entries of it.
 
         None if they are too large for memory, or if no row group can have entries of the table.
@@ -64,12 +65,16 @@ class LogInMemory:
         return read.filter(is_inside(read, self._low, self._high))
 
 
-def _read(files: Iterable[Path], table: str | None, max_bytes: int) -> pa.Table | None:
+def _read(files: Iterable[LakePlace], table: str | None, max_bytes: int) -> pa.Table | None:
     """Read the entries of a table, or of all tables; None if there are none or too many."""
     size = 0
     read: list[pa.Table] = []
     for path in files:
-        with naming(path), pq.ParquetFile(path, read_dictionary=_CODED) as file:
+        with (
+            naming(path),
+            open_input(path) as source,
+            pq.ParquetFile(source, read_dictionary=_CODED) as file,
+        ):
             for index in range(file.num_row_groups):
                 group = file.metadata.row_group(index)
                 if table is not None and not may_hold_table(group, table):

@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +18,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from cdc_core.lake_storage.arrow_files import open_input
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import Lsn, Position
 from spark_jobs.delta.decoded_size import bound_size
 from spark_jobs.lake.lake import Bound
@@ -88,7 +89,9 @@ def summarize(log: DataFrame) -> list[RangeSummary]:
     ]
 
 
-def summarize_files(files: Iterable[Path], low: Bound | None, high: Bound) -> list[RangeSummary]:
+def summarize_files(
+    files: Iterable[LakePlace], low: Bound | None, high: Bound
+) -> list[RangeSummary]:
     """Summarize the entries of `(low, high]` in some files of the log.
 
     Raises: LakeError if a file cannot be read.
@@ -104,8 +107,8 @@ def summarize_files(files: Iterable[Path], low: Bound | None, high: Bound) -> li
     return list(found.values())
 
 
-def _read_entries(file: Path) -> Iterator[pa.Table]:
-    with pq.ParquetFile(file, read_dictionary=_CODED) as log:
+def _read_entries(file: LakePlace) -> Iterator[pa.Table]:
+    with open_input(file) as source, pq.ParquetFile(source, read_dictionary=_CODED) as log:
         groups: list[int] = []
         size = 0
         for index in range(log.num_row_groups):

@@ -46,7 +46,7 @@ def _read_files(
     reaching = files.list_reaching(lower, upper)
     if len(reaching) <= _MOST_FILES and files.can_read(reaching):
         return read_files(session, files.folder, files.log, [file.name for file in reaching])
-    return session.read.format("delta").load(str(files.folder))
+    return session.read.format("delta").load(files.folder.uri)
 
 
 def find_first(log: DataFrame, table: str, versions: Iterable[int], after: Position) -> Position:

@@ -9,7 +9,6 @@ import time
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -17,6 +16,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import types as T
 
 from cdc_core.crash_points import reach
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import Operation
 from spark_jobs.delta.attempts import attempting
 from spark_jobs.delta.committer import FileChange, commit_files
@@ -61,7 +61,7 @@ class TableMerge:
     limits: MergeLimits
 
     @property
-    def path(self) -> Path:
+    def path(self) -> LakePlace:
         """The folder of the table."""
         return self.lake.locate(self.plan.table)
 
@@ -141,7 +141,7 @@ def merge_by_spark(merge: TableMerge, *, refusal: str | None) -> TableMergeResul
     with splitting as unshared:
         written = _write(merge, target, facts, unshared)
     reach("after_merge_commit")
-    rows = count_there(session, path, DeltaTable(path, version=written.version), mode)
+    rows = count_there(session, path, DeltaTable(path.uri, version=written.version), mode)
     seconds = time.monotonic() - began
     return replace(written, rows=rows, seconds=seconds, refusal=refusal)
 
@@ -251,18 +251,20 @@ def _append(
         added = _write_added(folder, target, added_rows)
         rows = None
         if any(file.may_hold("_raw") for file in added):
-            paths = [str(file.path) for file in added]
+            paths = [file.path.uri for file in added]
             rows = merge.session.read.schema(T.StructType(fields)).parquet(*paths)
         lossy = count_added(rows, target.schema, _rows_of(base), added_rows.known)
         change = FileChange(added, replaces_all=base is None, fields=fields)
         reach("before_merge_commit")
         commit_files(path, before, change, epoch=merge.epoch, reached=plan.upper, lossy=lossy)
     had = count_rows(path, before)
-    has = count_rows(path, DeltaTable(path, version=before.version() + 1))
+    has = count_rows(path, DeltaTable(path.uri, version=before.version() + 1))
     return (has, had, lossy) if base is None else (has - had, 0, lossy)
 
 
-def _write_added(folder: Path, target: TargetTable, added_rows: _AddedRows) -> list[WrittenFile]:
+def _write_added(
+    folder: LakePlace, target: TargetTable, added_rows: _AddedRows
+) -> list[WrittenFile]:
     """Write added rows to files in an attempt's folder; Arrow's files are there already."""
     unshared, outcome = added_rows.unshared, added_rows.outcome
     add = partial(apply_rows, None, schema=target.schema, mode=target.mode, removal=Removal())

@@ -47,7 +47,7 @@ def merge_by_key(  # noqa: PLR0917 - What is written, where, and what its commit
     session, path, before = target.session, target.path, target.table
     kept = _count_kept(target, outcome, plan)
     with carry_bound(session, epoch, plan, lossy):
-        _merge(SparkTable.forPath(session, str(path)), outcome, plan, target.mode)
+        _merge(SparkTable.forPath(session, path.uri), outcome, plan, target.mode)
     own = find_own_commit(path, before, epoch, plan.upper)
     require_durable(path, above=before.version(), through=own.version)
     inserted, updated, deleted = _read_counts(own, *kept)
@@ -57,7 +57,7 @@ def merge_by_key(  # noqa: PLR0917 - What is written, where, and what its commit
         return own.version, written
     # Queue the backfill before the rewrite: a crash between the two must not lose it.
     queue_tables(lake, [plan.table], reason=damage, since=plan.upper)
-    after = DeltaTable(path)
+    after = DeltaTable(path.uri)
     written = rewrite_table(target, after, epoch, plan, outcome)
     return after.version() + 1, written
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from deltalake import DeltaTable
 from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
+from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.delta.direct_parquet import read_rows
 from spark_jobs.fold.rows import META_NAMES, match_keys, match_names, select_values
 from spark_jobs.fold.steps import id_names
@@ -108,7 +108,7 @@ def is_newer(own: str, arriving: str) -> Expression:
     return _locate(own) > _locate(arriving)
 
 
-def count_there(session: SparkSession, path: Path, table: DeltaTable, mode: Mode) -> int:
+def count_there(session: SparkSession, path: LakePlace, table: DeltaTable, mode: Mode) -> int:
     """Count the rows of a table that are there, at the version that `table` is open at."""
     if mode.kept is None:
         return count_rows(path, table)

@@ -174,7 +174,7 @@ def list_tables(lake: Lake) -> list[TableName]:
 
 
 def _find_end(lake: Lake, app: str) -> Lsn | None:
-    lsn = DeltaTable(lake.changes).transaction_version(app)
+    lsn = DeltaTable(lake.changes.uri).transaction_version(app)
     return None if lsn is None else Lsn(lsn)
 
 
@@ -211,7 +211,7 @@ def _read_version(session: SparkSession, lake: Lake, table: TableName, version: 
 
 def _open_version(lake: Lake, table: TableName, version: int) -> DeltaTable:
     try:
-        return DeltaTable(lake.locate(table), version=version)
+        return DeltaTable(lake.locate(table).uri, version=version)
     except Exception as error:
         # If the Delta log cannot be opened at any version, this raises the error with that remedy.
         open_current(lake.locate(table))

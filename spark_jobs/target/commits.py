@@ -16,7 +16,6 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable
@@ -24,6 +23,7 @@ from deltalake.exceptions import CommitFailedError
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc_core.lake_layout import name_commit
+from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.delta.attempts import attempting
 from spark_jobs.delta.committer import FileChange, commit_files
 from spark_jobs.delta.direct_parquet import is_ours, write_files
@@ -69,15 +69,15 @@ def write_rows(  # noqa: PLR0917 - What is written, where, and what its commit s
     if before.transaction_version(epoch.app) == int(plan.upper.lsn):
         # The table has this bound, but another writer has replaced its rows. Delta would skip a
         # write with the same bound, so this write has none.
-        writer.save(str(path))
-        if DeltaTable(path).version() != before.version() + 1:
+        writer.save(path.uri)
+        if DeltaTable(path.uri).version() != before.version() + 1:
             raise _refuse(path)
         require_durable(path, above=before.version(), through=before.version() + 1)
         return
     (
         writer.option("txnAppId", epoch.app)
         .option("txnVersion", str(int(plan.upper.lsn)))
-        .save(str(path))
+        .save(path.uri)
     )
     if find_own_commit(path, before, epoch, plan.upper).version != before.version() + 1:
         raise _refuse(path)
@@ -92,7 +92,7 @@ class OwnCommit:
     metrics: Mapping[str, Any]
 
 
-def find_own_commit(path: Path, before: DeltaTable, epoch: Epoch, reached: Bound) -> OwnCommit:
+def find_own_commit(path: LakePlace, before: DeltaTable, epoch: Epoch, reached: Bound) -> OwnCommit:
     """Find Walgate's commit of a bound after the version `before`; others may be between them.
 
     Raises: DeltaError if Walgate made none: Delta skips a write to a table that has the bound
@@ -102,7 +102,7 @@ def find_own_commit(path: Path, before: DeltaTable, epoch: Epoch, reached: Bound
     own = {"appId": epoch.app, "version": int(reached.lsn)}
     version = before.version()
     while (commit := path / name_commit(version := version + 1)).exists():
-        actions = [json.loads(line) for line in commit.read_text(encoding="utf-8").splitlines()]
+        actions = [json.loads(line) for line in commit.read_text().splitlines()]
         said = [action["txn"] for action in actions if "txn" in action]
         if any(own.items() <= txn.items() for txn in said):
             told = [action["commitInfo"] for action in actions if "commitInfo" in action]
@@ -111,7 +111,7 @@ def find_own_commit(path: Path, before: DeltaTable, epoch: Epoch, reached: Bound
     raise _refuse(path)
 
 
-def _refuse(path: Path) -> CommitFailedError:
+def _refuse(path: LakePlace) -> CommitFailedError:
     return CommitFailedError(f"another process has committed to {path}")
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from delta.tables import DeltaTable as SparkTable
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import TableName
 from spark_jobs.delta.direct_parquet import TABLE_PROPERTY
 from spark_jobs.lake.durability import require_durable
@@ -27,7 +26,7 @@ def create_table(
     vectors = "true" if lake.wants_deletion_vectors(table) else "false"
     (
         SparkTable.createIfNotExists(session)
-        .location(str(path))
+        .location(path.uri)
         .addColumns(T.StructType(fields))
         .comment(str(table))
         .property(TABLE_PROPERTY, str(table))
@@ -38,7 +37,7 @@ def create_table(
 
 
 def allow_types(
-    session: SparkSession, path: Path, table: DeltaTable, fields: list[T.StructField]
+    session: SparkSession, path: LakePlace, table: DeltaTable, fields: list[T.StructField]
 ) -> DeltaTable:
     """Allow timestamps without a time zone, if a table needs them, in a commit before the rows.
 
@@ -49,11 +48,11 @@ def allow_types(
     needed = T.StructType(fields).json()
     if _LOCAL_TIME in allowed or f'"{T.TimestampNTZType().typeName()}"' not in needed:
         return table
-    SparkTable.forPath(session, str(path)).addFeatureSupport(_LOCAL_TIME)
+    SparkTable.forPath(session, path.uri).addFeatureSupport(_LOCAL_TIME)
     return _require_version(path, table.version() + 1)
 
 
-def _require_version(path: Path, version: int) -> DeltaTable:
+def _require_version(path: LakePlace, version: int) -> DeltaTable:
     table = require_table(path)
     if table.version() != version:
         raise CommitFailedError(f"another process has committed to {path}")
@@ -61,7 +60,7 @@ def _require_version(path: Path, version: int) -> DeltaTable:
     return table
 
 
-def require_table(path: Path) -> DeltaTable:
+def require_table(path: LakePlace) -> DeltaTable:
     """Open a table that exists."""
     table = open_table(path)
     assert table is not None

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import posixpath
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from cdc_core.lake_storage.arrow_files import open_input
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import Position
 from spark_jobs.fold.plan import read_schema
 from spark_jobs.fold.rows import match_names
@@ -40,17 +42,17 @@ class Hole:
     position: Position
 
 
-def has_holes(folder: Path, table: DeltaTable, mode: Mode) -> bool:
+def has_holes(folder: LakePlace, table: DeltaTable, mode: Mode) -> bool:
     """Whether a table of a mode has a row with missing values. `folder` has the table's files."""
     return any(True for _ in _read_batches(folder, table, mode, []))
 
 
-def count_holes(folder: Path, table: DeltaTable, mode: Mode) -> int:
+def count_holes(folder: LakePlace, table: DeltaTable, mode: Mode) -> int:
     """Count the rows that have missing values, without reading their keys."""
     return sum(batch.num_rows for batch in _read_batches(folder, table, mode, []))
 
 
-def find_holes(folder: Path, table: DeltaTable, mode: Mode, *, most: int) -> list[Hole]:
+def find_holes(folder: LakePlace, table: DeltaTable, mode: Mode, *, most: int) -> list[Hole]:
     """Find the `most` oldest rows that have missing values, oldest first.
 
     A table may have millions more.
@@ -86,7 +88,7 @@ def sign(holes: list[Hole]) -> str:
     return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
-def _list_files(folder: Path, table: DeltaTable) -> Iterator[Path]:
+def _list_files(folder: LakePlace, table: DeltaTable) -> Iterator[LakePlace]:
     """List the files that may have rows with missing values."""
     for file in pa.table(table.get_add_actions(flatten=True)).to_pylist():
         nulls, entries = file.get(f"null_count.{_HOLES}"), file["num_records"]
@@ -98,7 +100,7 @@ def _read_kept(table: DeltaTable) -> dict[str, pa.Array]:
     """Read, by name of each file with deleted rows, a mask of the rows that are not deleted."""
     batches = pa.RecordBatchReader.from_stream(table.deletion_vectors())
     return {
-        Path(path).name: kept.values
+        posixpath.basename(path): kept.values
         for batch in batches
         for path, kept in zip(
             batch.column("filepath").to_pylist(), batch.column("selection_vector"), strict=True
@@ -107,7 +109,7 @@ def _read_kept(table: DeltaTable) -> dict[str, pa.Array]:
 
 
 def _read_batches(
-    folder: Path, table: DeltaTable, mode: Mode, names: list[str]
+    folder: LakePlace, table: DeltaTable, mode: Mode, names: list[str]
 ) -> Iterator[pa.RecordBatch]:
     """Read columns of the rows that have missing values, some rows at a time."""
     kept = _read_kept(table)
@@ -120,10 +122,10 @@ def _read_batches(
 
 
 def _read_file(
-    path: Path, kept: pa.Array | None, mark: str | None, names: list[str]
+    path: LakePlace, kept: pa.Array | None, mark: str | None, names: list[str]
 ) -> Iterator[pa.RecordBatch]:
     start, marks = 0, [] if mark is None else [mark]
-    with pq.ParquetFile(path) as file:
+    with open_input(path) as source, pq.ParquetFile(source) as file:
         for batch in file.iter_batches(_BATCH_ROWS, columns=[_HOLES, *marks, *names]):
             is_chosen = pc.is_valid(batch.column(_HOLES))
             if mark is not None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
+from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.delta.direct_parquet import read_rows
 from spark_jobs.fold.rows import widen
 from spark_jobs.modes.mode import Mode
@@ -24,7 +24,7 @@ class TargetTable:
     """
 
     session: SparkSession
-    path: Path
+    path: LakePlace
     table: DeltaTable
     schema: TableSchema
     mode: Mode

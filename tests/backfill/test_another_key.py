@@ -67,7 +67,7 @@ def test_a_backfill_begins_anew_under_another_key(
         assert not run(stop)
         database18.execute(f"alter table t {ALTERED[altered]}")
         assert run(threading.Event())
-    first, second = BackfillLedger(pipeline.root).read_all()
+    first, second = BackfillLedger(pipeline.lake).read_all()
     assert first.rows < ROWS
     assert (second.state, second.rows) == (BackfillState.DONE, ROWS)
     read = read_changes(pipeline.root, str(T), "read")
@@ -122,6 +122,6 @@ def require_read_again(pipeline: Pipeline, database: Database, *, is_running: bo
     keys = {key for (key,) in database.query("select k from t")}
     read = {entry["values"][0] for entry in read_changes(pipeline.root, str(T), "read")}
     assert keys - read == set()
-    first, second = BackfillLedger(pipeline.root).read_all()
+    first, second = BackfillLedger(pipeline.lake).read_all()
     assert first.rows < ROWS
     assert (second.state, second.rows) == (BackfillState.DONE, ROWS)

@@ -68,7 +68,7 @@ def test_it_is_announced_and_costs_no_slot(loaded: Pipeline) -> None:
         if progress.state is BackfillState.HELD:
             reasons.append(str(progress.reason))
             # Others see it, and can pause or cancel it.
-            (report,) = BackfillLedger(loaded.root).read_all()
+            (report,) = BackfillLedger(loaded.lake).read_all()
             assert report.state is BackfillState.HELD
 
     settings = loaded.load_settings()

@@ -12,6 +12,7 @@ from cdc_core.backfill.limits import BackfillLimits
 from cdc_core.backfill.request import BackfillRequest
 from cdc_core.backfill.results import BackfillProgress
 from cdc_core.backfill.worker import Backfill
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.settings import LakeSettings, SourceSettings
 from cdc_core.staging.backfills import BackfillLedger, Begun
 from cdc_core.table_states import BackfillState, IllegalMove
@@ -31,11 +32,14 @@ T = TableName("public", "t")
 def test_an_illegal_move_raises_and_neither_ledger_nor_progress_changes(
     tmp_path: Path, old: BackfillState, new: BackfillState
 ) -> None:
-    ledger, begun = BackfillLedger(tmp_path), Begun("a" * 32, T, Position(1, Lsn(100), 0))
+    ledger, begun = (
+        BackfillLedger(LakePlace.of(tmp_path)),
+        Begun("a" * 32, T, Position(1, Lsn(100), 0)),
+    )
     ledger.record_begun(begun, 5)
     reported: list[BackfillProgress] = []
     worker = Backfill(
-        LakeSettings(root=tmp_path),
+        LakeSettings(root=LakePlace.of(tmp_path)),
         BackfillRequest(SourceSettings(dsn="dbname=x"), lambda: None, T, 10, lambda _: None),
         sharing=BackfillLimits(1),
         stop=threading.Event(),

@@ -69,7 +69,7 @@ def test_a_stopped_worker_loses_its_lock_and_reads_the_chunk_again(
     gate.open()
     worker.join()
     assert fold(pipeline.root, str(T)) == read_source(database18, "t")
-    marks = [json.loads(mark.detail) for mark in read_marks(pipeline.root, Position(1, Lsn(0), 0))]
+    marks = [json.loads(mark.detail) for mark in read_marks(pipeline.lake, Position(1, Lsn(0), 0))]
     assert [mark["chunk"] for mark in marks if mark.get("step") == "watermark"] == [0]
 
 

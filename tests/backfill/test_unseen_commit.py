@@ -260,6 +260,6 @@ class Capturing:
 
 def count_begun(pipeline: Pipeline) -> int:
     """How many memories the log has seen begun."""
-    marks = read_marks(pipeline.root, Position(1, Lsn(0), 0))
+    marks = read_marks(pipeline.lake, Position(1, Lsn(0), 0))
     begun = [json.loads(mark.detail) for mark in marks]
     return len({said["memory"] for said in begun if said.get("step") == "begin"})

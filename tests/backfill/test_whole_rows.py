@@ -110,13 +110,13 @@ def test_a_backfill_is_not_done_while_a_row_changes_at_each_reading(
         act_once(patch, table, *["update t set v = v + 1 where id = 7"] * 1_000)
         with pytest.raises(SourceError, match=r"1 rows of public\.t changed each time"):
             run(pipeline)
-    (report,) = BackfillLedger(pipeline.root).read_all()
+    (report,) = BackfillLedger(pipeline.lake).read_all()
     assert (report.state, report.rows) == (BackfillState.STOPPED, ROWS - 1)
     assert not read_changes(pipeline.root, None, "sweep")
     # It goes on where it was.
     run(pipeline)
     assert fold(pipeline.root, str(T)) == read_source(table, "t")
-    (report,) = BackfillLedger(pipeline.root).read_all()
+    (report,) = BackfillLedger(pipeline.lake).read_all()
     assert report.state is BackfillState.DONE
 
 
@@ -180,7 +180,7 @@ def test_a_backfill_of_a_hashed_key_holds_while_a_row_changes_at_each_reading(
     assert sorted(row[1:] for row in fold(pipeline.root, str(T)).values()) == sorted(
         row[1:] for row in read_source(table, "t").values()
     )
-    (report,) = BackfillLedger(pipeline.root).read_all()
+    (report,) = BackfillLedger(pipeline.lake).read_all()
     assert report.state is BackfillState.DONE
 
 

@@ -41,6 +41,7 @@ from tests.bench.results import (
     sum_up,
 )
 from tests.bench.table import RESULTS, format_table, refresh_page
+from tests.local_lake import path_of
 from tests.postgres_server import PostgresServer, find_binaries, program_version
 from tests.walgate_command import REPOSITORY
 
@@ -122,7 +123,7 @@ class _Bench:
             merge_until(session, lake, round_rows=settings.merge.round_rows)
         self._say(shape, f"filling {shape.rows:,} changes")
         backlog = fill(database, shape)
-        drains = Drains(backlog, lake.root, folder, self._session)
+        drains = Drains(backlog, path_of(lake.root), folder, self._session)
         rounds: list[Round] = []
         for number in range(self._plan.rounds + 1):
             done: dict[str, Drained] = {}

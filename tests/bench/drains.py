@@ -30,6 +30,7 @@ from tests.bench.measuring import Meter
 from tests.bench.results import BOTH, CURRENT, NULL, REFERENCE, STAGED, Drained
 from tests.child_process import ChildProcess
 from tests.deadline import wait_for
+from tests.local_lake import path_of
 from tests.postgres_server import Database
 from tests.walgate_command import REPOSITORY, walgate_environment
 
@@ -81,7 +82,7 @@ class Drains:
     def forget(self) -> None:
         """Delete what was staged and not merged."""
         if self._staged is not None:
-            shutil.rmtree(self._staged.lake.root.parent)
+            shutil.rmtree(path_of(self._staged.lake.root.parent))
             self._staged = None
 
     def _receive_by_program(self) -> Drained:

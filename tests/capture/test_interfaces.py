@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 
 from cdc_core.capture.interfaces import ChangeLog, Stream
 from cdc_core.errors import SourceError, StagingError
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.layout import CHANGES_SCHEMA, END_LSN_NOT_KNOWN
 from cdc_core.settings import SourceSettings
 from cdc_core.source.replication import ReplicationStream
@@ -24,6 +25,7 @@ from cdc_core.staging.subscriptions import Subscription
 from cdc_core.vocabulary import Column, Lsn, Relation, ReplicaIdentity, TableName, TransactionId
 from tests.deadline import wait_for
 from tests.fakes import FakeLog, FakeStorage, FakeStream
+from tests.local_lake import path_of
 from tests.postgres_server import Database
 
 OpenLog = Callable[..., ChangeLog]
@@ -42,7 +44,7 @@ def open_log(request: pytest.FixtureRequest, tmp_path: Path) -> OpenLog:
     def open_one(subscription: Subscription = SUBSCRIPTION) -> ChangeLog:
         if request.param == "fake":
             return FakeLog(storage, spool=spool, subscription=subscription)
-        return Log(tmp_path / "lake", spool=spool, subscription=subscription)
+        return Log(LakePlace.of(tmp_path / "lake"), spool=spool, subscription=subscription)
 
     return open_one
 
@@ -316,10 +318,10 @@ def test_a_commit_says_what_its_changes_were_sent_for(open_log: OpenLog) -> None
 def test_a_commit_of_another_tool_is_passed_over_when_the_subscription_is_read(
     tmp_path: Path,
 ) -> None:
-    log = Log(tmp_path, spool=tmp_path / "spool", subscription=SUBSCRIPTION)
+    log = Log(LakePlace.of(tmp_path), spool=tmp_path / "spool", subscription=SUBSCRIPTION)
     log.read_staged(EPOCH)
     land(log, 200)
-    table = DeltaTable(log.changes_folder)
+    table = DeltaTable(path_of(log.changes_folder))
     table.alter.set_table_properties({"delta.logRetentionDuration": "interval 3 days"})
-    other = Log(tmp_path, spool=tmp_path / "spool", subscription=SUBSCRIPTION)
+    other = Log(LakePlace.of(tmp_path), spool=tmp_path / "spool", subscription=SUBSCRIPTION)
     assert other.read_subscription() == SUBSCRIPTION

@@ -49,7 +49,7 @@ def compare(
     for statement in (ROWS, "update sample set price = 2, is_on = not is_on where id = 2"):
         database18.execute(statement)
     pipeline.catch_up()
-    lake = Lake(pipeline.root, pipeline.folder / ".walgate")
+    lake = Lake(pipeline.lake)
     session = spark.newSession()
     merge_until(session, lake, round_rows=1_000_000)
     settings = load_settings(pipeline.folder / "walgate.toml", {})
@@ -98,7 +98,7 @@ def test_a_value_that_is_not_known_is_a_difference(
     pipeline = make_pipeline(database18)
     database18.execute("update sample set note = 'changed'")
     pipeline.catch_up()
-    lake = Lake(pipeline.root, pipeline.folder / ".walgate")
+    lake = Lake(pipeline.lake)
     session = spark.newSession()
     merge_until(session, lake, round_rows=1_000_000)
     settings = load_settings(pipeline.folder / "walgate.toml", {})

@@ -20,6 +20,7 @@ from orchestration.demo.stack import DemoOptions, Stack, running_stack
 from tests.deadline import wait_for
 from tests.demo.running_demo import DEADLINE_S
 from tests.fix_dagster import find_worker
+from tests.local_lake import path_of
 from tests.truth import read_staged, require_whole_commits
 
 _SLOT = "select active_pid from pg_replication_slots where slot_name = 'walgate'"
@@ -63,8 +64,8 @@ def _find_worker(stack: Stack) -> psutil.Process:
 
 def _wait_until_streaming(stack: Stack) -> int:
     """Wait until the log grows; give the walsender, the only one."""
-    before = read_staged(stack.lake.root)
-    wait_for(lambda: read_staged(stack.lake.root) != before, DEADLINE_S, "the log to grow")
+    before = read_staged(path_of(stack.lake.root))
+    wait_for(lambda: read_staged(path_of(stack.lake.root)) != before, DEADLINE_S, "the log to grow")
     ((sender,),) = _query(stack, _SENDERS)
     assert _query(stack, _SLOT) == [(sender,)]
     return sender
@@ -106,4 +107,4 @@ def test_kills_under_load_leave_one_writer_and_every_row(
     assert verdict.healing.is_whole, verdict.healing
     assert len(verdict.comparisons) == 7
     assert len(_query(stack, _SENDERS)) == 1
-    require_whole_commits(stack.lake.root)
+    require_whole_commits(path_of(stack.lake.root))

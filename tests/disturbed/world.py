@@ -37,6 +37,7 @@ from tests.end_to_end.random_judge import read_rows
 from tests.end_to_end.random_tables import RandomTable
 from tests.end_to_end.test_random_streams import World
 from tests.fix_pipeline import DEADLINE_S, Pipeline
+from tests.local_lake import path_of
 from tests.postgres_server import Database
 from tests.walgate_command import walgate_command, walgate_environment
 
@@ -119,9 +120,9 @@ class DisturbedWorld(World):
         self.merge_some(self.spark)
 
     def _merge_twice_at_once(self) -> None:
-        """Two merges of all tables, each with a state folder of its own; either may refuse."""
+        """Two merges of all tables at once; either may refuse."""
         self.catch_up()
-        lakes = (self._open_lake(), self._open_lake("another"))
+        lakes = (self._open_lake(), self._open_lake())
         budgets = [self.rng.choice((20, _SOME_ROWS)) for _ in lakes]
 
         def run(lake: Lake, budget: int) -> None:
@@ -145,7 +146,7 @@ class DisturbedWorld(World):
         folder = self._open_lake().locate(table)
         if folder.exists():
             kept = self.pipeline.folder / f"copy-{len(self.moves)}"
-            shutil.copytree(folder, kept)
+            shutil.copytree(path_of(folder), kept)
             self.copies[table] = kept
 
     def _put_back(self) -> None:
@@ -155,8 +156,8 @@ class DisturbedWorld(World):
             return
         table = self.rng.choice(sorted(self.copies))
         folder = self._open_lake().locate(table)
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(self.copies[table], folder)
+        shutil.rmtree(path_of(folder), ignore_errors=True)
+        shutil.copytree(self.copies[table], path_of(folder))
 
     def _change_rule(self) -> None:
         """Another rule for a table, or another key for all."""
@@ -286,11 +287,11 @@ class DisturbedWorld(World):
         return [TableName("public", table.name) for table in self.source.tables]
 
     def _choose_folder(self) -> Path:
-        return self._open_lake().locate(self.rng.choice(self._list_tables()))
+        return path_of(self._open_lake().locate(self.rng.choice(self._list_tables())))
 
-    def _open_lake(self, state: str = ".walgate") -> Lake:
+    def _open_lake(self) -> Lake:
         rules = self.pipeline.load_settings().tables
-        return Lake(self.pipeline.root, self.pipeline.folder / state, rules)
+        return Lake(self.pipeline.lake, rules)
 
     def _write_rules(self) -> None:
         file = self.pipeline.folder / "walgate.toml"

@@ -23,7 +23,7 @@ def test_a_database_with_data_leads_to_whole_tables(
 ) -> None:
     run_pgbench(database18, "-i", "-q", "-s", "1")
     pipeline = make_pipeline(database18)
-    lake = Lake(pipeline.root, pipeline.folder / ".walgate")
+    lake = Lake(pipeline.lake)
     load = start_load(database18, 5)
     # No capture runs: the command runs its own.
     answer = run_walgate("backfill", *TABLES, "--chunk-rows", "20000", folder=pipeline.folder)

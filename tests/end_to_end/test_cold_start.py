@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.lake.completeness import NEVER
 from spark_jobs.lake.lake import Lake
 from spark_jobs.lake.ledger import find_cut
@@ -87,7 +88,10 @@ def test_a_shell_leads_from_data_to_whole_tables(
         database18.execute("insert into late values (21, 'streamed')")
         assert run_walgate("replicate", "--until-current", folder=tmp_path).exit_code == 0
 
-        session, lake = spark.newSession(), Lake(tmp_path / "lake", tmp_path / ".walgate")
+        session, lake = (
+            spark.newSession(),
+            Lake(LakePlace.of(tmp_path / "lake")),
+        )
         merge_until(session, lake, round_rows=1_000_000)
         states = read_states(tmp_path)
         assert {name: states[name]["state"] for name in ("big", "small", "empty", "late")} == {

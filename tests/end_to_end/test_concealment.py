@@ -115,7 +115,7 @@ def test_secrets_are_nowhere_on_any_path(
     )
     outputs += [answer.stdout, answer.stderr]
 
-    lake = Lake(concealing.root, concealing.folder / ".walgate")
+    lake = Lake(concealing.lake)
     done = merge_until(spark.newSession(), lake, round_rows=1_000_000)
     assert [halt for round_ in done for halt in round_.halted.values()] == []
     for name in TABLES:

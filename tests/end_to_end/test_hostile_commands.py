@@ -136,7 +136,7 @@ def test_every_command_and_every_path_takes_names_of_any_spelling(
     for table in listed:
         named.change(table, "update {t} set {c} = 'unseen' where {k} = 4")
     named.run("recover", "--yes")
-    epoch = read_newest_epoch(pipeline.root)
+    epoch = read_newest_epoch(pipeline.lake)
     assert epoch is not None
     assert epoch.epoch == 2
     named.run("backfill", "--all")

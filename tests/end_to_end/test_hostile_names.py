@@ -99,7 +99,7 @@ def test_names_of_any_spelling_reach_a_query(
     hostile.catch_up()
     checked = run_walgate("check", folder=hostile.folder)
     assert checked.exit_code == 0, checked
-    lake = Lake(hostile.root, hostile.folder / ".walgate")
+    lake = Lake(hostile.lake)
     session = spark.newSession()
     (done,) = merge_until(session, lake, round_rows=1_000_000)
     assert not done.halted
@@ -131,7 +131,7 @@ def test_tables_that_differ_in_case_only_are_kept_apart_and_not_mistaken_in_sql(
         database18.execute(f"insert into \"{name}\" values (1, '{name}')")
     pipeline.catch_up()
     assert "path_clash" in run_walgate("check", folder=pipeline.folder).stdout
-    lake = Lake(pipeline.root, pipeline.folder / ".walgate")
+    lake = Lake(pipeline.lake)
     session = spark.newSession()
     (done,) = merge_until(session, lake, round_rows=1_000_000)
     assert not done.halted

@@ -93,7 +93,7 @@ def test_our_tables_and_a_native_subscriber_s_are_equal(
     subscriber.wait()
 
     session = spark.newSession()
-    lake = Lake(pipeline.root, pipeline.folder / ".walgate")
+    lake = Lake(pipeline.lake)
     rounds = merge_until(session, lake, round_rows=1_000_000)
     assert not rounds[-1].halted, rounds[-1].halted
     tables = [table for scenario in SCENARIOS for table in scenario.tables]

@@ -11,6 +11,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from cdc_core.errors import LakeError
+from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.lake.lake import Lake
 from spark_jobs.merge.rounds import merge_until
 from spark_jobs.query.as_of import find_bound_at
@@ -61,7 +62,7 @@ def _check_pgbench(
     scale: int,
     seconds: int,
 ) -> None:
-    lake = Lake(tmp_path / "lake", tmp_path / ".walgate")
+    lake = Lake(LakePlace.of(tmp_path / "lake"))
     session = spark.newSession()
     run_pgbench(database, "-i", "-I", "dtp", "-q")
     database.execute(f"create publication walgate for table {', '.join(KEYS)}")

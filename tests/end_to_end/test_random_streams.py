@@ -87,7 +87,7 @@ class World:
             f"create publication walgate {published} with (publish_via_partition_root = true)"
         )
         self.pipeline.make_slot_again()
-        self.lake = Lake(self.pipeline.root, self.pipeline.folder / ".walgate")
+        self.lake = Lake(self.pipeline.lake)
         self.names = [str(TableName("public", table.name)) for table in tables]
         self.child: ChildProcess | None = None
 

@@ -25,6 +25,7 @@ from spark_jobs.schema.evolution import Halt, TableSchema, accept_first, evolve
 from tests.faults.table_changes import CHANGES, Change
 from tests.fix_pipeline import Pipeline
 from tests.fix_postgres import lend_database
+from tests.local_lake import path_of
 from tests.postgres_server import Database, PostgresServer
 from tests.walgate_command import run_walgate
 
@@ -149,7 +150,7 @@ def find_halts(lake: Lake) -> dict[str, Halt]:
     """Follow the log through delta-rs alone; give the tables that halt."""
     relations = lake.read_relations()
     columns = ["commit_lsn", "seq", "table", "relation_version"]
-    log = DeltaTable(lake.changes).to_pyarrow_table(columns=columns).sort_by(
+    log = DeltaTable(path_of(lake.changes)).to_pyarrow_table(columns=columns).sort_by(
         [("commit_lsn", "ascending"), ("seq", "ascending")]
     )  # fmt: skip
     shapes: dict[str, TableSchema] = {}
@@ -238,7 +239,7 @@ def test_f17_f18_f23_a_changed_table_is_right_or_halts_with_its_reason(
     replay(pipeline)
 
     session = spark.newSession()
-    lake = Lake(pipeline.root, pipeline.folder / ".walgate")
+    lake = Lake(pipeline.lake)
     halts = find_halts(lake)
     wrong = {place.table: explain_halt(place, halts) for place in places}
     assert {table: why for table, why in wrong.items() if why} == {}
@@ -262,7 +263,7 @@ def test_f17_f18_f23_a_changed_table_is_right_or_halts_with_its_reason(
 
     # The remedy of a halt: nothing of the transaction that made the table again is missing.
     (again,) = [p for p in places if (p.change.name, p.mode) == ("made_again", LIVE)]
-    shutil.rmtree(lake.locate(TableName(again.schema, again.change.name)))
+    shutil.rmtree(path_of(lake.locate(TableName(again.schema, again.change.name))))
     merge_until(session, lake, round_rows=1_000_000, tables={again.table})
     assert read_lake(session, lake, [again])[again.table] == read_rows(database, again.table)
     assert read_states(lake)[again.table].state == "streaming"

@@ -57,7 +57,7 @@ def test_f05_a_merge_whose_jvm_is_killed_says_so_and_the_next_is_right(
     assert "fix: run the merge again" in complaint
 
     session = spark.newSession()
-    lake = Lake(pipeline.root, pipeline.folder / ".walgate")
+    lake = Lake(pipeline.lake)
     merge_until(session, lake, round_rows=1_000_000)
     rows = session.read.format("delta").load(str(table))
     assert rows.count() == rows.select("id").distinct().count() == ROWS

@@ -18,6 +18,7 @@ from spark_jobs.lake.completeness import read_completeness
 from spark_jobs.lake.lake import Lake
 from spark_jobs.lake.ledger import read_requests
 from tests.fix_pipeline import DEADLINE_S, Pipeline
+from tests.local_lake import path_of
 from tests.postgres_server import Database
 from tests.refusing_disk import RefusingDisk
 from tests.walgate_command import run_walgate
@@ -121,7 +122,7 @@ def test_every_table_of_a_publication_that_is_added_is_read_whole(shop: Pipeline
     shop.catch_up(**NARROW)
     shop.database.execute("insert into common values (2); insert into other values (2)")
     shop.catch_up(WALGATE_SOURCE__PUBLICATION='["walgate", "narrow"]')
-    requests = {request.table for request in read_requests(Lake(shop.root, shop.folder))}
+    requests = {request.table for request in read_requests(Lake(shop.lake))}
     assert requests == {"public.common", "public.other"}
 
 
@@ -172,7 +173,7 @@ def test_a_ledger_that_the_disk_refuses_is_tried_again_as_the_log_is(
     shop.catch_up(**NARROW)
     before, now = (Subscription((name,), "any") for name in ("narrow", "walgate"))
     settings = shop.load_settings()
-    RefusingDisk(monkeypatch).refuse(Lake.of(settings).states, ".json", times=2)
+    RefusingDisk(monkeypatch).refuse(path_of(Lake.of(settings).states), ".json", times=2)
     with pytest.raises(StagingError) as caught:
         queue_unsent(settings, SubscriptionChange(before, now), 1, Lsn(1))
     assert caught.value.retry is Retry.LATER
@@ -181,7 +182,7 @@ def test_a_ledger_that_the_disk_refuses_is_tried_again_as_the_log_is(
 def list_queued(shop: Pipeline) -> list[str]:
     """Which of the two tables may lack rows, by the ledgers."""
     tables = ("public.other", "public.common")
-    return sorted(read_completeness(Lake(shop.root, shop.folder)).list_incomplete(tables))
+    return sorted(read_completeness(Lake(shop.lake)).list_incomplete(tables))
 
 
 def stage_unconfirmed(shop: Pipeline, settings: dict[str, str]) -> None:

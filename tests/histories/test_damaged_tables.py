@@ -27,6 +27,7 @@ from spark_jobs.merge.tables import TableRound, merge_tables
 from spark_jobs.query.as_of import table_at
 from spark_jobs.target.limits import DEFAULT_LIMITS, MergeLimits
 from spark_jobs.target.result import WritePlan
+from tests.local_lake import path_of
 from tests.spark.relations import Entry, insert, make_relation, read, update
 from tests.spark.small_lake import MERGE_ONLY, SPARK_ONLY, SmallLake
 from tests.spark.table_files import APART
@@ -53,7 +54,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def list_commits(lake: SmallLake) -> list[Path]:
-    return sorted((lake.lake.locate(T.table) / "_delta_log").glob("*.json"))
+    return sorted(path_of(lake.lake.locate(T.table) / "_delta_log").glob("*.json"))
 
 
 def lose_bytes(lake: SmallLake) -> None:
@@ -90,7 +91,7 @@ def test_a_table_whose_log_cannot_be_opened_fails_alone_until_its_folder_is_dele
     cut = find_cut(lake.lake)
     assert cut is not None
     assert cut.merged["public.t"] < cut.merged["public.u"] == cut.bound
-    shutil.rmtree(folder)
+    shutil.rmtree(path_of(folder))
     lake.merge()
     assert lake.rows(T) == [(1, "a"), (2, "a"), (3, "a"), (4, "b")]
     assert not read_requests(lake.lake), "the log has all that is needed"
@@ -103,8 +104,8 @@ def test_a_table_whose_log_cannot_be_opened_is_read_whole_where_the_log_is_short
     assert kept is not None
     lose_bytes(lake)
     lake.commit([insert(T, "4", "b")])
-    DeltaTable(lake.lake.changes).delete(f"end_lsn <= {int(kept.bound.lsn)}")
-    shutil.rmtree(lake.lake.locate(T.table))
+    DeltaTable(path_of(lake.lake.changes)).delete(f"end_lsn <= {int(kept.bound.lsn)}")
+    shutil.rmtree(path_of(lake.lake.locate(T.table)))
     lake.merge()
     assert lake.rows(T) == [(4, "b")]
     assert len(read_requests(lake.lake)) == 1
@@ -200,14 +201,14 @@ def test_a_table_that_was_committed_before_the_power_failed_is_whole(
 ) -> None:
     lake.limits, plan, changes = WAYS[way]
     folder = lake.lake.locate(T.table)
-    before = {*folder.glob("*.parquet")}
+    before = {*path_of(folder).glob("*.parquet")}
     merged = cut_power(lake, [*changes, insert(OTHER, "2")], monkeypatch)["public.t"].merged
     assert merged is not None
     assert merged.way is plan
-    added = {*folder.glob("*.parquet")} - before
+    added = {*path_of(folder).glob("*.parquet")} - before
     assert added
     assert {disk.forced[file.stat().st_ino] for file in added} == {1}, "each is forced once"
-    disk.lose_power(folder)
+    disk.lose_power(path_of(folder))
     lake.merge()
     kept = 3 if way == "added" else 2
     assert len([row for row in lake.rows(T) if row[1] == "a"]) == kept
@@ -233,8 +234,8 @@ def test_a_commit_names_no_file_that_is_not_on_the_disk(
     def check(self: DeltaTable, actions: list[Any], *arguments: Any, **more: Any) -> None:
         added = [action for action in actions if isinstance(action, AddAction)]
         assert added
-        is_forced.extend(disk.has(folder / action.path) for action in added)
-        is_forced.append(disk.has(folder))
+        is_forced.extend(disk.has(path_of(folder / action.path)) for action in added)
+        is_forced.append(disk.has(path_of(folder)))
         commit(self, actions, *arguments, **more)
 
     monkeypatch.setattr(DeltaTable, "create_write_transaction", check)
@@ -261,9 +262,9 @@ def test_a_table_whose_newest_files_are_torn_is_built_again_once_its_folder_is_d
     lake: SmallLake, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], None]
 ) -> None:
     folder = lake.lake.locate(T.table)
-    before = {*folder.glob("*.parquet")}
+    before = {*path_of(folder).glob("*.parquet")}
     cut_power(lake, [insert(T, "4", "b"), insert(OTHER, "2")], monkeypatch)
-    (newest,) = {*folder.glob("*.parquet")} - before
+    (newest,) = {*path_of(folder).glob("*.parquet")} - before
     damage(newest)
     lake.commit([insert(T, "5", "b"), insert(OTHER, "3")])
     for _ in range(2):
@@ -271,7 +272,7 @@ def test_a_table_whose_newest_files_are_torn_is_built_again_once_its_folder_is_d
             lake.merge()
         assert f"delete {folder}, then run `walgate merge`" in str(caught.value)
     assert lake.rows(OTHER) == [(1,), (2,), (3,)]
-    shutil.rmtree(folder)
+    shutil.rmtree(path_of(folder))
     lake.merge()
     assert lake.rows(T) == [(1, "a"), (2, "a"), (3, "a"), (4, "b"), (5, "b")]
     assert not read_requests(lake.lake), "the log has all that is needed"

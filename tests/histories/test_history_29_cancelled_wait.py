@@ -87,5 +87,5 @@ def test_history_29_each_read_enters_at_its_own_watermark(
 
 def read_attempts(pipeline: Pipeline) -> set[tuple[int, int]]:
     """The attempts at each chunk whose watermarks the log has."""
-    marks = (json.loads(mark.detail) for mark in read_marks(pipeline.root, Position(1, Lsn(0), 0)))
+    marks = (json.loads(mark.detail) for mark in read_marks(pipeline.lake, Position(1, Lsn(0), 0)))
     return {(m["chunk"], m["attempt"]) for m in marks if m.get("step") == "watermark"}

@@ -110,7 +110,7 @@ def test_a_backfill_of_several_tables_says_what_it_waits_for_and_goes_on(
         wait_for_words(backfill, "size of a table is unknown", "public.other", "lock")
         wait_for_words(backfill, "backfill waits", "lock")
     assert backfill.wait(DEADLINE_S) == 0, backfill.output()
-    reports = BackfillLedger(shop.root).read_newest()
+    reports = BackfillLedger(shop.lake).read_newest()
     assert {name: reports[name].state for name in TABLES} == dict.fromkeys(
         TABLES, BackfillState.DONE
     )

@@ -13,14 +13,16 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from cdc_core import durability
 from cdc_core.errors import LakeError, MergeError, Retry
+from cdc_core.lake_storage import durability
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import Lsn
 from spark_jobs.lake.completeness import read_completeness
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.lake.ledger import find_cut, queue_tables, read_requests, read_states, write_cut
 from spark_jobs.merge import rounds
 from spark_jobs.query.sql import answer_query
+from tests.local_lake import path_of
 from tests.refusing_disk import RefusingDisk
 from tests.spark.relations import Entry, insert, make_relation, update
 from tests.spark.small_lake import SmallLake
@@ -35,32 +37,32 @@ def lake(spark: SparkSession, tmp_path: Path) -> SmallLake:
     small = SmallLake(spark, tmp_path)
     small.merge([insert(T, "1", "a"), insert(T, "2", "a"), insert(OTHER, "1")])
     small.merge([insert(T, "3", "b")])
-    shutil.copytree(small.lake.locate(T.table), tmp_path / "copy")
+    shutil.copytree(path_of(small.lake.locate(T.table)), tmp_path / "copy")
     small.merge([update(T, "2", "c")])
     assert small.rows(T) == WHOLE
     return small
 
 
 def delete_folder(lake: SmallLake) -> None:
-    shutil.rmtree(lake.lake.locate(T.table))
+    shutil.rmtree(path_of(lake.lake.locate(T.table)))
 
 
 def restore_copy(lake: SmallLake) -> None:
     delete_folder(lake)
-    shutil.copytree(lake.lake.root.parent / "copy", lake.lake.locate(T.table))
+    shutil.copytree(path_of(lake.lake.root.parent / "copy"), path_of(lake.lake.locate(T.table)))
 
 
 def restore_copy_and_write_on(lake: SmallLake) -> None:
     """Somebody restores the table, and changes its properties: its version is high enough."""
     restore_copy(lake)
-    table = DeltaTable(lake.lake.locate(T.table))
+    table = DeltaTable(path_of(lake.lake.locate(T.table)))
     for number in range(3):
         table.alter.set_table_properties({"delta.logRetentionDuration": f"interval {number} days"})
 
 
 def lose_newest_commit(lake: SmallLake) -> None:
     """What a power failure leaves of a commit that was not forced to the disk."""
-    (newest,) = sorted((lake.lake.locate(T.table) / "_delta_log").glob("*.json"))[-1:]
+    (newest,) = sorted(path_of(lake.lake.locate(T.table) / "_delta_log").glob("*.json"))[-1:]
     newest.unlink()
 
 
@@ -126,7 +128,7 @@ def test_a_table_whose_log_is_cut_off_is_partial_until_it_is_read_whole(
     assert kept is not None
     delete_folder(lake)
     (end,) = lake.commit([insert(T, "4", "d")])
-    DeltaTable(lake.lake.changes).delete(f"end_lsn <= {int(kept.bound.lsn)}")
+    DeltaTable(path_of(lake.lake.changes)).delete(f"end_lsn <= {int(kept.bound.lsn)}")
     with caplog.at_level(logging.WARNING, "walgate.merge"):
         lake.merge()
     assert "table is older than its cut" in caplog.text
@@ -157,24 +159,24 @@ def test_what_a_cut_names_is_on_the_disk_before_the_cut(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = SmallLake(spark, tmp_path)
-    synced: list[Path] = []
-    at_cut: list[list[Path]] = []
-    sync_file = durability.sync_file
+    synced: list[LakePlace] = []
+    at_cut: list[list[LakePlace]] = []
+    sync_place = LakePlace.sync
 
-    def sync(file: Path) -> None:
-        sync_file(file)
-        synced.append(file)
+    def sync(place: LakePlace) -> None:
+        sync_place(place)
+        synced.append(place)
 
     def write(*told: Any) -> None:
         at_cut.append([*synced])
         write_cut(*told)
 
-    monkeypatch.setattr(durability, "sync_file", sync)
+    monkeypatch.setattr(LakePlace, "sync", sync)
     monkeypatch.setattr(rounds, "write_cut", write)
     small.merge([insert(T, "1", "a")])
     folder = small.lake.locate(T.table)
-    needed = {folder, folder / "_delta_log", *(folder / "_delta_log").glob("*.json")}
-    needed |= {*folder.glob("*.parquet")}
+    log = folder / "_delta_log"
+    needed = {folder, log, *log.list_matching("*.json"), *folder.list_matching("*.parquet")}
     assert needed <= {*at_cut[0]}
 
 
@@ -185,9 +187,9 @@ def test_what_the_disk_refuses_once_is_written_anew_before_the_cut(
     small = SmallLake(spark, tmp_path)
     disk = RefusingDisk(monkeypatch)
     folder = small.lake.locate(T.table)
-    disk.refuse(folder, file)
+    disk.refuse(path_of(folder), file)
     small.merge([insert(T, "1", "a")])
-    assert disk.find_lost(folder) == []
+    assert disk.find_lost(path_of(folder)) == []
     assert find_cut(small.lake) is not None
 
 
@@ -198,16 +200,17 @@ def test_a_disk_that_takes_no_file_writes_no_cut_and_the_next_merge_writes_anew(
     small = SmallLake(spark, tmp_path)
     folder = small.lake.locate(T.table)
     disk = RefusingDisk(monkeypatch)
-    disk.refuse(folder, file, times=2)
+    disk.refuse(path_of(folder), file, times=2)
     with pytest.raises(MergeError, match=r"refused the files of .*: Input/output") as caught:
         small.merge([insert(T, "1", "a")])
     assert caught.value.retry is Retry.AFTER_FIX
     assert find_cut(small.lake) is None
     is_committed = file == ".json"
-    assert bool(disk.find_lost(folder)) == is_committed, "no file is left that no commit names"
+    is_left = bool(disk.find_lost(path_of(folder)))
+    assert is_left == is_committed, "no file is left that no commit names"
     small.merge()
     assert find_cut(small.lake) is not None
-    assert disk.find_lost(folder) == []
+    assert disk.find_lost(path_of(folder)) == []
 
 
 @pytest.mark.parametrize("file", [".parquet", ".json"])
@@ -216,24 +219,24 @@ def test_a_cut_that_the_disk_refused_twice_is_written_anew_before_it_is_believed
 ) -> None:
     small = SmallLake(spark, tmp_path)
     disk = RefusingDisk(monkeypatch)
-    disk.refuse(small.lake.cuts, file, times=2)
+    disk.refuse(path_of(small.lake.cuts), file, times=2)
     with pytest.raises(MergeError, match=r"refused the files of .*: Input/output"):
         small.merge([insert(T, "1", "a")])
-    assert disk.find_lost(small.lake.cuts)
+    assert disk.find_lost(path_of(small.lake.cuts))
     small.merge()
-    assert disk.find_lost(small.lake.cuts) == []
+    assert disk.find_lost(path_of(small.lake.cuts)) == []
 
 
 def test_a_request_that_the_disk_refused_twice_is_written_anew_before_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lake = Lake(tmp_path, tmp_path / "state")
+    lake = Lake(LakePlace.of(tmp_path))
     disk = RefusingDisk(monkeypatch)
-    disk.refuse(lake.states, ".json", times=2)
+    disk.refuse(path_of(lake.states), ".json", times=2)
     with pytest.raises(MergeError, match="the storage refused"):
         queue_tables(lake, [T.table], reason="asked", since=Bound(1, Lsn(1)))
     queue_tables(lake, [OTHER.table], reason="asked", since=Bound(1, Lsn(2)))
-    assert disk.find_lost(lake.states) == []
+    assert disk.find_lost(path_of(lake.states)) == []
     assert len(read_requests(lake)) == 2
 
 
@@ -244,5 +247,6 @@ def test_the_file_of_a_deletion_vector_is_found_by_its_name(tmp_path: Path) -> N
     log.mkdir()
     line = json.dumps({"add": {"path": "part.parquet", "deletionVector": vector}})
     (log / f"{0:020}.json").write_text(line, encoding="utf-8")
-    found = [*durability._list_files(tmp_path, log, range(1))]
+    files = durability._list_files(LakePlace.of(tmp_path), LakePlace.of(log), range(1))
+    found = [*map(path_of, files)]
     assert tmp_path / "ab" / name in found

@@ -144,7 +144,7 @@ def test_rows_read_before_a_rewrite_that_may_have_changed_them_are_read_again(
     assert happened
     pipeline.catch_up()
     assert fold(pipeline.root, str(T)) == read_source(table, "t")
-    marks = [mark.detail for mark in read_marks(pipeline.root, Position(1, Lsn(0), 0))]
+    marks = [mark.detail for mark in read_marks(pipeline.lake, Position(1, Lsn(0), 0))]
     assert sum('"step": "begin"' in mark for mark in marks) == times
     read = read_changes(pipeline.root, str(T), "read")
     assert len({entry["relation_version"] for entry in read}) == times
@@ -187,7 +187,7 @@ def test_history_26_more_than_may_be_remembered_voids_the_chunk_of_a_paused_work
         assert worker.wait(DEADLINE_S) == 0, worker.output()
         wait_for(lambda: not rememberings[-1].size, DEADLINE_S, "capture to forget")
     assert max(most) <= bound
-    marks = [mark.detail for mark in read_marks(pipeline.root, Position(1, Lsn(0), 0))]
+    marks = [mark.detail for mark in read_marks(pipeline.lake, Position(1, Lsn(0), 0))]
     assert sum('"state": "void"' in mark for mark in marks) >= 1, "the chunk was let in"
     assert sum('"step": "begin"' in mark for mark in marks) >= 2, "it did not begin again"
     pipeline.catch_up()

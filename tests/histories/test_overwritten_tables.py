@@ -19,6 +19,7 @@ from spark_jobs.lake.completeness import read_completeness
 from spark_jobs.lake.lake import Bound
 from spark_jobs.lake.ledger import find_cut, read_requests, read_states
 from spark_jobs.query.as_of import table_at
+from tests.local_lake import path_of
 from tests.spark.relations import Entry, insert, make_relation, update
 from tests.spark.small_lake import SmallLake
 
@@ -42,7 +43,7 @@ def lake(spark: SparkSession, tmp_path: Path) -> SmallLake:
 def overwrite(lake: SmallLake) -> None:
     """Somebody writes the table again with pandas or polars: same columns, no metadata."""
     folder = lake.lake.locate(T.table)
-    write_deltalake(folder, FOREIGN, mode="overwrite", schema_mode="overwrite")
+    write_deltalake(folder.uri, FOREIGN, mode="overwrite", schema_mode="overwrite")
 
 
 def overwrite_by_spark(lake: SmallLake) -> None:
@@ -53,9 +54,9 @@ def overwrite_by_spark(lake: SmallLake) -> None:
 
 def save_another_table(lake: SmallLake) -> None:
     folder = lake.lake.locate(T.table)
-    shutil.rmtree(folder)
+    shutil.rmtree(path_of(folder))
     for _ in range(6):
-        write_deltalake(folder, PARTITIONED, mode="append", partition_by=["day"])
+        write_deltalake(folder.uri, PARTITIONED, mode="append", partition_by=["day"])
 
 
 CASES = [overwrite, overwrite_by_spark, save_another_table]
@@ -111,7 +112,7 @@ def test_a_replaced_table_whose_log_is_cut_off_is_partial_until_it_is_read_whole
     assert kept is not None
     overwrite(lake)
     (end,) = lake.commit([insert(OTHER, "2")])
-    DeltaTable(lake.lake.changes).delete(f"end_lsn <= {int(kept.bound.lsn)}")
+    DeltaTable(path_of(lake.lake.changes)).delete(f"end_lsn <= {int(kept.bound.lsn)}")
     lake.merge()
     (request,) = read_requests(lake.lake)
     assert request.since == Bound(1, Lsn(end))

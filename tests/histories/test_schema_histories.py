@@ -139,7 +139,10 @@ def world(
             database.execute(statement)
         pipeline = Pipeline(database, folder)
         world = World(
-            database, pipeline, spark.newSession(), Lake(pipeline.root, folder / ".walgate")
+            database,
+            pipeline,
+            spark.newSession(),
+            Lake(pipeline.lake),
         )
         world.happen(FIRST)
         world.happen(SECOND)

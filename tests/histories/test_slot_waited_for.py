@@ -72,7 +72,7 @@ def capture_while(pipeline: Pipeline, happen: Callable[[], None]) -> None:
 def test_an_epoch_that_was_written_meanwhile_is_compared_with_the_server(
     filled: Pipeline, found: dict[str, object], said: str
 ) -> None:
-    epoch = read_newest_epoch(filled.root)
+    epoch = read_newest_epoch(filled.lake)
     assert epoch is not None
     held = read_log(filled.root)
     settings = read_settings(filled)
@@ -85,7 +85,7 @@ def test_an_epoch_that_was_written_meanwhile_is_compared_with_the_server(
     with pytest.raises(WrongServer, match=said):
         capture_while(filled, write_epoch)
     assert read_log(filled.root) == held
-    assert read_newest_epoch(filled.root) == other
+    assert read_newest_epoch(filled.lake) == other
 
 
 def test_a_log_that_was_removed_meanwhile_is_not_begun_again(filled: Pipeline) -> None:
@@ -98,7 +98,7 @@ def test_a_log_that_was_removed_meanwhile_is_not_begun_again(filled: Pipeline) -
 
 
 def test_a_recovery_that_finished_meanwhile_is_gone_on_from(filled: Pipeline) -> None:
-    epoch = read_newest_epoch(filled.root)
+    epoch = read_newest_epoch(filled.lake)
     assert epoch is not None
     settings = read_settings(filled)
     staged = Log.of(settings).read_staged(epoch)
@@ -108,7 +108,7 @@ def test_a_recovery_that_finished_meanwhile_is_gone_on_from(filled: Pipeline) ->
         Log.of(settings).begin_epoch(other)
 
     capture_while(filled, write_epoch)
-    newest = read_newest_epoch(filled.root)
+    newest = read_newest_epoch(filled.lake)
     assert newest == other
     settled = Log.of(settings)
     assert settled.read_staged(other) > other.first_lsn

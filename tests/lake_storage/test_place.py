@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cdc_core.lake_storage.arrow_files import open_input, open_output, read_footer
+from cdc_core.lake_storage.durability import remove_old_copies
 from cdc_core.lake_storage.place import LakePlace
 from tests.refusing_disk import RefusingDisk
 
@@ -150,6 +151,15 @@ def test_a_rewrite_that_the_disk_refuses_leaves_the_file_alone(
     with pytest.raises(OSError, match="Input/output error"):
         file.rewrite()
     assert list_names(lake) == ["file"]
+
+
+def test_copies_of_dead_processes_are_removed_and_young_ones_stay(lake: LakePlace) -> None:
+    for name in (".a.1.new", ".b.2.new", "c.new"):
+        (lake / name).write_text("")
+    os.utime((lake / ".a.1.new").uri, (0, 0))
+    os.utime((lake / "c.new").uri, (0, 0))
+    remove_old_copies(lake)
+    assert sorted(path.name for path in Path(lake.uri).iterdir()) == [".b.2.new", "c.new"]
 
 
 def test_arrow_reads_what_it_wrote(lake: LakePlace) -> None:

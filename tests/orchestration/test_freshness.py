@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import Lsn
 from orchestration.status.freshness import Delay, Freshness, measure_freshness
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.lake.ledger import Cut, write_cut
+from tests.local_lake import path_of
 from tests.spark.log_writer import EPOCH_START, LogWriter
 from tests.spark.relations import Entry, insert, make_relation, mark
 
@@ -24,7 +26,7 @@ class DatedLake:
     """A lake whose times are given in seconds from the first epoch's start."""
 
     def __init__(self, folder: Path) -> None:
-        self.lake = Lake(folder / "lake", folder / "state")
+        self.lake = Lake(LakePlace.of(folder / "lake"))
         self.log = LogWriter(self.lake)
         self.log.begin_epoch(16)
 
@@ -39,10 +41,10 @@ class DatedLake:
     def stage(self, staged_s: float, *, repeat: int = 0) -> None:
         """Commit what was added, at a time."""
         self.log.commit(repeat)
-        version = DeltaTable(self.lake.changes).version()
+        version = DeltaTable(path_of(self.lake.changes)).version()
         commit = self.lake.changes / "_delta_log" / f"{version:020}.json"
         at = EPOCH_START.timestamp() + staged_s
-        os.utime(commit, (at, at))
+        os.utime(path_of(commit), (at, at))
 
     def cut(self, bound: Bound, created_s: float) -> None:
         """Write a cut, at a time."""

@@ -12,12 +12,14 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import Lsn, TableName
 from orchestration.status.status import _list_table_problems, _Progress, _tell_state
 from spark_jobs.lake.lake import Bound, Epoch, Lake
 from spark_jobs.lake.ledger import Cut
 from spark_jobs.schema.evolution import TABLE_KEY
 from spark_jobs.target.older_tables import find_older
+from tests.local_lake import path_of
 
 T = TableName("public", "t")
 EPOCH = Epoch(1, "7301", Lsn(1))
@@ -52,8 +54,8 @@ def restore(folder: Path, *bounds: int) -> None:
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
     """Lend a lake with a table that is as the cut says."""
-    made = Lake(tmp_path / "lake", tmp_path / "state")
-    write(made.locate(T), 40, 80)
+    made = Lake(LakePlace.of(tmp_path / "lake"))
+    write(path_of(made.locate(T)), 40, 80)
     return made
 
 
@@ -79,7 +81,7 @@ def test_a_table_older_than_its_cut_is_not_passed_off_as_streaming(
     lake: Lake, happen: Callable[[Path], None], age: str, *, is_seen_at_once: bool
 ) -> None:
     assert find_older(lake, CUT, [EPOCH], is_thorough=True) == {}
-    happen(lake.locate(T))
+    happen(path_of(lake.locate(T)))
     older = find_older(lake, CUT, [EPOCH], is_thorough=True)
     assert older == {"public.t": age}
     at_once = find_older(lake, CUT, [EPOCH], is_thorough=False)
@@ -94,10 +96,10 @@ def test_a_table_older_than_its_cut_is_not_passed_off_as_streaming(
 def test_a_table_whose_epoch_is_forgotten_is_compared_by_its_version(lake: Lake) -> None:
     later = Epoch(2, "7301", Lsn(1))
     assert find_older(lake, CUT, [later], is_thorough=True) == {}
-    shutil.rmtree(lake.locate(T))
+    shutil.rmtree(path_of(lake.locate(T)))
     assert find_older(lake, CUT, [later], is_thorough=True)
 
 
 def test_a_table_that_went_on_since_the_cut_is_not_older(lake: Lake) -> None:
-    write(lake.locate(T), 120)
+    write(path_of(lake.locate(T)), 120)
     assert find_older(lake, CUT, [EPOCH], is_thorough=True) == {}

@@ -260,7 +260,10 @@ def test_tables_that_may_lack_rows_are_read_by_runs(
     assert "is gone; it is recorded as failed" in deployment.reason(sensor)
     assert deployment.request(sensor).run_key == f"public/notes after:{run.run_id}"
     # What a person cancelled is left alone, until more is asked for than that.
-    ledger, lake = BackfillLedger(pipeline.root), Lake(pipeline.root, pipeline.folder)
+    ledger, lake = (
+        BackfillLedger(pipeline.lake),
+        Lake(pipeline.lake),
+    )
     notes = TableName("public", "notes")
     begun = Begun("0" * 32, notes, Position(1, Lsn(8), 0))
     ledger.record_begun(begun, 1)

@@ -101,7 +101,7 @@ def test_a_slot_that_is_gone_made_again_or_ahead_of_an_older_lake_or_of_none(
     slot = filled.slot_facts()
     plan = recover_whole(filled, "past the staged LSN", "made again")
     assert (plan.number, plan.is_slot_made) == (3, False), "one that is there and lives is kept"
-    epoch = read_newest_epoch(filled.root)
+    epoch = read_newest_epoch(filled.lake)
     assert epoch is not None
     assert epoch.first_lsn == slot["confirmed"]
 
@@ -160,7 +160,7 @@ def test_a_lost_slot_is_replaced_however_often_it_is_killed_meanwhile(lossy: Pip
     assert "recovering" not in {p["code"] for p in read_status(read_settings(lossy))["problems"]}
     require_whole(lossy)
     assert read_completeness(Lake.of(read_settings(lossy))).find_incomplete("public.orders") is None
-    epoch = read_newest_epoch(lossy.root)
+    epoch = read_newest_epoch(lossy.lake)
     assert epoch is not None
     assert epoch.epoch == 2
     assert epoch.reason.startswith(f"recovered: slot {lossy.slot} is lost: wal_status lost")
@@ -234,7 +234,7 @@ def test_history_12_another_server_with_smaller_lsns_outranks_the_old(
     other.execute("create publication walgate for all tables")
     plan = recover_whole(filled, "the server's system identifier is")
     assert plan.is_slot_made
-    epoch = read_newest_epoch(filled.root)
+    epoch = read_newest_epoch(filled.lake)
     assert epoch is not None
     assert epoch.first_lsn < old, "this server was to have smaller LSNs"
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import Lsn, Operation, Position, Relation
 from spark_jobs.fast_path.arrow_fold import ArrowOutcome, fold_by_arrow
 from spark_jobs.fold.plan import TablePlan
@@ -36,13 +36,16 @@ _ENTRIES = pa.schema(
 )
 
 
+@dataclass(frozen=True)
 class SimulatedLake(Lake):
     """The lake of a world; `process` is the one that uses it."""
+
+    process: str = ""
 
     @classmethod
     def make(cls, process: str) -> SimulatedLake:
         """The lake as a process has it."""
-        return cls(Path("lake"), Path(process))
+        return cls(LakePlace("lake"), process=process)
 
     def read_epochs(self) -> list[Epoch]:
         """Every epoch, oldest first."""
@@ -64,7 +67,7 @@ class SimulatedLake(Lake):
     def lock_table(self, name: str, *, jvm: int | None) -> Iterator[None]:
         """Keep others from a table."""
         del jvm
-        tables, process = World.now.tables, str(self.state_folder)
+        tables, process = World.now.tables, self.process
         if name in tables.locks:
             World.now.scheduler.wait(f"waits for {name}", lambda: name not in tables.locks)
         tables.locks[name] = process

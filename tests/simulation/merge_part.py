@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from cdc_core.errors import LakeError, MergeError
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import Lsn, TableName
 from spark_jobs.fast_path.file_rewrite import FileRewrite, RewrittenFiles
 from spark_jobs.fast_path.rewrite_task import LogSlice
@@ -147,7 +147,7 @@ class _LogFiles:
 
 
 def _plan_rewrite(
-    folder: Path, table: Any, plan: TablePlan, above: LogRange, limits: MergeLimits
+    folder: LakePlace, table: Any, plan: TablePlan, above: LogRange, limits: MergeLimits
 ) -> FileRewrite | str:
     """What `plan_rewrite` decides: whether the job of the round rewrites the files of a table."""
     del table
@@ -259,7 +259,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(as_of, "table_fields", lambda _: ())
 
 
-def _open_table(path: Path) -> Opened | None:
+def _open_table(path: LakePlace) -> Opened | None:
     return World.now.tables.open(path)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TypeAlias
 
 import pyarrow as pa
 
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import Position
 from spark_jobs.lake.lake import Bound
 from spark_jobs.lake.ledger import Cut, StateRecord
@@ -55,13 +55,13 @@ class Opened:
 class Tables:
     """All that the merges of a world have made, and the locks that they hold."""
 
-    versions: dict[Path, list[Version]] = field(default_factory=dict)
+    versions: dict[LakePlace, list[Version]] = field(default_factory=dict)
     cuts: list[Cut] = field(default_factory=list)
     states: dict[str, StateRecord] = field(default_factory=dict)
     locks: dict[str, str] = field(default_factory=dict)
     failing: set[str] = field(default_factory=set)
 
-    def open(self, path: Path) -> Opened | None:
+    def open(self, path: LakePlace) -> Opened | None:
         """A table at its newest version; None where there is none."""
         versions = self.versions.get(path)
         return Opened(tuple(versions)) if versions else None

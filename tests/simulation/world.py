@@ -33,7 +33,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,6 +48,7 @@ from cdc_core.backfill import (
     worker,
 )
 from cdc_core.capture import run
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.staging import relations
 from tests.simulation import threads
 from tests.simulation.scheduler import Choices, Move, Scheduler
@@ -149,11 +149,11 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(logging.getLogger(name), "disabled", True)
 
 
-def _append_relations(_table: Any, _folder: Path, rows: Any) -> None:
+def _append_relations(_table: Any, _folder: LakePlace, rows: Any) -> None:
     World.now.log.relations += keep_rows(rows)
 
 
-def _delete_relations(_table: Any, _folder: Path, *, epoch: int, since: int) -> None:
+def _delete_relations(_table: Any, _folder: LakePlace, *, epoch: int, since: int) -> None:
     log = World.now.log
     log.relations = [
         row for row in log.relations if row["epoch"] != epoch or row["first_lsn"] < since

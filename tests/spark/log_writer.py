@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +13,7 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 from cdc_core.layout import CHANGES_SCHEMA, EPOCHS_SCHEMA, RELATIONS_SCHEMA
 from cdc_core.vocabulary import Relation
 from spark_jobs.lake.lake import Lake
+from tests.local_lake import path_of
 
 SYSTEM_ID = "7301"
 EPOCH_START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -89,7 +89,7 @@ class LogWriter:
     def _append(
         self, path: str, rows: list[dict[str, Any]], schema: pa.Schema, staged: int | None = None
     ) -> None:
-        target: Path = self.lake.root / path
+        target = path_of(self.lake.root / path)
         transactions = []
         if staged is not None:
             transactions = [Transaction(f"walgate:{SYSTEM_ID}:{self.epoch}", staged)]

@@ -8,6 +8,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import Lsn, Relation
 from spark_jobs.lake.lake import Bound, Lake, open_table
 from spark_jobs.merge.rounds import Round, merge_until
@@ -34,7 +35,7 @@ class SmallLake:
     ) -> None:
         self.spark = spark
         self.limits = limits
-        self.lake = Lake(folder / "lake", folder / "state")
+        self.lake = Lake(LakePlace.of(folder / "lake"))
         self.log = LogWriter(self.lake)
         self.log.begin_epoch(first_lsn)
 

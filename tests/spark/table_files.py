@@ -17,6 +17,7 @@ from spark_jobs.log.in_memory import LogInMemory
 from spark_jobs.merge.rounds import Round
 from spark_jobs.target.limits import MergeLimits
 from spark_jobs.target.result import TableMergeResult
+from tests.local_lake import path_of
 from tests.spark.small_lake import SmallLake
 
 # No file gets further rows: rows that arrive make a file of their own.
@@ -50,8 +51,12 @@ def list_files(small: SmallLake, relation: Relation) -> dict[str, int]:
 def list_unnamed(small: SmallLake, relation: Relation) -> list[str]:
     """The files in a table's folder that no commit of it names."""
     folder = small.lake.locate(relation.table)
-    commits = [path.read_text(encoding="utf-8") for path in folder.glob("_delta_log/*.json")]
-    return [path.name for path in folder.glob("*.parquet") if path.name not in "".join(commits)]
+    commits = [
+        path.read_text(encoding="utf-8") for path in path_of(folder).glob("_delta_log/*.json")
+    ]
+    return [
+        path.name for path in path_of(folder).glob("*.parquet") if path.name not in "".join(commits)
+    ]
 
 
 def read_column(file: Path, column: str) -> list[Any]:
@@ -64,7 +69,7 @@ def find_homes(small: SmallLake, relation: Relation, key: str = "k") -> dict[Any
     folder = small.lake.locate(relation.table)
     homes: dict[Any, str] = {}
     for name in list_files(small, relation):
-        for value in read_column(folder / name, key):
+        for value in read_column(path_of(folder / name), key):
             assert value not in homes
             homes[value] = name
     return homes

@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import Lsn
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.lake.ledger import Cut, write_cut
 from spark_jobs.log.backlog import Backlog, choose_cut, is_scattered, read_backlog
 from spark_jobs.log.files import LogFiles
+from tests.local_lake import path_of
 from tests.spark.log_writer import LogWriter
 from tests.spark.relations import insert, make_relation, mark
 
@@ -19,7 +21,7 @@ TABLE = make_relation("t", "k int4")
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path / "lake", tmp_path / "state")
+    return Lake(LakePlace.of(tmp_path / "lake"))
 
 
 @pytest.fixture
@@ -78,7 +80,7 @@ def test_a_table_left_behind_has_a_backlog_unless_it_is_halted(lake: Lake, log: 
 def test_a_file_whose_marks_were_not_counted_counts_whole_unless_it_holds_no_table(
     lake: Lake, log: LogWriter
 ) -> None:
-    commits = DeltaTable(lake.changes).version()
+    commits = DeltaTable(path_of(lake.changes)).version()
     for version in range(commits + 1):
         commit = lake.changes / "_delta_log" / f"{version:020}.json"
         commit.write_text(commit.read_text().replace("nullCount", "unknown"))

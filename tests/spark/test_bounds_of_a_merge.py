@@ -13,11 +13,11 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from cdc_core.durability import sync_file
-from spark_jobs.delta import attempts
+from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.lake.lake import Lake
 from spark_jobs.merge import tables
 from spark_jobs.target.result import WritePlan
+from tests.local_lake import path_of
 from tests.spark.relations import insert, make_relation, update
 from tests.spark.small_lake import SmallLake
 from tests.spark.table_files import find_result
@@ -58,11 +58,11 @@ def test_old_commits_of_a_table_stay(small: SmallLake) -> None:
     small.merge([insert(T, "1", "a")])
     log = small.lake.locate(T.table) / "_delta_log"
     for number in range(10):
-        for commit in log.glob("*.json"):
+        for commit in path_of(log).glob("*.json"):
             os.utime(commit, (LONG_AGO, LONG_AGO))
         small.merge([update(T, "1", f"v{number}")])
-    assert [*log.glob("*.checkpoint.parquet")]
-    assert len([*log.glob("*.json")]) == small.version(T) + 1
+    assert [*path_of(log).glob("*.checkpoint.parquet")]
+    assert len([*path_of(log).glob("*.json")]) == small.version(T) + 1
 
 
 def test_the_record_of_moved_files_is_on_the_disk_before_they_move(
@@ -70,20 +70,22 @@ def test_the_record_of_moved_files_is_on_the_disk_before_they_move(
 ) -> None:
     small.merge([insert(T, "1", "a")])
     folder = small.lake.locate(T.table)
-    forced: list[Path] = []
+    sync = LakePlace.sync
+    before_the_move: list[LakePlace] = []
 
-    def force(path: Path) -> None:
-        sync_file(path)
-        forced.append(path)
-        (record,) = folder.glob("_attempt-*/moved.json")
-        recorded = json.loads(record.read_text())["files"]
-        assert not [name for name in recorded if (folder / name).exists()]
+    def force(place: LakePlace) -> None:
+        sync(place)
+        for record in path_of(folder).glob("_attempt-*/moved.json"):
+            recorded = json.loads(record.read_text())["files"]
+            if not [name for name in recorded if (folder / name).exists()]:
+                before_the_move.append(place)
 
-    monkeypatch.setattr(attempts, "sync_file", force)
+    monkeypatch.setattr(LakePlace, "sync", force)
     merged = find_result(small.merge([update(T, "1", "b")]), T)
     assert merged.way is WritePlan.REWRITE_FILES
-    assert [path.name for path in forced if path.suffix] == ["moved.json"]
-    assert forced[-1] == folder
+    record, attempt, *others = before_the_move
+    assert record == attempt / "moved.json"
+    assert others == [folder]
 
 
 def test_a_job_that_cannot_begin_leaves_the_tables_to_spark(

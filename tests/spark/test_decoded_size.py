@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.delta.decoded_size import bound_size, count_decoded, list_coded
 from spark_jobs.fast_path.key_search import _MAX_GROUP_BYTES, Refusal, read_groups
 from spark_jobs.pg_types.arrow_texts import as_bytes
@@ -67,7 +68,7 @@ def test_columns_that_are_read_as_dictionaries_are_counted_in_full(tmp_path: Pat
 
 def is_refused(file: Path, schema: pa.Schema) -> bool:
     try:
-        for rows in read_groups(file, schema, all_columns=schema):
+        for rows in read_groups(LakePlace.of(file), schema, all_columns=schema):
             del rows
     except Refusal:
         return True
@@ -91,7 +92,9 @@ def test_a_small_file_of_large_repeated_texts_is_left_to_spark(tmp_path: Path) -
 def test_a_file_of_as_many_small_texts_is_read(tmp_path: Path) -> None:
     rows = pa.table({"id": pa.array(range(900), pa.int64()), "big": ["a", "b"] * 450})
     write_rows(tmp_path / "file.parquet", rows)
-    (read,) = read_groups(tmp_path / "file.parquet", rows.schema, all_columns=rows.schema)
+    (read,) = read_groups(
+        LakePlace.of(tmp_path / "file.parquet"), rows.schema, all_columns=rows.schema
+    )
     assert read.equals(rows)
 
 

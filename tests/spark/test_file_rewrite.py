@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc_core.errors import LakeError, MergeError
+from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.delta import committer
 from spark_jobs.fast_path import file_rewrite, rewrite_task
 from spark_jobs.lake.lake import Lake, find_bound, open_table
@@ -23,6 +24,7 @@ from spark_jobs.merge import merge, tables
 from spark_jobs.merge.rounds import Round
 from spark_jobs.target.limits import DEFAULT_LIMITS, MergeLimits
 from spark_jobs.target.result import WritePlan
+from tests.local_lake import path_of
 from tests.spark.relations import (
     Entry,
     delete,
@@ -44,7 +46,7 @@ OTHER = make_relation("other", "k int4")
 def small(spark: SparkSession, tmp_path: Path) -> Iterator[SmallLake]:
     made = SmallLake(spark, tmp_path)
     yield made
-    assert not [*made.lake.root.glob("tables/**/_attempt-*")], "nothing is left behind"
+    assert not [*path_of(made.lake.root).glob("tables/**/_attempt-*")], "nothing is left behind"
 
 
 FIRST: list[Entry] = [insert(T, str(k), "a", "1.5") for k in range(1, 6)]
@@ -103,40 +105,6 @@ def test_what_is_not_plain_is_left_to_spark(small: SmallLake, case: str) -> None
     small.merge(FIRST)
     merged = find_result(small.merge(*transactions), T)
     assert (merged.way, merged.refusal) == (WritePlan.REWRITE, refusal)
-    assert small.rows(T, "k", "v") == left
-
-
-# Changes that need more than the last change of each key, and what is left of keys and their `v`.
-RARE: dict[str, tuple[list[list[Entry]], list[tuple[int, str | None]]]] = {
-    "a value that was not sent": (
-        [[update(T, "1", None, "2", unchanged=[1])]],
-        [(1, "a"), (2, "a"), (3, "a"), (4, "a"), (5, "a")],
-    ),
-    "a row that moved": (
-        [[update(T, "9", "b", "2", old=["1", None, None])]],
-        [(2, "a"), (3, "a"), (4, "a"), (5, "a"), (9, "b")],
-    ),
-    "a row that moved with a value that was not sent": (
-        [
-            [update(T, "1", "c", "2")],
-            [update(T, "9", None, "2", old=["1", None, None], unchanged=[1])],
-            [update(T, "8", None, "2", old=["2", None, None], unchanged=[1])],
-        ],
-        [(3, "a"), (4, "a"), (5, "a"), (8, "a"), (9, "c")],
-    ),
-    "a key that came and went in one transaction": (
-        [[insert(T, "9", "b", "2"), delete(T, "9", None, None)]],
-        [(1, "a"), (2, "a"), (3, "a"), (4, "a"), (5, "a")],
-    ),
-}
-
-
-@pytest.mark.parametrize("case", RARE)
-def test_rare_changes_are_arrow_s_too(small: SmallLake, case: str) -> None:
-    transactions, left = RARE[case]
-    small.merge(FIRST)
-    merged = find_result(small.merge(*transactions), T)
-    assert (merged.way, merged.refusal) == (WritePlan.REWRITE_FILES, None)
     assert small.rows(T, "k", "v") == left
 
 
@@ -313,7 +281,7 @@ def counting_jobs(spark: SparkSession) -> Iterator[list[int]]:
 
 def test_what_a_process_that_died_left_is_in_no_table(small: SmallLake) -> None:
     small.merge(FIRST)
-    path = small.lake.locate(T.table)
+    path = path_of(small.lake.locate(T.table))
     (path / "_attempt-of-a-dead-process").mkdir()
     file = next(path.glob("*.parquet"))
     shutil.copy(file, path / "_attempt-of-a-dead-process" / "part-left.parquet")
@@ -327,7 +295,7 @@ def test_a_commit_of_another_in_between_fails_the_table_alone(
 ) -> None:
     small.merge([*FIRST, insert(OTHER, "1")])
 
-    def interfere(path: Path, *of: Any, **more: Any) -> None:
+    def interfere(path: LakePlace, *of: Any, **more: Any) -> None:
         if path == small.lake.locate(T.table):
             delete_by_delta(small)
         committer.commit_files(path, *of, **more)
@@ -347,7 +315,9 @@ def test_a_commit_of_another_in_between_fails_the_table_alone(
 
 
 def find_newest_of_log(small: SmallLake) -> Path:
-    return max(small.lake.changes.glob("*.parquet"), key=lambda path: path.stat().st_mtime_ns)
+    return max(
+        path_of(small.lake.changes).glob("*.parquet"), key=lambda path: path.stat().st_mtime_ns
+    )
 
 
 @pytest.mark.parametrize("shared", [True, False])

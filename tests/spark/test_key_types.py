@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import psycopg
 import pytest
 from pyspark.sql import SparkSession
@@ -45,7 +43,7 @@ TABLES = {"exact": EXACT, "inexact": INEXACT}
 
 @pytest.mark.soak
 def test_rows_are_found_again_by_keys_of_every_kind(
-    pipeline: Pipeline, spark: SparkSession, tmp_path: Path
+    pipeline: Pipeline, spark: SparkSession
 ) -> None:
     database = pipeline.database
     for statement in (
@@ -69,7 +67,7 @@ def test_rows_are_found_again_by_keys_of_every_kind(
                 connection.execute(
                     f"insert into {table} values ({k}{', %s' * len(keys)}, 'new')", values
                 )
-    merge(pipeline, spark, tmp_path)
+    merge(pipeline, spark)
     for table, keys in TABLES.items():
         note = f"c{len(keys)}"
         database.execute(f"update {table} set {note} = 'renewed' where k = 1")
@@ -79,7 +77,7 @@ def test_rows_are_found_again_by_keys_of_every_kind(
                     f"update {table} set c{i} = %s::{kind}, {note} = 'moved' where k = 2", [other]
                 )
         database.execute(f"delete from {table} where k = 3")
-    merge(pipeline, spark, tmp_path)
+    merge(pipeline, spark)
     with psycopg.connect(database.dsn, autocommit=True) as connection:
         for table, keys in TABLES.items():
             path = pipeline.root / "tables" / "public" / table
@@ -90,8 +88,8 @@ def test_rows_are_found_again_by_keys_of_every_kind(
             assert ("_key" in held.column_names) == (table == "inexact")
 
 
-def merge(pipeline: Pipeline, spark: SparkSession, folder: Path) -> None:
+def merge(pipeline: Pipeline, spark: SparkSession) -> None:
     """Stage and merge all that is committed now."""
     pipeline.catch_up()
-    rounds = merge_until(spark, Lake(pipeline.root, folder / "state"), round_rows=1_000_000)
+    rounds = merge_until(spark, Lake(pipeline.lake), round_rows=1_000_000)
     assert [done.halted for done in rounds if done.halted] == []

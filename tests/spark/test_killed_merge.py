@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.lake.lake import Lake, find_bound, open_table
 from spark_jobs.lake.ledger import find_cut
 from spark_jobs.merge.rounds import merge_until
 from spark_jobs.target.limits import DEFAULT_LIMITS, MergeLimits
+from tests.local_lake import path_of
 from tests.spark.log_writer import LogWriter
 from tests.spark.recorded_log import RecordedLog, read_texts
 from tests.spark.small_lake import MERGE_ONLY, SPARK_ONLY
@@ -58,7 +60,7 @@ def test_a_merge_killed_at_any_point_is_finished_by_the_next(
     spark: SparkSession, tmp_path: Path, kills: Sequence[tuple[str, MergeLimits]]
 ) -> None:
     seed = 7
-    lake = Lake(tmp_path / "lake", tmp_path / "state")
+    lake = Lake(LakePlace.of(tmp_path / "lake"))
     writer = LogWriter(lake)
     writer.begin_epoch(16)
     tables = [SourceTable("one", "d"), SourceTable("two", "f", deferrable=True)]
@@ -81,13 +83,15 @@ def test_a_merge_killed_at_any_point_is_finished_by_the_next(
         assert delta.version() <= len(kills)
         assert find_bound(delta, lake.read_epochs()) == cut.bound
         assert cut.versions[str(relation.table)] == delta.version()
-        commits = "".join(commit.read_text() for commit in path.glob("_delta_log/*.json"))
-        left = [file.name for file in path.glob("**/*.parquet") if file.name not in commits]
+        commits = "".join(commit.read_text() for commit in path_of(path).glob("_delta_log/*.json"))
+        left = [
+            file.name for file in path_of(path).glob("**/*.parquet") if file.name not in commits
+        ]
         assert left == [], "no file is left that no commit names"
 
 
 def test_a_lock_left_by_a_killed_process_waits_for_its_jvm(tmp_path: Path) -> None:
-    lake = Lake(tmp_path / "lake", tmp_path / "state")
+    lake = Lake(LakePlace.of(tmp_path / "lake"))
     with subprocess.Popen(["sleep", "1000"]) as jvm:
         with lake.lock_table("public.t", jvm=jvm.pid):
             left = (tmp_path / "lake" / "locks" / "public~2Et").read_bytes()
@@ -111,10 +115,9 @@ def test_a_lock_left_by_a_killed_process_waits_for_its_jvm(tmp_path: Path) -> No
 
 WAIT = """
 import sys
-from pathlib import Path
+from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.lake.lake import Lake
-folder = Path(sys.argv[1])
 print("trying", flush=True)
-with Lake(folder / "lake", folder / "state").lock_table("public.t", jvm=None):
+with Lake(LakePlace(sys.argv[1]) / "lake").lock_table("public.t", jvm=None):
     print("locked", flush=True)
 """

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.target.limits import DEFAULT_LIMITS
 from spark_jobs.target.result import WritePlan
+from tests.local_lake import path_of
 from tests.spark.relations import delete, insert, make_relation, update
 from tests.spark.small_lake import SmallLake
 from tests.spark.test_killed_merge import CHILD, PROJECT, kill_merge
@@ -39,8 +40,8 @@ def list_named(folder: Path) -> set[str]:
 
 def check_files(small: SmallLake) -> None:
     folder = small.lake.locate(T.table)
-    assert {file.name for file in folder.rglob("*.parquet")} == list_named(folder)
-    assert not [*folder.glob("_attempt-*")]
+    assert {file.name for file in path_of(folder).rglob("*.parquet")} == list_named(path_of(folder))
+    assert not [*path_of(folder).glob("_attempt-*")]
 
 
 @pytest.mark.timeout(600)
@@ -66,7 +67,7 @@ def test_a_killed_task_leaves_the_work_to_spark(small: SmallLake, tmp_path: Path
 def test_files_that_a_killed_merge_moved_are_removed(small: SmallLake, tmp_path: Path) -> None:
     folder = small.lake.locate(T.table)
     kill_merge(tmp_path, "after_files_moved", limits=DEFAULT_LIMITS)
-    left = {file.name for file in folder.glob("*.parquet")} - list_named(folder)
+    left = {file.name for file in path_of(folder).glob("*.parquet")} - list_named(path_of(folder))
     assert len(left) == 1, "the file is in the table's folder, and no commit names it"
     (done,) = small.merge()
     assert done.tables["public.t"].way is WritePlan.REWRITE_FILES

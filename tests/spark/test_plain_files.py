@@ -13,6 +13,7 @@ from deltalake import CommitProperties
 from pyspark.sql import SparkSession
 
 from cdc_core.errors import LakeError, MergeError
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import Relation
 from spark_jobs.delta import direct_parquet
 from spark_jobs.lake.lake import Lake, find_bound, open_table, read_losses
@@ -21,6 +22,7 @@ from spark_jobs.session.failures import Failures
 from spark_jobs.target import commits
 from spark_jobs.target.limits import MergeLimits
 from spark_jobs.target.result import WritePlan
+from tests.local_lake import path_of
 from tests.spark.relations import delete, insert, make_relation, update
 from tests.spark.small_lake import SmallLake
 
@@ -30,13 +32,13 @@ FIRST = [insert(ROWS, "1", "one", "1.5"), insert(ROWS, "2", "two", "NaN")]
 PLAIN, DELTA = "delta-rs", "Apache-Spark"
 
 
-def locate(small: SmallLake, relation: Relation = ROWS) -> Path:
+def locate(small: SmallLake, relation: Relation = ROWS) -> LakePlace:
     return small.lake.locate(relation.table)
 
 
 def read_commit(small: SmallLake) -> list[dict[str, Any]]:
     newest = locate(small) / "_delta_log" / f"{small.version(ROWS):020}.json"
-    return [json.loads(line) for line in newest.read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line) for line in newest.read_text().splitlines()]
 
 
 def find_writer(small: SmallLake) -> str:
@@ -64,7 +66,7 @@ def test_a_small_table_is_written_without_delta_and_reads_as_before(
     assert sum(one["numRecords"] for one in added) == 3
     assert sum(one["nullCount"]["_raw"] for one in added) == 2
     assert all(one["nullCount"]["_holes"] == one["numRecords"] for one in added)
-    assert not [*locate(small).glob("_attempt-*")]
+    assert not [*path_of(locate(small)).glob("_attempt-*")]
 
 
 def test_a_table_that_loses_every_row_is_empty(spark: SparkSession, tmp_path: Path) -> None:
@@ -144,7 +146,7 @@ def test_a_checkpoint_has_rows_and_bound(spark: SparkSession, tmp_path: Path) ->
     assert before is not None
     bound = find_bound(before, small.lake.read_epochs())
     for version in range(10):
-        (log / f"{version:020}.json").unlink()
+        (log / f"{version:020}.json").remove()
     assert spark._jvm is not None
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
     assert {row[0] for row in small.rows(ROWS)} == set(range(12))
@@ -175,7 +177,7 @@ def test_a_commit_of_another_in_between_fails_the_table_alone(
     small.merge([*FIRST, insert(OTHERS, "1", "one")])
     write = direct_parquet.write_files
 
-    def interfere(rows: Any, folder: Path) -> Any:
+    def interfere(rows: Any, folder: LakePlace) -> Any:
         if folder.parent == locate(small):
             spark.sql(meddle.format(f"delta.`{folder.parent}`"))
         return write(rows, folder)
@@ -199,7 +201,7 @@ def test_a_version_whose_files_are_gone_is_named(spark: SparkSession, tmp_path: 
     table = open_table(locate(small))
     assert table is not None
     kept = pa.table(table.get_add_actions())["path"].to_pylist()
-    for file in locate(small).glob("*.parquet"):
+    for file in path_of(locate(small)).glob("*.parquet"):
         if file.name not in kept:
             file.unlink()
     with pytest.raises(LakeError, match=r"version 1 of public.rows, which a cut names, is gone"):
@@ -244,7 +246,7 @@ def test_more_files_than_are_worth_naming_are_read_through_delta(
 
 
 def test_a_jvm_that_is_gone_is_no_failure_of_one_table(tmp_path: Path) -> None:
-    failures = Failures(Lake(tmp_path, tmp_path / "state"))
+    failures = Failures(Lake(LakePlace.of(tmp_path)))
     with pytest.raises(ConnectionError), failures.apart("public.rows"):
         raise ConnectionResetError
     with failures.apart("public.rows"):

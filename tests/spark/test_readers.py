@@ -16,11 +16,13 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaProtocolError
 from pyspark.sql import SparkSession
 
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.settings import TableSettings
 from cdc_core.vocabulary import TableName
 from spark_jobs.lake.lake import Lake
 from spark_jobs.target.limits import MergeLimits
 from spark_jobs.target.result import WritePlan
+from tests.local_lake import path_of
 from tests.spark.relations import delete, insert, make_relation, update
 from tests.spark.small_lake import MERGE_ONLY, SPARK_ONLY, SmallLake
 
@@ -38,7 +40,7 @@ def fill(lake: SmallLake) -> DeltaTable:
     assert done.tables["public.t"].way is way
     expected = [(k, "new" if k == 1 else "old") for k in range(ROWS) if k != 2]
     assert lake.rows(T, "k", "v") == sorted(expected, key=str)
-    return DeltaTable(lake.lake.locate(T.table))
+    return DeltaTable(path_of(lake.lake.locate(T.table)))
 
 
 @pytest.mark.parametrize("limits", [MERGE_ONLY, SPARK_ONLY], ids=["merged", "written_whole"])
@@ -58,7 +60,7 @@ def test_a_table_without_local_times_asks_nothing_of_its_readers(
 ) -> None:
     lake, plain = SmallLake(spark, tmp_path), make_relation("plain", "k int4, v text")
     lake.merge([insert(plain, "1", "a")])
-    protocol = DeltaTable(lake.lake.locate(plain.table)).protocol()
+    protocol = DeltaTable(path_of(lake.lake.locate(plain.table))).protocol()
     assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2)
 
 
@@ -87,5 +89,5 @@ def test_deletion_vectors_are_written_where_the_settings_ask_for_them(
 def test_the_most_exact_section_about_deletion_vectors_counts(
     tmp_path: Path, rules: dict[str, TableSettings], wanted: list[TableName]
 ) -> None:
-    lake = Lake(tmp_path, tmp_path, rules=rules)
+    lake = Lake(LakePlace.of(tmp_path), rules=rules)
     assert [table for table in (T.table,) if lake.wants_deletion_vectors(table)] == wanted

@@ -123,7 +123,7 @@ def check_statistics(small: SmallLake, relation: Relation) -> int:
     assert table is not None
     key = [relation.columns[i].name for i in relation.key]
     files = _list_files(table, key[0])
-    held = {file.name: pq.read_table(folder / file.name) for file in files}
+    held = {file.name: pq.read_table((folder / file.name).uri) for file in files}
     hidden = 0
     for name, rows in held.items():
         for place in range(rows.num_rows):
@@ -155,7 +155,7 @@ def read_files(small: SmallLake, relation: Relation) -> list[tuple[str | None, .
     """The rows of all files of a table, of which no row is deleted by a vector."""
     folder = small.lake.locate(relation.table)
     read = [
-        pq.read_table(folder / name, columns=["own", "v"]).to_pylist()
+        pq.read_table((folder / name).uri, columns=["own", "v"]).to_pylist()
         for name in list_files(small, relation)
     ]
     return sorted(((row["own"], row["v"]) for file in read for row in file), key=repr)

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from cdc_core.errors import MergeError, Retry
 from spark_jobs.lake.ledger import find_cut
 from spark_jobs.merge.rounds import Round, follow
+from tests.local_lake import path_of
 from tests.spark.relations import insert, make_relation, mark
 from tests.spark.small_lake import ALL, SmallLake
 
@@ -118,7 +119,10 @@ def test_a_merge_with_no_time_to_linger_takes_what_was_staged_and_no_more(
 def test_a_table_that_cannot_be_merged_keeps_no_other_from_being_merged(small: SmallLake) -> None:
     broken, sound = make_relation("broken", "k int4"), make_relation("sound", "k int4")
     small.merge([insert(broken, "1"), insert(sound, "1")])
-    files = {path: path.read_bytes() for path in small.lake.locate(broken.table).glob("*.parquet")}
+    files = {
+        path: path.read_bytes()
+        for path in path_of(small.lake.locate(broken.table)).glob("*.parquet")
+    }
     for path in files:
         path.write_bytes(b"damaged by hand")
     ends = small.commit([insert(broken, "2"), insert(sound, "2")])

@@ -10,12 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import Lsn
 from spark_jobs.lake.lake import Bound
 from spark_jobs.log import backlog, ranges, round_log
 from spark_jobs.log.files import LogFiles, LogRange
 from spark_jobs.log.ranges import RangeSummary, summarize, summarize_files
 from spark_jobs.log.reading import read_log
+from tests.local_lake import path_of
 from tests.spark.relations import (
     Entry,
     delete,
@@ -105,9 +107,9 @@ def test_arrow_finds_in_files_what_spark_finds_in_their_entries(
         bound = chance.choice([None, low])
         files = LogRange(log, bound, high).find_files()
         assert files
-        anew = scatter(list(files), tmp_path, chance, row_group)
+        anew = scatter([path_of(file) for file in files], tmp_path, chance, row_group)
         expected = tell_apart(summarize(read_log(spark, log, bound, high)))
-        assert tell_apart(summarize_files(anew, bound, high)) == expected
+        assert tell_apart(summarize_files(map(LakePlace.of, anew), bound, high)) == expected
 
 
 def test_nothing_is_found_in_no_file_and_in_a_range_without_entries(

@@ -12,17 +12,19 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc_core.errors import MergeError
+from cdc_core.lake_storage import locks
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import TableName
 from spark_jobs.delta import committer
 from spark_jobs.delta.attempts import attempting
 from spark_jobs.delta.direct_parquet import write_files
 from spark_jobs.fast_path import arrow_copy
-from spark_jobs.lake import locks
 from spark_jobs.lake.lake import Lake
 from spark_jobs.merge import merge
 from spark_jobs.merge.rounds import Round, merge_until
 from spark_jobs.target.limits import DEFAULT_LIMITS, MergeLimits
 from spark_jobs.target.result import WritePlan
+from tests.local_lake import path_of
 from tests.spark.relations import Entry, delete, insert, make_relation, read, update
 from tests.spark.small_lake import MERGE_ONLY, SPARK_ONLY, SmallLake
 
@@ -68,8 +70,8 @@ WAYS = {
 class Race:
     """A first merge, in the midst of which another one goes as far as it is let."""
 
-    def __init__(self, small: SmallLake, folder: Path, patch: pytest.MonkeyPatch) -> None:
-        self.other = Lake(small.lake.root, folder / "another_state")
+    def __init__(self, small: SmallLake, patch: pytest.MonkeyPatch) -> None:
+        self.other = Lake(small.lake.root)
         self.small, self.patch = small, patch
         self.errors: list[MergeError] = []
         self.ways: set[WritePlan] = set()
@@ -125,7 +127,7 @@ def race(way: Way, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.Monk
     small.merge([delete(T, "3")])
     for entries in way.changes:
         small.commit(entries)
-    return Race(small, tmp_path, monkeypatch)
+    return Race(small, monkeypatch)
 
 
 def test_two_merges_from_two_folders_go_one_after_the_other(
@@ -176,22 +178,22 @@ def test_a_table_whose_names_are_long_in_utf_8_is_merged(
 
 def test_each_of_two_tables_with_long_names_has_a_lock_of_its_own(tmp_path: Path) -> None:
     """PostgreSQL takes names of 63 bytes, of any character."""
-    lake = Lake(tmp_path / "lake", tmp_path / "state")
+    lake = Lake(LakePlace.of(tmp_path / "lake"))
     names = [str(TableName('"' * 63, '"' * 62 + end)) for end in "ab"]
     with lake.lock_table(names[0], jvm=None), lake.lock_table(names[1], jvm=None):
-        held = [*(lake.root / "locks").iterdir()]
+        held = [*path_of(lake.root / "locks").iterdir()]
     assert len(held) == 2
     with lake.lock_table(names[0], jvm=None):
-        assert [*(lake.root / "locks").iterdir()] == held
+        assert [*path_of(lake.root / "locks").iterdir()] == held
 
 
 def test_an_attempt_takes_in_nothing_that_another_writes(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     rows = spark.range(3).coalesce(1)
-    with attempting(tmp_path) as folder:
+    with attempting(LakePlace.of(tmp_path)) as folder:
         (file,) = write_files(rows, folder)
-        with attempting(tmp_path) as another:
+        with attempting(LakePlace.of(tmp_path)) as another:
             (other,) = write_files(rows, another)
             (next_file,) = write_files(rows, folder)
         assert not other.path.exists()

@@ -6,7 +6,6 @@ Three tables a server, a column for each type, for its arrays and for a domain o
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import psycopg
 import pyarrow as pa
@@ -33,12 +32,11 @@ def test_delta_gives_back_the_text_of_every_value_of_every_type(
     database: Database,
     make_pipeline: Callable[..., Pipeline],
     spark: SparkSession,
-    tmp_path: Path,
 ) -> None:
     tables = make_tables(database)
     pipeline = make_pipeline(database)
     fill(database, tables)
-    merge_all(pipeline, spark, tmp_path)
+    merge_all(pipeline, spark)
     kept = require_equal(pipeline, spark, tables)
     # Nor does a verification find a difference where there is none; version 15 has all types.
     if database.server.version == 15:
@@ -59,17 +57,16 @@ def test_values_that_an_update_does_not_send_are_given_back_as_well(
     database: Database,
     make_pipeline: Callable[..., Pipeline],
     spark: SparkSession,
-    tmp_path: Path,
 ) -> None:
     tables = make_tables(database)
     move_values_out_of_rows(database)
     pipeline = make_pipeline(database)
     fill(database, tables)
-    merge_all(pipeline, spark, tmp_path)
+    merge_all(pipeline, spark)
     for table in tables:
         database.execute(f"update {table} set c0 = c0 where k % 2 = 1")
         database.execute(f"update {table} set k = k + 1000 where k % 2 = 0")
-    done = merge_all(pipeline, spark, tmp_path, limits=MERGE_ONLY)
+    done = merge_all(pipeline, spark, limits=MERGE_ONLY)
     assert {merged.way for merged in done.tables.values()} == {WritePlan.MERGE}
     log = spark.read.format("delta").load(str(pipeline.root / "staging" / "changes"))
     unsent = log.where("op = 'update'").selectExpr("sum(size(unchanged))").collect()[0][0]
@@ -127,13 +124,12 @@ def fill(database: Database, tables: Tables) -> None:
 def merge_all(
     pipeline: Pipeline,
     spark: SparkSession,
-    folder: Path,
     *,
     limits: MergeLimits = DEFAULT_LIMITS,
 ) -> Round:
     """Stage and merge what is committed now."""
     pipeline.catch_up()
-    lake = Lake(pipeline.root, folder / "state")
+    lake = Lake(pipeline.lake)
     (done,) = merge_until(spark, lake, round_rows=1_000_000, limits=limits)
     return done
 

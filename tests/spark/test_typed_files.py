@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import Lsn, Position
 from spark_jobs.delta import file_writer
 from spark_jobs.delta.file_bounds import ColumnStatistics
@@ -63,7 +64,7 @@ def test_a_bound_is_true_or_missing(
 
 
 def test_a_task_takes_the_reads_of_its_table_and_range_alone(tmp_path: Path) -> None:
-    log = SmallLog(tmp_path)
+    log, folder = SmallLog(tmp_path), LakePlace.of(tmp_path)
     other = make_relation("other", "k int4, v text")
     ends = [
         log.writer.add([read(T, "1", "below"), read(other, "1", "other")]),
@@ -72,7 +73,7 @@ def test_a_task_takes_the_reads_of_its_table_and_range_alone(tmp_path: Path) -> 
         log.writer.add([read(T, "4", "above")]),
     ]
     log.writer.commit()
-    sources = [str(file) for file in log.lake.changes.glob("*.parquet")]
+    sources = [*log.lake.changes.list_matching("*.parquet")]
     wanted = ReadsToType(
         str(T.table),
         Bound(1, Lsn(ends[0])),
@@ -81,8 +82,8 @@ def test_a_task_takes_the_reads_of_its_table_and_range_alone(tmp_path: Path) -> 
         (("k", keep), ("v", keep)),
         None,
     )
-    (file,) = type_files(sources, wanted, str(tmp_path)) or []
-    rows = pq.read_table(file.path)
+    (file,) = type_files(sources, wanted, folder) or []
+    rows = pq.read_table(file.path.uri)
     assert rows.select(["k", "v", "_epoch", "_commit_lsn", "_seq"]).to_pylist() == [
         {"k": "2", "v": "a", "_epoch": 1, "_commit_lsn": ends[1] - 8, "_seq": 0},
         {"k": "3", "v": None, "_epoch": 1, "_commit_lsn": ends[2] - 8, "_seq": 1},
@@ -91,30 +92,30 @@ def test_a_task_takes_the_reads_of_its_table_and_range_alone(tmp_path: Path) -> 
     # A position below where a sweep began is for Spark, and so is another width or version.
     at = Position(1, Lsn(ends[1] - 8), 0)
     for start in (at, replace(at, seq=1), replace(at, epoch=2)):
-        typed = type_files(sources, replace(wanted, start=start), str(tmp_path))
+        typed = type_files(sources, replace(wanted, start=start), folder)
         assert (typed is None) == (start != at), start
-    assert type_files(sources, replace(wanted, columns=(("k", keep),)), str(tmp_path)) is None
-    assert type_files(sources, replace(wanted, relation_version=7), str(tmp_path)) is None
+    assert type_files(sources, replace(wanted, columns=(("k", keep),)), folder) is None
+    assert type_files(sources, replace(wanted, relation_version=7), folder) is None
     nothing = replace(wanted, table="public.nothing")
-    assert type_files(sources, nothing, str(tmp_path)) == []
+    assert type_files(sources, nothing, folder) == []
     assert len([*tmp_path.glob("part-*")]) == 2, "nothing is left behind"
 
 
 def test_a_task_writes_groups_and_passes_over_those_too_large(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = SmallLog(tmp_path)
+    log, folder = SmallLog(tmp_path), LakePlace.of(tmp_path)
     for first in range(0, 90, 30):
         log.writer.add([read(T, str(key), "x" * 100) for key in range(first, first + 30)])
         log.writer.commit()
-    sources = sorted(str(file) for file in log.lake.changes.glob("*.parquet"))
+    sources = sorted(log.lake.changes.list_matching("*.parquet"))
     columns = (("k", keep), ("v", keep))
     wanted = ReadsToType(
         str(T.table), None, Bound(1, Lsn(log.writer.lsn)), T.version, columns, None
     )
     monkeypatch.setattr(file_writer, "_GROUP_BYTES", 5_000)
-    (file,) = type_files(sources, wanted, str(tmp_path)) or []
-    known = pq.read_metadata(file.path)
+    (file,) = type_files(sources, wanted, folder) or []
+    known = pq.read_metadata(file.path.uri)
     assert (known.num_rows, known.num_row_groups) == (90, 3)
     # What repeats is in a dictionary.
     encodings = {
@@ -125,13 +126,13 @@ def test_a_task_writes_groups_and_passes_over_those_too_large(
     assert encodings["_commit_lsn"]
     assert not encodings["k"]
     monkeypatch.setattr(arrow_copy_task, "_MOST_GROUP_BYTES", 1_000)
-    assert type_files(sources, wanted, str(tmp_path)) is None
+    assert type_files(sources, wanted, folder) is None
 
 
 class SmallLog:
     """A log without a merge."""
 
     def __init__(self, folder: Path) -> None:
-        self.lake = Lake(folder / "lake", folder / "state")
+        self.lake = Lake(LakePlace.of(folder / "lake"))
         self.writer = LogWriter(self.lake)
         self.writer.begin_epoch(16)

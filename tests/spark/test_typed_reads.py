@@ -13,16 +13,18 @@ from typing import Any
 
 import psutil
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from cdc_core.lake_storage.arrow_files import open_input
+from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.delta.committer import FileChange, commit_files
 from spark_jobs.fast_path import arrow_copy
 from spark_jobs.lake.lake import open_table, read_losses
 from spark_jobs.merge import merge
+from tests.local_lake import path_of
 from tests.spark.plain_rows import PLAIN, make_row, read_json
 from tests.spark.relations import Entry, insert, make_relation, read, sweep, truncate, update
 from tests.spark.small_lake import SPARK_ONLY, SmallLake
@@ -38,7 +40,7 @@ class Told:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.typed, self.moved = 0, 0
         type_all = arrow_copy._type_all
-        typed: set[Path] = set()
+        typed: set[LakePlace] = set()
 
         def tell_typed(*arguments: Any) -> Any:
             files = type_all(*arguments)
@@ -46,7 +48,9 @@ class Told:
             typed.update(file.path for file in files or ())
             return files
 
-        def tell_moved(path: Path, table: DeltaTable, change: FileChange, **options: Any) -> None:
+        def tell_moved(
+            path: LakePlace, table: DeltaTable, change: FileChange, **options: Any
+        ) -> None:
             commit_files(path, table, change, **options)
             self.moved += not typed.isdisjoint(file.path for file in change.added)
 
@@ -63,7 +67,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
 def small(spark: SparkSession, tmp_path: Path) -> Iterator[SmallLake]:
     made = SmallLake(spark, tmp_path, limits=LIMITS)
     yield made
-    assert not [*made.lake.root.glob("tables/**/_attempt-*")], "nothing is left behind"
+    assert not [*path_of(made.lake.root).glob("tables/**/_attempt-*")], "nothing is left behind"
 
 
 def test_a_table_typed_by_arrow_is_the_one_that_spark_would_write(
@@ -111,7 +115,7 @@ def test_the_files_have_true_bounds(small: SmallLake, spark: SparkSession, told:
     assert told.moved == 1
     path = small.lake.locate(PLAIN.table)
     (commit,) = [
-        file for file in (path / "_delta_log").glob("*.json") if '"add"' in file.read_text()
+        file for file in path_of(path / "_delta_log").glob("*.json") if '"add"' in file.read_text()
     ]
     added = [json.loads(line)["add"] for line in commit.read_text().splitlines() if '"add"' in line]
     assert len(added) > 1, "two tasks"
@@ -163,8 +167,8 @@ def test_what_is_not_plain_is_left_to_spark(small: SmallLake, told: Told, what: 
 def test_what_a_process_that_died_left_is_in_no_table(small: SmallLake, told: Told) -> None:
     small.merge([read(T, "1", "a")])
     left = small.lake.locate(T.table) / "_attempt-of-another"
-    left.mkdir()
-    (left / "part-0.parquet").write_bytes(b"half")
+    path_of(left).mkdir()
+    path_of(left / "part-0.parquet").write_bytes(b"half")
     small.merge([read(T, "2", "b")])
     assert small.rows(T) == [(1, "a"), (2, "b")]
     assert told.moved == 2
@@ -285,13 +289,12 @@ def test_files_far_from_the_keys_are_not_opened(
 ) -> None:
     small.merge([read(T, "1", "a"), read(T, "3", "a")])
     opened: list[str] = []
-    read_table = pq.read_table
 
-    def tell(path: Any, **options: Any) -> pa.Table:
-        opened.append(str(path))
-        return read_table(path, **options)
+    def tell(file: LakePlace) -> pa.NativeFile:
+        opened.append(str(file))
+        return open_input(file)
 
-    monkeypatch.setattr(pq, "read_table", tell)
+    monkeypatch.setattr(arrow_copy, "open_input", tell)
     small.merge([read(T, "4", "b"), read(T, "9", "b")])
     assert [path for path in opened if "_attempt-" not in path] == []
     small.merge([read(T, "8", "c")])

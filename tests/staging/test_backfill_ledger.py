@@ -11,6 +11,7 @@ from threading import Barrier
 
 import pytest
 
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.spooled import WHOLE, Scope
 from cdc_core.staging.backfills import BackfillLedger, BackfillReport, Begun, _add_row
 from cdc_core.staging.orders import Orders
@@ -30,11 +31,13 @@ def test_the_first_rows_of_several_tables_at_once_are_all_kept(tmp_path: Path) -
 
     def begin(table: str) -> None:
         barrier.wait()
-        BackfillLedger(tmp_path).record_begun(make_begun(table), 5)
+        BackfillLedger(LakePlace.of(tmp_path)).record_begun(make_begun(table), 5)
 
     with ThreadPoolExecutor(len(tables)) as pool:
         list(pool.map(begin, tables))
-    assert set(BackfillLedger(tmp_path).read_newest()) == {f"public.{table}" for table in tables}
+    assert set(BackfillLedger(LakePlace.of(tmp_path)).read_newest()) == {
+        f"public.{table}" for table in tables
+    }
 
 
 @pytest.mark.parametrize(
@@ -53,7 +56,7 @@ def test_the_first_rows_of_several_tables_at_once_are_all_kept(tmp_path: Path) -
 def test_a_state_that_lasts_is_ended_only_by_what_ends_it(
     tmp_path: Path, told: str, state: str
 ) -> None:
-    ledger, begun = BackfillLedger(tmp_path), make_begun()
+    ledger, begun = BackfillLedger(LakePlace.of(tmp_path)), make_begun()
     ledger.record_begun(begun, 5)
     for one in told.split():
         ledger.record_state(begun, BackfillState(one))
@@ -78,7 +81,7 @@ def test_a_row_counts_unless_a_state_that_lasts_must_not_be_ended_by_it() -> Non
 
 
 def test_what_is_unfinished_is_found_by_its_part_of_the_table(tmp_path: Path) -> None:
-    ledger = BackfillLedger(tmp_path)
+    ledger = BackfillLedger(LakePlace.of(tmp_path))
     whole, part = make_begun(), make_begun(scope=Scope(("1",), None, "a > 2"))
     for begun in (whole, part):
         ledger.record_begun(begun, 5)
@@ -91,10 +94,10 @@ def test_what_is_unfinished_is_found_by_its_part_of_the_table(tmp_path: Path) ->
 
 
 def test_orders_are_those_given_since_the_last_look_to_this_backfill(tmp_path: Path) -> None:
-    ledger, own, other = BackfillLedger(tmp_path), make_begun(), make_begun("u")
+    ledger, own, other = BackfillLedger(LakePlace.of(tmp_path)), make_begun(), make_begun("u")
     ledger.record_begun(own, 5)
     ledger.record_state(own, BackfillState.PAUSED)
-    orders = Orders(tmp_path, own.id)
+    orders = Orders(LakePlace.of(tmp_path), own.id)
     assert orders.read() is None
     ledger.record_state(other, BackfillState.CANCELLED)
     assert orders.read() is None

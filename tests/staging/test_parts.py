@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cdc_core.errors import StagingError
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.layout import CHANGES_SCHEMA, END_LSN_NOT_KNOWN
 from cdc_core.staging.parts import Part, PartLost, PartWriter, move_part, seal_part, write_part
 from cdc_core.vocabulary import Lsn
@@ -110,12 +111,14 @@ def test_the_file_itself_holds_no_bound_of_the_end_lsn_or_of_values(tmp_path: Pa
 
 
 def test_marks_alone_have_no_bound_of_the_table(tmp_path: Path) -> None:
-    part = write_part(tmp_path, make_changes(0, 2, end_lsn=600, table=None))
+    part = write_part(LakePlace.of(tmp_path), make_changes(0, 2, end_lsn=600, table=None))
     assert "table" not in json.loads(part.statistics())["minValues"]
 
 
 def test_a_part_without_the_placeholder_is_not_sealed(tmp_path: Path) -> None:
-    part = write_part(tmp_path, make_changes(0, 5, end_lsn=600))
+    writer = PartWriter(tmp_path)
+    writer.write(make_changes(0, 5, end_lsn=600))
+    part = writer.finish()
     assert part.sealed
     with pytest.raises(StagingError, match="expected one end LSN to fill in, found 0"):
         seal_part(part, Lsn(700))
@@ -123,8 +126,8 @@ def test_a_part_without_the_placeholder_is_not_sealed(tmp_path: Path) -> None:
 
 
 def test_a_part_is_moved_once_and_again_does_nothing(tmp_path: Path) -> None:
-    folder = tmp_path / "log"
-    folder.mkdir()
+    folder = LakePlace.of(tmp_path / "log")
+    folder.make_folder()
     part = seal_part(write_spooled(tmp_path, groups=1), Lsn(900))
     moved = move_part(part, folder)
     assert moved.path == folder / part.path.name
@@ -137,10 +140,19 @@ def test_a_part_is_lost_if_somebody_removed_it_and_not_without_a_folder(
 ) -> None:
     part = seal_part(write_spooled(tmp_path, groups=1), Lsn(900))
     with pytest.raises(FileNotFoundError):
-        move_part(part, tmp_path / "not mounted")
-    part.path.unlink()
+        move_part(part, LakePlace.of(tmp_path / "not mounted"))
+    part.remove()
     with pytest.raises(PartLost, match="was removed before capture staged it"):
-        move_part(part, tmp_path)
+        move_part(part, LakePlace.of(tmp_path))
+
+
+def test_a_part_is_lost_if_somebody_removed_it_from_the_log(tmp_path: Path) -> None:
+    folder = LakePlace.of(tmp_path)
+    part = write_part(folder, make_changes(0, 5, end_lsn=600))
+    assert move_part(part, folder) == part
+    part.remove()
+    with pytest.raises(PartLost, match="was removed before capture staged it"):
+        move_part(part, folder)
 
 
 def test_a_part_moves_across_file_systems_and_stays_private(tmp_path: Path) -> None:
@@ -148,13 +160,13 @@ def test_a_part_moves_across_file_systems_and_stays_private(tmp_path: Path) -> N
         pytest.skip("the temporary folder is in memory already")
     part = seal_part(write_spooled(OTHER_FILE_SYSTEM, groups=1), Lsn(900))
     try:
-        content = part.path.read_bytes()
-        moved = move_part(part, tmp_path)
+        content = Path(str(part.path)).read_bytes()
+        moved = Path(str(move_part(part, LakePlace.of(tmp_path)).path))
     finally:
-        part.path.unlink(missing_ok=True)
-    assert moved.path.read_bytes() == content
-    assert list(tmp_path.iterdir()) == [moved.path]
-    assert stat.S_IMODE(moved.path.stat().st_mode) == 0o600
+        part.remove()
+    assert moved.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [moved]
+    assert stat.S_IMODE(moved.stat().st_mode) == 0o600
 
 
 def test_a_part_that_the_other_file_system_refuses_stays_where_it_is(tmp_path: Path) -> None:
@@ -163,23 +175,23 @@ def test_a_part_that_the_other_file_system_refuses_stays_where_it_is(tmp_path: P
     part = seal_part(write_spooled(OTHER_FILE_SYSTEM, groups=9), Lsn(900))
     try:
         with largest_file(1000), pytest.raises(OSError, match="too large"):
-            move_part(part, tmp_path)
+            move_part(part, LakePlace.of(tmp_path))
         assert list(tmp_path.iterdir()) == []
-        assert move_part(part, tmp_path).path.exists()
+        assert move_part(part, LakePlace.of(tmp_path)).path.exists()
     finally:
-        part.path.unlink(missing_ok=True)
+        part.remove()
 
 
 def test_a_part_is_readable_by_its_owner_alone(tmp_path: Path) -> None:
-    part = write_part(tmp_path, make_changes(0, 5, end_lsn=600))
-    assert stat.S_IMODE(part.path.stat().st_mode) == 0o600
+    part = write_part(LakePlace.of(tmp_path), make_changes(0, 5, end_lsn=600))
+    assert stat.S_IMODE(Path(str(part.path)).stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize("limit", [0, 3000, 20_000])
 def test_a_refused_write_leaves_no_file_behind(tmp_path: Path, limit: int) -> None:
     changes = make_changes(0, 5000, end_lsn=600)
     with largest_file(limit), pytest.raises(OSError, match="too large") as refused:
-        write_part(tmp_path, changes)
+        write_part(LakePlace.of(tmp_path), changes)
     assert refused.value.errno == errno.EFBIG
     assert list(tmp_path.iterdir()) == []
     gc.collect()

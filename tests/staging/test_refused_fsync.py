@@ -11,8 +11,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from cdc_core.durability import make_durable, rewrite_commits
 from cdc_core.errors import StagingError
+from cdc_core.lake_storage.durability import make_durable, rewrite_commits
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.layout import END_LSN_NOT_KNOWN
 from cdc_core.staging.ledgers import append_numbered
 from cdc_core.staging.log import Log
@@ -20,6 +21,7 @@ from cdc_core.staging.parts import seal_part
 from cdc_core.staging.subscriptions import Subscription
 from cdc_core.vocabulary import Lsn
 from tests.capture.test_interfaces import EPOCH, land, make_changes, make_relation
+from tests.local_lake import path_of
 from tests.refusing_disk import RefusingDisk
 
 OpenLog = Callable[[], Log]
@@ -28,7 +30,9 @@ OpenLog = Callable[[], Log]
 @pytest.fixture
 def open_log(tmp_path: Path) -> OpenLog:
     subscription = Subscription(("walgate",), "any")
-    return lambda: Log(tmp_path / "lake", spool=tmp_path / "spool", subscription=subscription)
+    return lambda: Log(
+        LakePlace.of(tmp_path / "lake"), spool=tmp_path / "spool", subscription=subscription
+    )
 
 
 @pytest.fixture
@@ -46,12 +50,12 @@ def test_a_commit_that_the_disk_refused_is_written_anew_before_it_counts(
     log = open_log()
     log.read_staged(EPOCH)
     part = log.write_part(make_changes(200, end_lsn=248))
-    disk.refuse(log.changes_folder.parent, ".json")
+    disk.refuse(path_of(log.changes_folder.parent), ".json")
     with pytest.raises(StagingError, match="cannot commit to the log"):
         log.append([part], epoch=EPOCH, end_lsn=Lsn(248))
-    assert disk.find_lost(log.changes_folder)
+    assert disk.find_lost(path_of(log.changes_folder))
     assert log.has_landed([part])
-    assert disk.find_lost(log.changes_folder) == []
+    assert disk.find_lost(path_of(log.changes_folder)) == []
     land(log, 300)
     assert open_log().read_staged(EPOCH) == 348
 
@@ -62,12 +66,12 @@ def test_a_commit_that_the_disk_refused_an_earlier_session_is_written_anew(
     log = open_log()
     log.read_staged(EPOCH)
     part = log.write_part(make_changes(200, end_lsn=248))
-    disk.refuse(log.changes_folder.parent, ".json")
+    disk.refuse(path_of(log.changes_folder.parent), ".json")
     with pytest.raises(StagingError):
         log.append([part], epoch=EPOCH, end_lsn=Lsn(248))
     following = open_log()
     assert following.read_staged(EPOCH) == 248
-    assert disk.find_lost(log.changes_folder) == []
+    assert disk.find_lost(path_of(log.changes_folder)) == []
 
 
 @pytest.mark.parametrize("file", [".parquet", ".json"])
@@ -75,9 +79,9 @@ def test_an_epoch_that_the_disk_refused_is_written_anew(
     open_log: OpenLog, disk: RefusingDisk, file: str
 ) -> None:
     log = open_log()
-    disk.refuse(log.changes_folder.parent, file)
+    disk.refuse(path_of(log.changes_folder.parent), file)
     log.begin_epoch(replace(EPOCH, epoch=2))
-    assert disk.find_lost(log.changes_folder.parent) == []
+    assert disk.find_lost(path_of(log.changes_folder.parent)) == []
 
 
 @pytest.mark.parametrize("file", [".parquet", ".json"])
@@ -85,15 +89,15 @@ def test_an_epoch_that_the_disk_refused_an_earlier_session_is_written_anew(
     open_log: OpenLog, disk: RefusingDisk, file: str
 ) -> None:
     log = open_log()
-    disk.refuse(log.changes_folder.parent, file, times=2)
+    disk.refuse(path_of(log.changes_folder.parent), file, times=2)
     with pytest.raises(StagingError, match="Input/output error"):
         log.begin_epoch(replace(EPOCH, epoch=2))
-    assert disk.find_lost(log.changes_folder.parent)
+    assert disk.find_lost(path_of(log.changes_folder.parent))
     following = open_log()
     epoch = following.read_epoch()
     assert epoch == replace(EPOCH, epoch=2)
     following.read_staged(epoch)
-    assert disk.find_lost(log.changes_folder.parent) == []
+    assert disk.find_lost(path_of(log.changes_folder.parent)) == []
 
 
 @pytest.mark.parametrize("file", [".parquet", ".json"])
@@ -102,11 +106,11 @@ def test_a_relation_that_the_disk_refused_is_written_anew_when_it_is_tried_again
 ) -> None:
     log = open_log()
     announced = [(make_relation("a"), Lsn(200))]
-    disk.refuse(log.changes_folder.parent, file, times=2)
+    disk.refuse(path_of(log.changes_folder.parent), file, times=2)
     with pytest.raises(StagingError):
         log.store_relations(announced, epoch=1)
     log.store_relations(announced, epoch=1)
-    assert disk.find_lost(log.changes_folder.parent) == []
+    assert disk.find_lost(path_of(log.changes_folder.parent)) == []
 
 
 def test_a_spooled_part_that_the_disk_refused_is_not_sealed_by_a_second_try(
@@ -132,8 +136,8 @@ def test_a_file_that_a_vacuum_took_keeps_no_commit_from_the_disk(
     folder = tmp_path / "lake" / "staging" / "epochs"
     (file,) = folder.glob("*.parquet")
     file.unlink()
-    make_durable(folder, above=-1, through=1)
-    rewrite_commits(folder, above=-1, through=1)
+    make_durable(LakePlace.of(folder), above=-1, through=1)
+    rewrite_commits(LakePlace.of(folder), above=-1, through=1)
 
 
 @pytest.mark.parametrize("file", [".parquet", ".json"])
@@ -142,7 +146,7 @@ def test_a_row_of_a_ledger_that_the_disk_refused_is_written_anew(
 ) -> None:
     folder, schema = tmp_path / "ledger", pa.schema([("said", pa.string()), ("number", pa.int64())])
     disk.refuse(folder, file)
-    append_numbered(folder, [{"said": "done"}], schema)
+    append_numbered(LakePlace.of(folder), [{"said": "done"}], schema)
     assert disk.find_lost(folder) == []
 
 
@@ -151,16 +155,16 @@ def test_a_checkpoint_of_the_log_that_the_disk_refused_is_written_anew(
 ) -> None:
     log = open_log()
     log.read_staged(EPOCH)
-    disk.refuse(log.changes_folder, ".checkpoint.parquet")
+    disk.refuse(path_of(log.changes_folder), ".checkpoint.parquet")
     for at in count(200, 100):
         part = log.write_part(make_changes(at, end_lsn=at + 48))
         try:
             log.append([part], epoch=EPOCH, end_lsn=Lsn(at + 48))
         except StagingError:
             break
-    assert disk.find_lost(log.changes_folder)
+    assert disk.find_lost(path_of(log.changes_folder))
     assert log.has_landed([part])
-    assert disk.find_lost(log.changes_folder) == []
+    assert disk.find_lost(path_of(log.changes_folder)) == []
 
 
 def test_a_copy_that_a_killed_rewrite_has_left_is_removed_by_a_later_one(
@@ -172,6 +176,6 @@ def test_a_copy_that_a_killed_rewrite_has_left_is_removed_by_a_later_one(
     for copied in (left, young):
         copied.touch()
     os.utime(left, times=(1e9, 1e9))
-    rewrite_commits(folder, above=-1, through=1)
+    rewrite_commits(LakePlace.of(folder), above=-1, through=1)
     assert not left.exists()
     assert young.exists()

@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.transaction import AddAction
 
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.layout import CHANGES_SCHEMA
 from cdc_core.staging.parts import PartWriter
 from cdc_core.staging.tail import Tail
@@ -46,16 +47,15 @@ def extend(root: Path, *groups: list[Operation]) -> None:
         writer.write(make_entries(first, group))
         first += len(group)
     part = writer.finish()
-    action = AddAction(
-        part.path.name, part.path.stat().st_size, {}, 0, data_change=True, stats=part.statistics()
-    )
+    size = (folder / part.path.name).stat().st_size
+    action = AddAction(part.path.name, size, {}, 0, data_change=True, stats=part.statistics())
     DeltaTable(folder).create_write_transaction([action], "append", CHANGES_SCHEMA)
 
 
 def test_marks_and_sweeps_of_any_row_group_are_told_once(tmp_path: Path) -> None:
     read, mark, sweep = Operation.READ, Operation.MARK, Operation.SWEEP
     extend(tmp_path, [mark])
-    tail = Tail(tmp_path)
+    tail = Tail(LakePlace.of(tmp_path))
     assert list(tail.read()) == []
     extend(tmp_path, [mark, read, read], [read, read], [read, sweep, read, mark])
     extend(tmp_path, [read])
@@ -71,7 +71,7 @@ def test_a_row_group_without_marks_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     extend(tmp_path, [Operation.READ])
-    tail = Tail(tmp_path)
+    tail = Tail(LakePlace.of(tmp_path))
     extend(tmp_path, [Operation.READ] * 3, [Operation.READ, Operation.MARK], [Operation.INSERT])
     asked: list[list[int]] = []
     of_file = pq.ParquetFile.read_row_groups

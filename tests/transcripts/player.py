@@ -27,6 +27,7 @@ from spark_jobs.target.limits import MergeLimits
 from spark_jobs.target.result import TableMergeResult, WritePlan
 from tests.fix_pipeline import Pipeline
 from tests.fix_spark import make_quick
+from tests.local_lake import path_of
 from tests.postgres_server import Database
 from tests.transcripts.names import Names
 from tests.transcripts.showing import TableState, show_entries, show_table
@@ -149,7 +150,7 @@ def _read_tables(
         halt = None if state.reason is None else (state.reason, Lsn(state.since_lsn or 0))
         found = TableState(
             quote_identifier(relation.table.name),
-            folder.relative_to(lake.root),
+            path_of(folder).relative_to(path_of(lake.root)),
             merged.get(name),
             halt,
         )

@@ -21,6 +21,7 @@ from spark_jobs.lake.lake import Bound
 from spark_jobs.query.as_of import table_at
 from tests.deadline import wait_for
 from tests.fix_pipeline import DEADLINE_S, Pipeline
+from tests.local_lake import path_of
 from tests.postgres_server import Database
 from tests.verify.verifying import Verifying, make_verifying, require_equal
 
@@ -146,7 +147,7 @@ def test_a_commit_at_exactly_the_lsn_of_a_snapshot_is_not_in_it(
     # A record of the server's own may come between.
     for attempt in range(MOST_ATTEMPTS):
         looked = look_between_commits(lent, 3 * attempt)
-        commits = DeltaTable(log).to_pyarrow_table(columns=["commit_lsn"])["commit_lsn"]
+        commits = DeltaTable(path_of(log)).to_pyarrow_table(columns=["commit_lsn"])["commit_lsn"]
         if looked.lsn in commits.to_pylist():
             break
     else:

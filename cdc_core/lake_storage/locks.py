@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cdc_core.errors import MergeError, Retry
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.process_start import read_boot, read_start
 
 _POLL_S = 0.05
@@ -28,14 +29,14 @@ _NO_LOCKS = frozenset({errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL})
 
 
 @contextmanager
-def hold_lock(file: Path, name: str, *, jvm: int | None) -> Iterator[None]:
+def hold_lock(file: LakePlace, name: str, *, jvm: int | None) -> Iterator[None]:
     """Hold the lock of a name while a block runs; `jvm` is the process that commits.
 
     Raises: MergeError if another process keeps the lock, or the file system has no locks.
     """
-    file.parent.mkdir(parents=True, exist_ok=True)
+    file.parent.make_folder()
     deadline = time.monotonic() + _DEADLINE_S
-    with file.open("a+", encoding="ascii") as lock:
+    with Path(file.uri).open("a+", encoding="ascii") as lock:
         while not (_try_lock(lock.fileno(), file) and _is_released(lock.fileno(), jvm)):
             if time.monotonic() > deadline:
                 raise MergeError(
@@ -52,7 +53,7 @@ def hold_lock(file: Path, name: str, *, jvm: int | None) -> Iterator[None]:
         os.ftruncate(lock.fileno(), 0)
 
 
-def _try_lock(descriptor: int, file: Path) -> bool:
+def _try_lock(descriptor: int, file: LakePlace) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -15,23 +15,22 @@ Descriptor Schema.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from cdc_core.lake_layout import (
     CHECKPOINTS,
+    COPIES,
     DELTA_LOG,
     LAST_CHECKPOINT,
     name_checkpoint,
     name_commit,
 )
+from cdc_core.lake_storage.place import LakePlace
 
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _UUID_CHARACTERS = 20
@@ -39,7 +38,7 @@ _UUID_CHARACTERS = 20
 _LONGEST_COPY_S = 3600.0
 
 
-def force_files(table: Path, names: Collection[str]) -> frozenset[Path]:
+def force_files(table: LakePlace, names: Collection[str]) -> frozenset[LakePlace]:
     """Force data files of a Delta table to the disk, before a commit names them.
 
     Return the paths that are on the disk: the files and the table's folder.
@@ -51,21 +50,21 @@ def force_files(table: Path, names: Collection[str]) -> frozenset[Path]:
     try:
         for file in files:
             try:
-                sync_file(file)
+                file.sync()
             except OSError:
-                rewrite_file(file)
+                file.rewrite()
         if files:
-            sync_file(table)
+            table.sync()
     except OSError:
         for file in files:
             with suppress(OSError):
-                file.unlink()
+                file.remove()
         raise
     return frozenset([*files, table] if files else files)
 
 
 def make_durable(
-    table: Path, *, above: int, through: int, forced: Collection[Path] = frozenset()
+    table: LakePlace, *, above: int, through: int, forced: Collection[LakePlace] = frozenset()
 ) -> None:
     """Force the files of a Delta table's commits between two versions to the disk.
 
@@ -74,12 +73,12 @@ def make_durable(
     """
     versions = range(above + 1, through + 1)
     try:
-        _handle_commits(table, versions, sync_file, besides=forced)
+        _handle_commits(table, versions, LakePlace.sync, besides=forced)
     except OSError:
         _rewrite(table, versions, besides=forced)
 
 
-def rewrite_commits(table: Path, *, above: int, through: int) -> None:
+def rewrite_commits(table: LakePlace, *, above: int, through: int) -> None:
     """Write the files of the commits between two versions to new files, durably.
 
     Raises: OSError.
@@ -87,61 +86,38 @@ def rewrite_commits(table: Path, *, above: int, through: int) -> None:
     _rewrite(table, range(above + 1, through + 1), besides=frozenset())
 
 
-def locate_commit(table: Path, version: int) -> Path:
+def locate_commit(table: LakePlace, version: int) -> LakePlace:
     """The path of a commit's file."""
     return table / name_commit(version)
 
 
-def list_commit(table: Path, version: int) -> list[Path]:
+def list_commit(table: LakePlace, version: int) -> list[LakePlace]:
     """The files of a commit in the table's log: the commit, and its checkpoint if it has one."""
     commit, checkpoint = locate_commit(table, version), table / name_checkpoint(version)
     last = table / DELTA_LOG / LAST_CHECKPOINT
     return [commit, checkpoint, last] if checkpoint.exists() else [commit]
 
 
-def rewrite_file(file: Path) -> None:
-    """Write a file's bytes durably to a new file, which then takes the old file's name.
-
-    The name is durable after an fsync of the folder. Raises: OSError; then no copy is left.
-    """
-    copied = file.with_name(f".{file.name}.{uuid.uuid4()}.new")
-    try:
-        with copied.open("xb") as copy, file.open("rb") as original:
-            shutil.copymode(file, copied)
-            shutil.copyfileobj(original, copy)
-            copy.flush()
-            os.fsync(copy.fileno())
-        copied.rename(file)
-    except BaseException:
-        copied.unlink(missing_ok=True)
-        raise
-
-
-def remove_old_copies(folder: Path) -> None:
+def remove_old_copies(folder: LakePlace) -> None:
     """Remove the copies that a killed rewrite left. The copies of a running one are younger."""
-    for copied in folder.glob(".*.new"):
+    for copied in folder.list_matching(COPIES):
         with suppress(FileNotFoundError):
-            if time.time() - copied.stat().st_mtime > _LONGEST_COPY_S:
-                copied.unlink()
+            if time.time() - copied.read_modified_us() / 1e6 > _LONGEST_COPY_S:
+                copied.remove()
 
 
-def sync_file(file: Path) -> None:
-    """Force a file, or the names in a folder, to the disk. Raises: OSError."""
-    descriptor = os.open(file, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _rewrite(table: Path, versions: range, *, besides: Collection[Path]) -> None:
+def _rewrite(table: LakePlace, versions: range, *, besides: Collection[LakePlace]) -> None:
     for folder in (table, table / DELTA_LOG):
         remove_old_copies(folder)
-    _handle_commits(table, versions, rewrite_file, besides=besides)
+    _handle_commits(table, versions, LakePlace.rewrite, besides=besides)
 
 
 def _handle_commits(
-    table: Path, versions: range, handle: Callable[[Path], None], *, besides: Collection[Path]
+    table: LakePlace,
+    versions: range,
+    handle: Callable[[LakePlace], None],
+    *,
+    besides: Collection[LakePlace],
 ) -> None:
     """Call `handle` with each file that the commits added, then make the names durable.
 
@@ -153,36 +129,36 @@ def _handle_commits(
             continue  # VACUUM removed the file. A reader that still needs it fails.
         handle(file)
         # Spark refuses a file whose checksum file is torn.
-        sums = file.with_name(f".{file.name}.crc")
+        sums = file.parent / f".{file.name}.crc"
         if sums.exists():
             handle(sums)
     # A second fsync of a folder can be trusted: if the journal of a file system fails, the file
     # system takes no more writes at all.
     for folder in {table, log}.difference(besides):
-        sync_file(folder)
+        folder.sync()
     if versions and versions[0] == 0:
         # The process that made the table may have made the folders above it.
-        for folder in table.parents[:3]:
-            sync_file(folder)
+        for folder in (table.parent, table.parent.parent, table.parent.parent.parent):
+            folder.sync()
 
 
-def _list_files(table: Path, log: Path, versions: range) -> Iterator[Path]:
+def _list_files(table: LakePlace, log: LakePlace, versions: range) -> Iterator[LakePlace]:
     for version in versions:
         commit = locate_commit(table, version)
         if not commit.exists():
             continue  # A checkpoint replaced this commit.
         yield commit
-        for line in commit.read_text(encoding="utf-8").splitlines():
+        for line in commit.read_text().splitlines():
             if (added := json.loads(line).get("add")) is not None:
                 yield table / unquote(added["path"])
                 yield from _list_deletions(table, added.get("deletionVector"))
     if versions:
         first = f"{versions[0]:020}"
-        yield from (file for file in log.glob(CHECKPOINTS) if file.name >= first)
-        yield from (file for file in log.glob(LAST_CHECKPOINT))
+        yield from (file for file in log.list_matching(CHECKPOINTS) if file.name >= first)
+        yield from log.list_matching(LAST_CHECKPOINT)
 
 
-def _list_deletions(table: Path, vector: dict[str, Any] | None) -> Iterator[Path]:
+def _list_deletions(table: LakePlace, vector: dict[str, Any] | None) -> Iterator[LakePlace]:
     """The file of a deletion vector, named by a UUID in Z85; a vector in the log has no file."""
     if vector is not None and vector["storageType"] == "u":
         place = vector["pathOrInlineDv"]
