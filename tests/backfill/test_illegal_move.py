@@ -39,7 +39,7 @@ def test_an_illegal_move_raises_and_neither_ledger_nor_progress_changes(
     ledger.record_begun(begun, 5)
     reported: list[BackfillProgress] = []
     worker = Backfill(
-        LakeSettings(root=LakePlace.of(tmp_path)),
+        LakeSettings.model_validate({"root": str(tmp_path)}),
         BackfillRequest(SourceSettings(dsn="dbname=x"), lambda: None, T, 10, lambda _: None),
         sharing=BackfillLimits(1),
         stop=threading.Event(),

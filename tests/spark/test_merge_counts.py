@@ -72,7 +72,7 @@ EXPECTED = {
 
 @pytest.mark.parametrize(
     ("limits", "by_arrow"),
-    [(SPARK_ONLY, set[str]()), (DEFAULT_LIMITS, {"public.goes"})],
+    [(SPARK_ONLY, set[str]()), (DEFAULT_LIMITS, {"public.goes", "public.mixed", "public.brief"})],
     ids=["by_spark", "by_arrow_where_it_can"],
 )
 def test_a_merge_that_writes_a_table_anew_counts_the_rows_it_inserted_updated_and_deleted(

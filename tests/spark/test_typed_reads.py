@@ -216,8 +216,8 @@ def test_reads_of_which_one_is_missing_are_typed_by_spark(
     assert (told.typed, told.moved) == (1, 0)
 
 
-def lose_a_file(sources: Any, _: int) -> list[list[str]]:
-    return [[str(path)] for path in sources][1:]
+def lose_a_file(sources: Any, _: int) -> list[list[LakePlace]]:
+    return [[path] for path in sources][1:]
 
 
 def test_reads_before_a_truncate_are_gone(small: SmallLake, told: Told) -> None:
