@@ -1,6 +1,6 @@
 """The Arrow fold: folds changes to one row for each key, with the same result as `fold`.
 
-The last step of a key decides, except for a few keys that `rare_keys` folds one by one:
+The last step of a key decides, except for keys that `rare_keys` folds one by one:
 
 - The last step is a departure, and its transaction also brought a row with the key.
 - The source did not send a value of the last step's row. The value is in an earlier entry, or in a
@@ -19,7 +19,14 @@ import numpy as np
 import pyarrow as pa
 
 from spark_jobs.fast_path.arrow_steps import ArrowSteps, Indexes, replace_texts, take_steps
-from spark_jobs.fast_path.rare_keys import Key, Left, RareStep, find_values, fold_departed
+from spark_jobs.fast_path.rare_keys import (
+    Key,
+    Left,
+    RareKey,
+    RareStep,
+    find_values,
+    fold_departed,
+)
 from spark_jobs.fold.steps import DEPARTURE
 from spark_jobs.log.reading import POSITION
 from spark_jobs.pg_types.arrow_rows import Columns, make_rows
@@ -113,8 +120,9 @@ def _decide(steps: ArrowSteps, *, has_whole_old: bool) -> _Decided | None:
                 decided.gone.append(departure)
             case Left.OLD_ROW:
                 decided.undecided.append(departure)
+    keys = {key: RareKey(of_key) for key, of_key in rare.items()} if len(unsent) else {}
     for arrival, key in zip(unsent.tolist(), steps.read_keys(unsent), strict=True):
-        values = find_values(key, rare)
+        values = find_values(key, rare[key][-1].unsent, keys)
         if values is None:
             return None
         decided.values[arrival] = values

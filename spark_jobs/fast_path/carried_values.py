@@ -17,10 +17,17 @@ _BESIDE = ("_raw", "_holes")
 
 
 def fill_carried(
-    outcome: ArrowOutcome, folder: LakePlace, files: Sequence[TableFile], key: Sequence[str]
+    outcome: ArrowOutcome,
+    folder: LakePlace,
+    files: Sequence[TableFile],
+    key: Sequence[str],
+    *,
+    max_bytes: int,
+    max_held: int,
 ) -> pa.Table:
     """Return the arriving rows of a fold with their carried values; `files` is the whole table.
 
+    The files that have the values may have `max_bytes` together, and the values `max_held` bytes.
     Raises: Refusal, also if the table has no row, or more than a value, for a carried value.
     """
     rows = outcome.rows
@@ -30,7 +37,9 @@ def fill_carried(
     roots = roots.group_by([*key], use_threads=False).aggregate([]).select([*key])
     names = [*key, *(one.column for one in outcome.carried), *_BESIDE]
     wanted = pa.schema([rows.schema.field(name) for name in dict.fromkeys(names)])
-    held = _read_rows(KeySearch(roots), folder, files, wanted, rows.schema)
+    search = KeySearch(roots)
+    sources = _find_files(search, folder, files, max_bytes=max_bytes)
+    held = _read_rows(search, sources, wanted, rows.schema, max_held=max_held)
     distinct = held.group_by([*key], use_threads=False).aggregate([]).num_rows
     if not held.num_rows == distinct == roots.num_rows:
         raise Refusal("a value was not sent, and the table has no row with it, or several")
@@ -42,23 +51,42 @@ def fill_carried(
     return rows
 
 
-def _read_rows(
-    search: KeySearch,
-    folder: LakePlace,
-    files: Sequence[TableFile],
-    wanted: pa.Schema,
-    all_columns: pa.Schema,
-) -> pa.Table:
-    """Read the rows of a table that have one of the keys."""
-    held = [wanted.empty_table()]
+def _find_files(
+    search: KeySearch, folder: LakePlace, files: Sequence[TableFile], *, max_bytes: int
+) -> list[LakePlace]:
+    """Find the files of a table that have one of the keys."""
+    found: list[LakePlace] = []
+    size = 0
     for file in files:
         path = folder / file.name
         if not (search.may_be_in(file) and search.is_in(path)):
             continue
+        size += file.size
         if file.has_deletions:
             raise Refusal("a file with a changed key has deleted rows")
-        groups = read_groups(path, wanted, all_columns=all_columns)
-        held += [rows.take(search.find(rows)["_row"]) for rows in groups]
+        if size > max_bytes:
+            raise Refusal(f"values that were not sent are in files of more than {max_bytes} bytes")
+        found.append(path)
+    return found
+
+
+def _read_rows(
+    search: KeySearch,
+    files: Sequence[LakePlace],
+    wanted: pa.Schema,
+    all_columns: pa.Schema,
+    *,
+    max_held: int,
+) -> pa.Table:
+    """Read some columns of the rows that have one of the keys."""
+    held, size = [wanted.empty_table()], 0
+    for file in files:
+        for rows in read_groups(file, wanted, all_columns=all_columns):
+            taken = rows.take(search.find(rows)["_row"])
+            size += taken.nbytes
+            if size > max_held:
+                raise Refusal("the values that were not sent do not fit in memory")
+            held.append(taken)
     return pa.concat_tables(held)
 
 

@@ -7,7 +7,8 @@ a step names the log entry that has them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import groupby
@@ -72,76 +73,89 @@ def fold_departed(steps: Sequence[RareStep]) -> RareStep | Left:
     return left
 
 
-def find_values(key: Key, steps: Mapping[Key, Sequence[RareStep]]) -> dict[int, int | Key] | None:
-    """Find the values that the last step of a key did not send, by the index of the column.
+class RareKey:
+    """The steps of one key, in order, and which transactions certainly leave it one row at a time.
 
-    A value is in a log entry, or in the table's row with a key. `steps` has all steps of the key
-    and of every key that a row moved from or to, in order. None if the changes do not decide.
+    Inside any other transaction the key may have several rows, and it is not known which of them a
+    step is for.
     """
-    own = steps[key]
+
+    def __init__(self, steps: Sequence[RareStep]) -> None:
+        """Take all steps of the key."""
+        self.steps = steps
+        self._is_plain = {
+            transaction: _has_one_row([step.kind for step in own])
+            for transaction, own in groupby(steps, key=lambda step: step.transaction)
+        }
+
+    def has_one_row(self, step: RareStep) -> bool:
+        """Whether the key has at most one row at any moment of a step's transaction."""
+        return self._is_plain[step.transaction]
+
+    def list_before(self, position: tuple[int, int, int]) -> Iterator[RareStep]:
+        """List the steps below a position, the last first."""
+        end = bisect_left(self.steps, position, key=lambda step: step.position)
+        return (self.steps[index] for index in range(end - 1, -1, -1))
+
+
+def find_values(
+    key: Key, columns: Iterable[int], keys: Mapping[Key, RareKey]
+) -> dict[int, int | Key] | None:
+    """Find the values of some columns that the last step of a key did not send.
+
+    A value is in a log entry, or in the table's row with a key. `keys` has the key, and every key
+    that a row moved from or to. None if the changes do not decide.
+    """
     found: dict[int, int | Key] = {}
-    for column in own[-1].unsent:
-        source = _find_value(key, own, column, steps)
+    for column in columns:
+        source = _find_value(key, column, keys)
         if source is None:
             return None
         found[column] = source
     return found
 
 
-def _find_value(
-    key: Key, own: Sequence[RareStep], column: int, steps: Mapping[Key, Sequence[RareStep]]
-) -> int | Key | None:
-    for step in reversed(own):
+def _find_value(key: Key, column: int, keys: Mapping[Key, RareKey]) -> int | Key | None:
+    own, are_plain = keys[key], True
+    for step in reversed(own.steps):
+        are_plain = are_plain and own.has_one_row(step)
         if step.kind == DEPARTURE:
             return None
         if column not in step.unsent:
             return step.entry
         if step.kind == ARRIVAL:
-            later = [other for other in own if other.transaction >= step.transaction]
-            return _follow(step, column, steps) if _have_one_row(later) else None
+            return _follow(step, column, keys) if are_plain else None
     return key
 
 
-def _follow(
-    arrival: RareStep, column: int, steps: Mapping[Key, Sequence[RareStep]]
-) -> int | Key | None:
+def _follow(arrival: RareStep, column: int, keys: Mapping[Key, RareKey]) -> int | Key | None:
     """Find a value that a moved row had under the keys that it came from."""
     while (origin := arrival.origin) is not None:
-        before = [step for step in steps[origin] if step.position < arrival.position]
-        came = None
-        for step in reversed(before):
-            if not _have_one_row(s for s in steps[origin] if s.transaction == step.transaction):
-                return None
-            if step.kind == DEPARTURE:
+        left, came = keys[origin], None
+        if not left.has_one_row(arrival):
+            return None
+        for step in left.list_before(arrival.position):
+            if step.kind == DEPARTURE or not left.has_one_row(step):
                 return None
             if column not in step.unsent:
                 return step.entry
             if step.kind == ARRIVAL:
                 came = step
                 break
-        if not _have_one_row(s for s in steps[origin] if s.transaction == arrival.transaction):
-            return None
         if came is None:
             return origin
         arrival = came
     return None
 
 
-def _have_one_row(steps: Iterable[RareStep]) -> bool:
-    """Whether a key certainly has at most one row at any moment of the transactions of its steps.
-
-    The steps are all those of one or more transactions, in order.
-    """
-    for _, of_transaction in groupby(steps, key=lambda step: step.transaction):
-        own = [step.kind for step in of_transaction]
-        if own[0] == ARRIVAL:
-            # The table may have a row with this key, too.
-            if len(own) > 1:
-                return False
-            continue
-        has_row = True
-        for kind in own:
-            if has_row == (kind == ARRIVAL):
-                return False
-            has_row = kind != DEPARTURE
+def _has_one_row(kinds: Sequence[int]) -> bool:
+    """Whether a key certainly has at most one row at any moment of a transaction of some steps."""
+    if kinds[0] == ARRIVAL:
+        # The table may have a row with this key, too.
+        return len(kinds) == 1
+    has_row = True
+    for kind in kinds:
+        if has_row == (kind == ARRIVAL):
+            return False
+        has_row = kind != DEPARTURE
     return True

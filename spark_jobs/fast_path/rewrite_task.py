@@ -23,7 +23,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdc_core.crash_points import reach
-from cdc_core.errors import LakeError
 from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.delta.file_writer import WrittenFile, write_batches
 from spark_jobs.fast_path.arrow_fold import ArrowOutcome, fold_by_arrow
@@ -119,7 +118,7 @@ def rewrite_shares(
             done.append(_rewrite(share, logs[log_range], limits))
         except Refusal as refusal:
             done.append(RefusedShare(changes.table, str(refusal)))
-        except (LakeError, OSError, ValueError, pa.ArrowException) as error:
+        except Exception as error:  # noqa: BLE001 - It must not cost the other tables their way.
             # The text of an error may have a value. Spark will say what is wrong with the table.
             done.append(RefusedShare(changes.table, f"a task failed: {type(error).__name__}"))
     return done
@@ -142,7 +141,14 @@ def _rewrite(share: Share, log: LogInMemory, limits: MergeLimits) -> RewrittenSh
     joined = [file for file in touched if file.size < limits.open_file_bytes]
     arriving = outcome.rows.slice(0, 0)
     if share.takes_arrivals:
-        arriving = fill_carried(outcome, share.folder, share.all_files, key)
+        arriving = fill_carried(
+            outcome,
+            share.folder,
+            share.all_files,
+            key,
+            max_bytes=share.max_bytes,
+            max_held=limits.carried_bytes,
+        )
     parts: list[Iterable[pa.RecordBatch]] = [changed.read_others(share, [file]) for file in closed]
     parts.append(chain(changed.read_others(share, joined), arriving.to_batches()))
     added = [write_batches(share.attempt, part) for part in parts]

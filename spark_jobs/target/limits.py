@@ -15,6 +15,8 @@ class MergeLimits:
     share of a table. A table has one share more than tasks run at once.
     `rewrite_bytes_of_vectors`: the same for a table with deletion vectors. A MERGE writes few bytes
     of it, but takes longer.
+    `carried_bytes`: the values that a table's rows keep because the source did not send them. They
+    are in memory three times, and become one row group.
     `small_file_bytes`: files of this size or less are joined with the rows that arrive.
     `open_file_bytes`: a file of this size or more gets no further rows.
     `small_table_bytes`: Spark writes a table below this size whole, because a MERGE takes 3 s for
@@ -31,6 +33,7 @@ class MergeLimits:
     rewrite_log_files: int = 500
     rewrite_bytes: int = 96 << 20
     rewrite_bytes_of_vectors: int = 8 << 20
+    carried_bytes: int = 64 << 20
     small_file_bytes: int = 4 << 20
     open_file_bytes: int = 16 << 20
     small_table_bytes: int = 4 << 20

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_jobs.target.limits import DEFAULT_LIMITS, MergeLimits
 from spark_jobs.target.result import WritePlan
 from tests.spark.relations import Entry, delete, insert, make_relation, update
 from tests.spark.small_lake import SmallLake
-from tests.spark.table_files import find_result
+from tests.spark.table_files import APART, find_result
 
 T = make_relation("t", "k int4, v text, n numeric")
 FIRST: list[Entry] = [insert(T, str(k), "a", "1.5") for k in range(1, 6)]
@@ -47,3 +50,32 @@ def test_arrow_writes_rare_changes(spark: SparkSession, tmp_path: Path, case: st
     merged = find_result(small.merge(*transactions), T)
     assert (merged.way, merged.refusal) == (WritePlan.REWRITE_FILES, None)
     assert small.rows(T, "k", "v") == left
+
+
+@pytest.mark.parametrize(
+    ("limits", "refusal"),
+    [
+        (
+            replace(DEFAULT_LIMITS, carried_bytes=10),
+            "the values that were not sent do not fit in memory",
+        ),
+        # Each of two shares may rewrite one of the files, but one share looks into both.
+        (
+            replace(APART, rewrite_bytes=5_500),
+            "values that were not sent are in files of more than 5500 bytes",
+        ),
+    ],
+    ids=["values", "files"],
+)
+def test_many_values_that_were_not_sent_are_left_to_spark(
+    spark: SparkSession, tmp_path: Path, limits: MergeLimits, refusal: str
+) -> None:
+    small = SmallLake(spark, tmp_path, limits=limits)
+    small.merge(FIRST)
+    small.merge([insert(T, "6", "b", "1.5")])
+    changes = [update(T, key, None, "2", unchanged=[1]) for key in ("1", "6")]
+    merged = find_result(small.merge(changes), T)
+    assert (merged.way, merged.refusal) == (WritePlan.REWRITE, refusal)
+    assert small.rows(T) == [
+        (k, "b" if k == 6 else "a", Decimal(2 if k in {1, 6} else "1.5")) for k in range(1, 7)
+    ]
