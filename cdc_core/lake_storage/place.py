@@ -3,8 +3,8 @@
 delta-rs and Spark read and write the lake by themselves; they get the text of a place, `uri`. All
 other access goes through this package. It keeps the lake in a folder of a file system.
 
-An object store needs another implementation of `LakePlace`, `NewFile` and `arrow_files`, which
-gives the same:
+An object store needs another implementation of `LakePlace`, `NewFile`, `arrow_files` and `locks`,
+which gives the same:
 
 - A file that `open_output`, `create` or `receive` writes appears whole, or not at all.
 - `create` refuses a name that is taken.
@@ -12,6 +12,7 @@ gives the same:
 - Folders need not be made. `remove_folder` removes everything with a prefix.
 - What is written is durable, so `sync` and `rewrite` do nothing.
 - `read_change` gives what tells two states of a folder apart.
+- A lock is a lease that its holder renews.
 """
 
 from __future__ import annotations

@@ -202,12 +202,15 @@ def test_a_table_that_was_committed_before_the_power_failed_is_whole(
     lake.limits, plan, changes = WAYS[way]
     folder = lake.lake.locate(T.table)
     before = {*path_of(folder).glob("*.parquet")}
+    # A new file may get the number of a file that was forced and removed before.
+    forced_before = disk.forced.copy()
     merged = cut_power(lake, [*changes, insert(OTHER, "2")], monkeypatch)["public.t"].merged
     assert merged is not None
     assert merged.way is plan
     added = {*path_of(folder).glob("*.parquet")} - before
     assert added
-    assert {disk.forced[file.stat().st_ino] for file in added} == {1}, "each is forced once"
+    forced = disk.forced - forced_before
+    assert {forced[file.stat().st_ino] for file in added} == {1}, "each is forced once"
     disk.lose_power(path_of(folder))
     lake.merge()
     kept = 3 if way == "added" else 2
