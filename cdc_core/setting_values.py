@@ -37,7 +37,7 @@ def _resolve_path(value: object, info: ValidationInfo) -> Path:
 
 def _locate_lake(value: object, info: ValidationInfo) -> LakePlace:
     """Refuse a folder at whose path delta-rs panics, or which it mistakes for another folder."""
-    folder = _resolve_path(value, info)
+    folder = _resolve_path(value.uri if isinstance(value, LakePlace) else value, info)
     if (found := _NOT_OPENABLE.search(str(folder))) is not None:
         raise ValueError(
             f"expected a path without {found[0]!r}, because Delta's library cannot open it:"

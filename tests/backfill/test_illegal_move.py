@@ -32,14 +32,12 @@ T = TableName("public", "t")
 def test_an_illegal_move_raises_and_neither_ledger_nor_progress_changes(
     tmp_path: Path, old: BackfillState, new: BackfillState
 ) -> None:
-    ledger, begun = (
-        BackfillLedger(LakePlace.of(tmp_path)),
-        Begun("a" * 32, T, Position(1, Lsn(100), 0)),
-    )
+    lake = LakePlace.of(tmp_path)
+    ledger, begun = BackfillLedger(lake), Begun("a" * 32, T, Position(1, Lsn(100), 0))
     ledger.record_begun(begun, 5)
     reported: list[BackfillProgress] = []
     worker = Backfill(
-        LakeSettings.model_validate({"root": str(tmp_path)}),
+        LakeSettings(root=lake),
         BackfillRequest(SourceSettings(dsn="dbname=x"), lambda: None, T, 10, lambda _: None),
         sharing=BackfillLimits(1),
         stop=threading.Event(),
