@@ -25,6 +25,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from cdc_core.lake_layout import name_copy
 from cdc_core.lake_storage.local_files import NewFile, sync_path
@@ -154,11 +155,9 @@ class LakePlace:
         file = self._path
         copied = file.with_name(name_copy(file.name, uuid.uuid4()))
         try:
-            with copied.open("xb") as copy, file.open("rb") as original:
+            with copied.open("xb") as copy:
                 shutil.copymode(file, copied)
-                shutil.copyfileobj(original, copy)
-                copy.flush()
-                os.fsync(copy.fileno())
+                _copy_content(file, copy)
             copied.rename(file)
         except BaseException:
             copied.unlink(missing_ok=True)
@@ -167,6 +166,14 @@ class LakePlace:
     @property
     def _path(self) -> Path:
         return Path(self.uri)
+
+
+def _copy_content(source: Path, copy: BinaryIO) -> None:
+    """Copy a file's bytes into an open file, and force that to the disk."""
+    with source.open("rb") as original:
+        shutil.copyfileobj(original, copy)
+    copy.flush()
+    os.fsync(copy.fileno())
 
 
 def _copy_privately(source: Path, target: Path) -> None:
@@ -178,10 +185,8 @@ def _copy_privately(source: Path, target: Path) -> None:
     arriving.unlink(missing_ok=True)
     try:
         descriptor = os.open(arriving, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        with os.fdopen(descriptor, "wb") as copy, source.open("rb") as original:
-            shutil.copyfileobj(original, copy)
-            copy.flush()
-            os.fsync(copy.fileno())
+        with os.fdopen(descriptor, "wb") as copy:
+            _copy_content(source, copy)
         arriving.rename(target)
     except OSError:
         arriving.unlink(missing_ok=True)

@@ -52,22 +52,22 @@ class Tail:
         """The marks and sweeps committed since the last call. Raises: StagingError."""
         with staging_errors("read the log's newest commits"):
             for path in self._commits.read_added():
-                yield from _take(_read_told(path))
+                yield from _take(_read_rows(path))
 
 
-def _read_told(path: LakePlace) -> pa.Table:
+def _read_rows(path: LakePlace) -> pa.Table:
     """The marks and sweeps of a file. If a row group has none, only its operations are read."""
     with open_input(path) as source, pq.ParquetFile(source, read_dictionary=["op"]) as file:
         groups = [
             index
             for index in range(file.num_row_groups)
-            if _has_told(file.read_row_group(index, columns=["op"], use_threads=False))
+            if _has_wanted(file.read_row_group(index, columns=["op"], use_threads=False))
         ]
         rows = file.read_row_groups(groups, columns=_COLUMNS, use_threads=False)
     return rows.filter(pc.field("op").cast(pa.string()).isin(_OPERATIONS))
 
 
-def _has_told(group: pa.Table) -> bool:
+def _has_wanted(group: pa.Table) -> bool:
     held = {op for chunk in group.column("op").chunks for op in chunk.dictionary.to_pylist()}
     return not held.isdisjoint(_OPERATIONS)
 

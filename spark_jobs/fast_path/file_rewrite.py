@@ -50,8 +50,9 @@ _VECTORS = "delta.enableDeletionVectors"
 class FileRewrite:
     """What to rewrite: a table as it is, the files of its folder, and its changes.
 
-    `whole_old` has the relation versions under which the source sends the whole old row. In each
-    share, files with changed keys may have `max_bytes` together.
+    `whole_old` has the relation versions under which the source sends the whole old row.
+    `lacks_values`: the source did not send some values. In each share, files with changed keys may
+    have `max_bytes` together.
     """
 
     folder: LakePlace
@@ -59,6 +60,7 @@ class FileRewrite:
     columns: Columns
     key: tuple[int, ...]
     whole_old: frozenset[int]
+    lacks_values: bool
     changes: LogSlice
     max_bytes: int
 
@@ -107,7 +109,10 @@ def plan_rewrite(
     max_bytes = limits.rewrite_bytes_of_vectors if has_vectors else limits.rewrite_bytes
     relations = plan.relations.items()
     whole_old = frozenset(v for v, one in relations if one.identity is ReplicaIdentity.FULL)
-    return FileRewrite(folder, found, columns, schema.key, whole_old, changes, max_bytes)
+    lacks_values = bool(plan.unsent)
+    return FileRewrite(
+        folder, found, columns, schema.key, whole_old, lacks_values, changes, max_bytes
+    )
 
 
 def _list_refusals(table: DeltaTable, plan: TablePlan, schema: TableSchema) -> Iterator[str]:
@@ -183,7 +188,7 @@ def _divide(
             rewrite.folder,
             attempt,
             tuple(files),
-            rewrite.files if number == 0 else (),
+            rewrite.files if number == 0 and rewrite.lacks_values else (),
             takes_arrivals=number == 0,
             max_bytes=rewrite.max_bytes,
         )

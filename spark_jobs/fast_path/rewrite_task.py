@@ -60,7 +60,8 @@ class Share:
     `attempt` is the folder for new files. One share of each table `takes_arrivals`.
     `whole_old` has the relation versions under which the source sends the whole old row.
     The files with a changed key may have at most `max_bytes` together. `all_files` are all files of
-    the table, if the share takes arrivals: a value that was not sent may be in any of them.
+    the table, if the share takes arrivals and the source did not send some values: these may be in
+    any file.
     """
 
     changes: LogSlice

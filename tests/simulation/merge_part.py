@@ -154,7 +154,16 @@ def _plan_rewrite(
     if plan.before != plan.schema or not can_fold_by_arrow(plan):
         return "it is Spark's"
     changes = LogSlice(str(plan.table), {}, (), above.low, above.high)
-    return FileRewrite(folder, (), (), (), frozenset(), changes, limits.rewrite_bytes)
+    return FileRewrite(
+        folder,
+        (),
+        (),
+        (),
+        frozenset(),
+        lacks_values=False,
+        changes=changes,
+        max_bytes=limits.rewrite_bytes,
+    )
 
 
 @contextmanager

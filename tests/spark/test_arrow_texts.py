@@ -81,7 +81,7 @@ def test_a_column_without_a_value_has_its_type_too(kind: str) -> None:
 
 def test_texts_of_any_kind_are_read_as_spark_reads_them(spark: SparkSession) -> None:
     rng = random.Random(SEED)
-    print(f"seed {SEED}")  # noqa: T201 - Told where it fails.
+    print(f"seed {SEED}")  # noqa: T201 - pytest shows it if the test fails.
     read = 0
     for kind in KINDS:
         mapping = map_type(make_column(kind))

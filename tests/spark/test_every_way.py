@@ -100,7 +100,7 @@ def describe(merged: TableMergeResult) -> dict[str, Any]:
 def test_every_way_leaves_what_the_fold_defines(
     spark: SparkSession, tmp_path: Path, rounds: int
 ) -> None:
-    print(f"seed {SEED}")  # noqa: T201 - Told where it fails.
+    print(f"seed {SEED}")  # noqa: T201 - pytest shows it if the test fails.
     rng = random.Random(SEED)
     keys = Keys(rng)
     one, defined = SmallLake(spark, tmp_path / "one"), SmallLake(spark, tmp_path / "defined")

@@ -230,7 +230,7 @@ def change_for(kind: str, small: SmallLake, model: Model) -> list[list[Change]]:
 def test_a_mode_that_keeps_deleted_rows_keeps_them_by_every_way(
     small: SmallLake, cycles: int
 ) -> None:
-    print(f"seed {SEED}")  # noqa: T201 - Told where it fails.
+    print(f"seed {SEED}")  # noqa: T201 - pytest shows it if the test fails.
     model = Model(random.Random(SEED))
     small.merge(make_both([change for key in range(12) for change in model.insert(key)]))
     assert list_stored(small) == model.end_round()

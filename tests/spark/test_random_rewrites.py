@@ -134,7 +134,7 @@ def test_random_changes_leave_the_table_that_spark_would_write(
     rounds: int,
     transactions: int,
 ) -> None:
-    print(f"seed {SEED}")  # noqa: T201 - Told where it fails.
+    print(f"seed {SEED}")  # noqa: T201 - pytest shows it if the test fails.
     if not shared:
         limits = replace(limits, shared_log_bytes=read_each_file_apart(monkeypatch))
     by_arrow, by_spark = (

@@ -31,7 +31,7 @@ SEED = 20261125
 
 def make_tables() -> list[SourceTable]:
     pair = SourceTable("pair", "d", keys=["k", "code"], columns=["k", "n", "code", "v", "big"])
-    # Of a deferrable key several rows may exist inside a transaction.
+    # Inside a transaction a deferrable key may have several rows.
     shared = SourceTable("shared", "d", deferrable=True)
     return [SourceTable("plain", "d"), SourceTable("whole", "f", deferrable=True), pair, shared]
 
@@ -81,7 +81,7 @@ def make_log(transactions: list[list[dict[str, Any]]], rng: random.Random) -> pa
 def test_a_fold_by_arrow_leaves_what_the_oracle_leaves(
     table: SourceTable, ranges: int, tmp_path: Path
 ) -> None:
-    print(f"seed {SEED}")  # noqa: T201 - Told where it fails.
+    print(f"seed {SEED}")  # noqa: T201 - pytest shows it if the test fails.
     rng = random.Random(f"{SEED} {table.name}")
     relation = RecordedLog(LogWriter(Lake(LakePlace.of(tmp_path))), rng, []).announce(table)
     schema = TableSchema.of(relation)
@@ -125,7 +125,7 @@ def test_a_fold_by_arrow_leaves_what_the_oracle_leaves(
 def test_tables_with_rare_keys_are_their_source_s(
     spark: SparkSession, tmp_path: Path, limits: MergeLimits, rounds: int
 ) -> None:
-    print(f"seed {SEED}")  # noqa: T201 - Told where it fails.
+    print(f"seed {SEED}")  # noqa: T201 - pytest shows it if the test fails.
     small = SmallLake(spark, tmp_path, limits=limits)
     log = RecordedLog(small.log, random.Random(SEED + rounds), make_tables()[:3])
     ways: Counter[WritePlan] = Counter()

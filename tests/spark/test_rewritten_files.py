@@ -147,7 +147,7 @@ def test_small_files_are_joined_with_the_rows_that_arrive(small: SmallLake) -> N
 
 @pytest.mark.parametrize("over", [0, -1])
 def test_a_file_is_joined_up_to_the_limit_of_its_size(small: SmallLake, over: int) -> None:
-    print(f"seed {SEED}")  # noqa: T201 - Told where it fails.
+    print(f"seed {SEED}")  # noqa: T201 - pytest shows it if the test fails.
     rng = random.Random(SEED)
     small.merge([delete(T, str(k), None) for k in range(10)])
     small.merge([insert(T, "1", rng.randbytes(1_000).hex())])

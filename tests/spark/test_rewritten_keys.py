@@ -165,7 +165,7 @@ def read_files(small: SmallLake, relation: Relation) -> list[tuple[str | None, .
 def test_a_row_is_found_by_its_key_whatever_the_type(
     spark: SparkSession, tmp_path: Path, seed: int
 ) -> None:
-    print(f"seed {seed}")  # noqa: T201 - Told where it fails.
+    print(f"seed {seed}")  # noqa: T201 - pytest shows it if the test fails.
     rng, small = random.Random(seed), SmallLake(spark, tmp_path, limits=APART)
     rows = make_tables(small, EXACT, rng)
     most_files = dict.fromkeys((relation.table for relation in EXACT), 0)
@@ -188,7 +188,7 @@ def test_a_row_is_found_by_a_key_that_arrow_leaves_to_spark(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """A MERGE skips files by their statistics, too."""
-    print(f"seed {SEED}")  # noqa: T201 - Told where it fails.
+    print(f"seed {SEED}")  # noqa: T201 - pytest shows it if the test fails.
     rng = random.Random(SEED)
     small = SmallLake(spark, tmp_path, limits=replace(APART, small_table_bytes=0))
     rows = make_tables(small, INEXACT, rng)

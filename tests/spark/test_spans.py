@@ -77,10 +77,10 @@ def scatter(files: list[Path], folder: Path, chance: random.Random, row_group: i
     entries = pa.concat_tables([pq.ParquetFile(file).read() for file in files])
     entries = entries.take(chance.sample(range(entries.num_rows), entries.num_rows))
     middle = chance.randrange(entries.num_rows + 1)
-    anew = [folder / "one.parquet", folder / "other.parquet"]
-    for path, part in zip(anew, (entries[:middle], entries[middle:]), strict=True):
+    rewritten = [folder / "one.parquet", folder / "other.parquet"]
+    for path, part in zip(rewritten, (entries[:middle], entries[middle:]), strict=True):
         pq.write_table(part, path, row_group_size=row_group)
-    return anew
+    return rewritten
 
 
 def tell_apart(found: list[RangeSummary]) -> dict[object, RangeSummary]:
@@ -107,9 +107,9 @@ def test_arrow_finds_in_files_what_spark_finds_in_their_entries(
         bound = chance.choice([None, low])
         files = LogRange(log, bound, high).find_files()
         assert files
-        anew = scatter([path_of(file) for file in files], tmp_path, chance, row_group)
+        rewritten = scatter([path_of(file) for file in files], tmp_path, chance, row_group)
         expected = tell_apart(summarize(read_log(spark, log, bound, high)))
-        assert tell_apart(summarize_files(map(LakePlace.of, anew), bound, high)) == expected
+        assert tell_apart(summarize_files(map(LakePlace.of, rewritten), bound, high)) == expected
 
 
 def test_nothing_is_found_in_no_file_and_in_a_range_without_entries(

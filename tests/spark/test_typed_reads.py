@@ -74,7 +74,7 @@ def test_a_table_typed_by_arrow_is_the_one_that_spark_would_write(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Told
 ) -> None:
     rng = random.Random(SEED)
-    print(f"seed {SEED}")  # noqa: T201 - Told where it fails.
+    print(f"seed {SEED}")  # noqa: T201 - pytest shows it if the test fails.
     rows = [make_row(rng, key) for key in rng.sample(range(-(10**12), 10**12), 400)]
     found = []
     for way in ("by Arrow", "by Spark"):
