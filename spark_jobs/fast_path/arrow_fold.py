@@ -12,13 +12,14 @@ Then Spark must fold.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from spark_jobs.fast_path.arrow_steps import ArrowSteps, Indexes, replace_texts, take_steps
+from spark_jobs.fast_path.arrow_steps import ArrowSteps, Indexes, take_steps
 from spark_jobs.fast_path.rare_keys import (
     Key,
     Left,
@@ -76,15 +77,15 @@ class _Decided:
 
 
 def fold_by_arrow(
-    entries: pa.Table, columns: Columns, key: tuple[int, ...], *, whole_old: Collection[int] = ()
+    entries: pa.Table, columns: Columns, key: tuple[int, ...], *, has_whole_old: bool = False
 ) -> ArrowOutcome | None:
     """Fold row changes of one table, in any order; None if Spark must fold them.
 
-    `key` has the indexes of the columns that identify a row; their types must be exact. `whole_old`
-    has the relation versions under which the source sends the whole old row.
+    `key` has the indexes of the columns that identify a row; their types must be exact.
+    `has_whole_old`: the source may have sent whole old rows (replica identity FULL).
     """
-    steps = take_steps(entries, len(columns), key, whole_old)
-    decided = None if steps is None else _decide(steps, has_whole_old=bool(whole_old))
+    steps = take_steps(entries, len(columns), key)
+    decided = None if steps is None else _decide(steps, has_whole_old=has_whole_old)
     if steps is None or decided is None:
         return None
     rows = _make_rows(entries, steps, decided, columns)
@@ -105,8 +106,8 @@ def _decide(steps: ArrowSteps, *, has_whole_old: bool) -> _Decided | None:
     decided = _Decided(arriving, gone[~np.isin(gone, unclear)].tolist())
     if not len(unclear) and not len(unsent):
         return decided
-    if len(unclear) and has_whole_old:
-        # The images of old rows decide which row departed.
+    if has_whole_old:
+        # The whole old rows decide which row departed, and capture has no unsent value of them.
         return None
     rare = steps.list_rare(np.append(unclear, unsent), with_moved=bool(len(unsent)))
     kept: list[int] = []
@@ -145,10 +146,20 @@ def _make_rows(
                 is_lacking[row * width + column] = True
                 sources.append(source * width + column if isinstance(source, int) else None)
         texts = steps.images.flatten().take(pa.array(sources, pa.int64()))
-        images = replace_texts(images, pa.array(is_lacking), texts, width)
+        images = _replace_texts(images, pa.array(is_lacking), texts, width)
     own = {name: log[name].take(chosen).combine_chunks() for name in (*POSITION, "committed_at")}
     rows = make_rows(pa.RecordBatch.from_pydict(own | {"values": images}), columns)
     return None if rows is None else pa.Table.from_batches([rows])
+
+
+def _replace_texts(
+    images: pa.ListArray, mask: pa.BooleanArray, texts: pa.StringArray, width: int
+) -> pa.ListArray:
+    """Replace the texts of rows where `mask`, which has an item for each text, is true."""
+    flat = pc.replace_with_mask(images.flatten(), mask, texts)
+    return pa.ListArray.from_arrays(
+        pa.array(np.arange(0, len(flat) + 1, width, dtype=np.int32)), flat
+    )
 
 
 def _name_keys(

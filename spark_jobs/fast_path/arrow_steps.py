@@ -6,7 +6,7 @@ row of a delete, and the new row of any other change.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -103,13 +103,10 @@ class ArrowSteps:
         return self.table.select(self.names).append_column("step", numbers)
 
 
-def take_steps(
-    log: pa.Table, width: int, key: Sequence[int], whole_old: Collection[int]
-) -> ArrowSteps | None:
+def take_steps(log: pa.Table, width: int, key: Sequence[int]) -> ArrowSteps | None:
     """Turn log entries into steps; None if an entry has another width, or a NULL in its key.
 
-    `key` has the indexes of the key columns. `whole_old` has the relation versions under which the
-    source sends the whole old row.
+    `key` has the indexes of the key columns.
     """
     op, values, old = (log[name].combine_chunks() for name in ("op", "values", "old_values"))
     unsent = log["unchanged"].combine_chunks()
@@ -118,11 +115,6 @@ def take_steps(
     was = pc.and_(pc.invert(is_delete), old.is_valid())
     if not have_width(images, width) or not have_width(old.filter(was), width):
         return None
-    is_whole = pc.is_in(log["relation_version"], pa.array([*whole_old], pa.int64()))
-    is_filled = pc.and_(pc.and_(was, is_whole.combine_chunks()), _is_filled(unsent))
-    if pc.any(is_filled, min_count=0).as_py():
-        images = _fill_from_old(images, old, unsent, is_filled, width)
-        unsent = pc.if_else(is_filled, pa.scalar(None, unsent.type), unsent)
     texts = [take_texts(images, i, width) for i in key]
     kinds = np.full(len(op), RENEWAL, np.int8)
     kinds[_as_flags(pc.equal(op, Operation.INSERT.value))] = ARRIVAL
@@ -163,39 +155,6 @@ def _find_moves(
         differs |= _as_flags(pc.not_equal(own.take(pa.array(rows)), other), null=True)
     places = pa.array(np.flatnonzero(differs))
     return rows[differs], [other.take(places) for other in before]
-
-
-def _fill_from_old(
-    images: pa.ListArray,
-    old: pa.ListArray,
-    unsent: pa.ListArray,
-    chosen: pa.BooleanArray,
-    width: int,
-) -> pa.ListArray:
-    """Give some entries the values that they lack from their old rows."""
-    rows = np.flatnonzero(_as_flags(chosen))
-    lacking = unsent.take(pa.array(rows))
-    parents, columns = pc.list_parent_indices(lacking).to_numpy(), lacking.flatten().to_numpy()
-    into, source = rows[parents] * width + columns, parents * width + columns
-    order = np.argsort(into, kind="stable")
-    is_lacking = np.zeros(len(images) * width, dtype=bool)
-    is_lacking[into] = True
-    texts = old.take(pa.array(rows)).flatten().take(pa.array(source[order]))
-    return replace_texts(images, pa.array(is_lacking), texts, width)
-
-
-def replace_texts(
-    images: pa.ListArray, mask: pa.BooleanArray, texts: pa.StringArray, width: int
-) -> pa.ListArray:
-    """Replace the texts of rows where `mask`, which has an item for each text, is true."""
-    flat = pc.replace_with_mask(images.flatten(), mask, texts)
-    return pa.ListArray.from_arrays(
-        pa.array(np.arange(0, len(flat) + 1, width, dtype=np.int32)), flat
-    )
-
-
-def _is_filled(lists: pa.ListArray) -> pa.BooleanArray:
-    return pc.fill_null(pc.greater(pc.list_value_length(lists), 0), False)
 
 
 def _as_flags(values: pa.BooleanArray, *, null: bool = False) -> npt.NDArray[np.bool_]:

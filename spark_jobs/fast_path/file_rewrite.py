@@ -50,16 +50,15 @@ _VECTORS = "delta.enableDeletionVectors"
 class FileRewrite:
     """What to rewrite: a table as it is, the files of its folder, and its changes.
 
-    `whole_old` has the relation versions under which the source sends the whole old row.
-    `lacks_values`: the source did not send some values. In each share, files with changed keys may
-    have `max_bytes` together.
+    `has_whole_old`: the source may have sent whole old rows. `lacks_values`: it did not send some
+    values. In each share, files with changed keys may have `max_bytes` together.
     """
 
     folder: LakePlace
     files: tuple[TableFile, ...]
     columns: Columns
     key: tuple[int, ...]
-    whole_old: frozenset[int]
+    has_whole_old: bool
     lacks_values: bool
     changes: LogSlice
     max_bytes: int
@@ -107,11 +106,11 @@ def plan_rewrite(
     # The settings turn deletion vectors on so that a merge writes few bytes.
     has_vectors = table.metadata().configuration.get(_VECTORS) == "true"
     max_bytes = limits.rewrite_bytes_of_vectors if has_vectors else limits.rewrite_bytes
-    relations = plan.relations.items()
-    whole_old = frozenset(v for v, one in relations if one.identity is ReplicaIdentity.FULL)
+    identities = {relation.identity for relation in plan.relations.values()}
+    has_whole_old = ReplicaIdentity.FULL in identities
     lacks_values = bool(plan.unsent)
     return FileRewrite(
-        folder, found, columns, schema.key, whole_old, lacks_values, changes, max_bytes
+        folder, found, columns, schema.key, has_whole_old, lacks_values, changes, max_bytes
     )
 
 
@@ -184,7 +183,7 @@ def _divide(
             rewrite.changes,
             rewrite.columns,
             rewrite.key,
-            rewrite.whole_old,
+            rewrite.has_whole_old,
             rewrite.folder,
             attempt,
             tuple(files),

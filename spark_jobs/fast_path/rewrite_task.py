@@ -58,7 +58,7 @@ class Share:
 
     `columns` are the table's columns with their conversions, `key` the indexes of the key columns.
     `attempt` is the folder for new files. One share of each table `takes_arrivals`.
-    `whole_old` has the relation versions under which the source sends the whole old row.
+    `has_whole_old`: the source may have sent whole old rows.
     The files with a changed key may have at most `max_bytes` together. `all_files` are all files of
     the table, if the share takes arrivals and the source did not send some values: these may be in
     any file.
@@ -67,7 +67,7 @@ class Share:
     changes: LogSlice
     columns: Columns
     key: tuple[int, ...]
-    whole_old: frozenset[int]
+    has_whole_old: bool
     folder: LakePlace
     attempt: LakePlace
     files: tuple[TableFile, ...]
@@ -131,7 +131,7 @@ def _rewrite(share: Share, log: LogInMemory, limits: MergeLimits) -> RewrittenSh
     entries = log.take(changes.table, changes.high, changes.own)
     if entries is None:
         raise Refusal("the changes do not fit in memory")
-    outcome = fold_by_arrow(entries, share.columns, share.key, whole_old=share.whole_old)
+    outcome = fold_by_arrow(entries, share.columns, share.key, has_whole_old=share.has_whole_old)
     if outcome is None:
         raise Refusal("the changes do not decide a key, or a value is not exact")
     key = [share.columns[i][0] for i in share.key]

@@ -159,7 +159,7 @@ def _plan_rewrite(
         (),
         (),
         (),
-        frozenset(),
+        has_whole_old=False,
         lacks_values=False,
         changes=changes,
         max_bytes=limits.rewrite_bytes,
