@@ -74,23 +74,19 @@ def fold_departed(steps: Sequence[RareStep]) -> RareStep | Left:
 
 
 class RareKey:
-    """The steps of one key, in order, and which transactions certainly leave it one row at a time.
-
-    Inside any other transaction the key may have several rows, and it is not known which of them a
-    step is for.
-    """
+    """The steps of one key, in order."""
 
     def __init__(self, steps: Sequence[RareStep]) -> None:
         """Take all steps of the key."""
         self.steps = steps
-        self._is_plain = {
+        self._has_one_row = {
             transaction: _has_one_row([step.kind for step in own])
             for transaction, own in groupby(steps, key=lambda step: step.transaction)
         }
 
-    def has_one_row(self, step: RareStep) -> bool:
-        """Whether the key has at most one row at any moment of a step's transaction."""
-        return self._is_plain[step.transaction]
+    def has_one_row(self, transaction: tuple[int, int]) -> bool:
+        """Whether the key certainly has at most one row at any moment of a transaction."""
+        return self._has_one_row[transaction]
 
     def list_before(self, position: tuple[int, int, int]) -> Iterator[RareStep]:
         """List the steps below a position, the last first."""
@@ -116,15 +112,14 @@ def find_values(
 
 
 def _find_value(key: Key, column: int, keys: Mapping[Key, RareKey]) -> int | Key | None:
-    own, are_plain = keys[key], True
-    for step in reversed(own.steps):
-        are_plain = are_plain and own.has_one_row(step)
+    for step in reversed(keys[key].steps):
         if step.kind == DEPARTURE:
             return None
         if column not in step.unsent:
             return step.entry
         if step.kind == ARRIVAL:
-            return _follow(step, column, keys) if are_plain else None
+            # Only renewals follow, and the transaction ends with one row: it is this one.
+            return _follow(step, column, keys)
     return key
 
 
@@ -132,10 +127,11 @@ def _follow(arrival: RareStep, column: int, keys: Mapping[Key, RareKey]) -> int 
     """Find a value that a moved row had under the keys that it came from."""
     while (origin := arrival.origin) is not None:
         left, came = keys[origin], None
-        if not left.has_one_row(arrival):
+        if not left.has_one_row(arrival.transaction):
+            # Of several rows the oldest departs first, and it is not known which one this is.
             return None
         for step in left.list_before(arrival.position):
-            if step.kind == DEPARTURE or not left.has_one_row(step):
+            if step.kind == DEPARTURE:
                 return None
             if column not in step.unsent:
                 return step.entry
@@ -149,13 +145,19 @@ def _follow(arrival: RareStep, column: int, keys: Mapping[Key, RareKey]) -> int 
 
 
 def _has_one_row(kinds: Sequence[int]) -> bool:
-    """Whether a key certainly has at most one row at any moment of a transaction of some steps."""
-    if kinds[0] == ARRIVAL:
-        # The table may have a row with this key, too.
-        return len(kinds) == 1
-    has_row = True
+    """Whether a key certainly has at most one row at any moment of a transaction of some steps.
+
+    Before and after a transaction the key has at most one row. If the last step brings a row, the
+    key has one afterwards, which tells whether it had one before.
+    """
+    if kinds[-1] != DEPARTURE:
+        rows = 1 - kinds.count(ARRIVAL) + kinds.count(DEPARTURE)
+    elif kinds[0] != ARRIVAL:
+        rows = 1
+    else:
+        return False
     for kind in kinds:
-        if has_row == (kind == ARRIVAL):
+        if rows != (0 if kind == ARRIVAL else 1):
             return False
-        has_row = kind != DEPARTURE
+        rows = 0 if kind == DEPARTURE else 1
     return True

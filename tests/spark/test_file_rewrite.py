@@ -60,15 +60,15 @@ NOT_PLAIN: dict[str, tuple[list[list[Entry]], str | None, list[tuple[int, str | 
         "a value was not sent, and the table has no row with it, or several",
         [(1, "a"), (2, "a"), (3, "a"), (4, "a"), (5, "a"), (9, None)],
     ),
-    "a row that moved and changed in one transaction": (
+    "a row that moved twice in one transaction": (
         [
             [
                 update(T, "9", None, "2", old=["1", None, None], unchanged=[1]),
-                update(T, "9", None, "3", unchanged=[1]),
+                update(T, "8", None, "2", old=["9", None, None], unchanged=[1]),
             ]
         ],
         UNDECIDED,
-        [(2, "a"), (3, "a"), (4, "a"), (5, "a"), (9, "a")],
+        [(2, "a"), (3, "a"), (4, "a"), (5, "a"), (8, "a")],
     ),
     "a key of two rows in one transaction": (
         [[insert(T, "1", "b", "2"), delete(T, "1", None, None)]],

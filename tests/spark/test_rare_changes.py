@@ -35,6 +35,15 @@ RARE: dict[str, tuple[list[list[Entry]], list[tuple[int, str | None]]]] = {
         ],
         [(3, "a"), (4, "a"), (5, "a"), (8, "a"), (9, "c")],
     ),
+    "a row that moved and changed in one transaction": (
+        [
+            [
+                update(T, "9", None, "2", old=["1", None, None], unchanged=[1]),
+                update(T, "9", None, "3", unchanged=[1]),
+            ]
+        ],
+        [(2, "a"), (3, "a"), (4, "a"), (5, "a"), (9, "a")],
+    ),
     "a key that came and went in one transaction": (
         [[insert(T, "9", "b", "2"), delete(T, "9", None, None)]],
         [(1, "a"), (2, "a"), (3, "a"), (4, "a"), (5, "a")],
