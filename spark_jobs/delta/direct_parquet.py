@@ -24,12 +24,13 @@ from spark_jobs.delta.file_bounds import read_statistics
 from spark_jobs.delta.file_writer import WrittenFile
 
 TABLE_PROPERTY = "walgate.table"
+VECTORS_PROPERTY = "delta.enableDeletionVectors"
 
 _READER_FEATURES = frozenset({"deletionVectors", "timestampNtz"})
 _WRITER_FEATURES = _READER_FEATURES | {"appendOnly", "invariants"}
 # If the protocol lists no features, Walgate knows all features up to this version.
 _PLAIN_VERSION = 2
-_PROPERTIES = frozenset({"delta.enableDeletionVectors", TABLE_PROPERTY})
+_PROPERTIES = frozenset({VECTORS_PROPERTY, TABLE_PROPERTY})
 # Limits of a direct read, which reads every file of a table. Delta would skip some.
 _MOST_BYTES = 64 << 20
 _MOST_FILES = 32

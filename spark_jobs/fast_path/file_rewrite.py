@@ -21,7 +21,13 @@ from pyspark.sql import SparkSession
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import ReplicaIdentity
 from spark_jobs.delta.attempts import attempting
-from spark_jobs.delta.direct_parquet import can_read_files, has_columns, is_ours, list_deletions
+from spark_jobs.delta.direct_parquet import (
+    VECTORS_PROPERTY,
+    can_read_files,
+    has_columns,
+    is_ours,
+    list_deletions,
+)
 from spark_jobs.delta.file_writer import WrittenFile
 from spark_jobs.fast_path.key_search import TableFile
 from spark_jobs.fast_path.rewrite_task import (
@@ -42,8 +48,6 @@ from spark_jobs.session.failures import explain
 from spark_jobs.target.limits import MergeLimits
 
 _logger = logging.getLogger("walgate.merge")
-
-_VECTORS = "delta.enableDeletionVectors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +108,7 @@ def plan_rewrite(
     assert columns is not None
     changes = LogSlice(str(plan.table), files, tuple(own), above.low, above.high)
     # The settings turn deletion vectors on so that a merge writes few bytes.
-    has_vectors = table.metadata().configuration.get(_VECTORS) == "true"
+    has_vectors = table.metadata().configuration.get(VECTORS_PROPERTY) == "true"
     max_bytes = limits.rewrite_bytes_of_vectors if has_vectors else limits.rewrite_bytes
     identities = {relation.identity for relation in plan.relations.values()}
     has_whole_old = ReplicaIdentity.FULL in identities

@@ -253,7 +253,7 @@ def _append(
         if any(file.may_hold("_raw") for file in added):
             paths = [file.path.uri for file in added]
             rows = merge.session.read.schema(T.StructType(fields)).parquet(*paths)
-        lossy = count_added(rows, target.schema, _rows_of(base), added_rows.known)
+        lossy = count_added(rows, target.schema, base, added_rows.known)
         change = FileChange(added, replaces_all=base is None, fields=fields)
         reach("before_merge_commit")
         commit_files(path, before, change, epoch=merge.epoch, reached=plan.upper, lossy=lossy)

@@ -44,10 +44,10 @@ def merge_by_key(  # noqa: PLR0917 - What is written, where, and what its commit
 
     Raises: DeltaError if another commit came between, or if Delta's metrics are turned off.
     """
-    session, path, before = target.session, target.path, target.table
+    path, before = target.path, target.table
     kept = _count_kept(target, outcome, plan)
-    with carry_bound(session, epoch, plan, lossy):
-        _merge(SparkTable.forPath(session, path.uri), outcome, plan, target.mode)
+    own_session = carry_bound(target.session, epoch, plan, lossy)
+    _merge(SparkTable.forPath(own_session, path.uri), outcome, plan, target.mode)
     own = find_own_commit(path, before, epoch, plan.upper)
     require_durable(path, above=before.version(), through=own.version)
     inserted, updated, deleted = _read_counts(own, *kept)

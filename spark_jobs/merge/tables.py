@@ -1,22 +1,23 @@
 """Merges the tables of one round up to its cut, each in one commit.
 
 All tables are planned first. Then one Spark job rewrites files of every table for which Arrow can
-do it, and each table is committed.
+do it, while Spark merges the other tables, several side by side.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc_core.vocabulary import Operation, Position, TableName
 from spark_jobs.delta.attempts import clear_attempts
-from spark_jobs.fast_path.file_rewrite import FileRewrite, RewrittenFiles, rewriting_files
+from spark_jobs.fast_path.file_rewrite import FileRewrite, rewriting_files
 from spark_jobs.fold.plan import TablePlan, as_query, choose_types, plan_table, read_schema
 from spark_jobs.fold.rebuild import plan_rebuild
 from spark_jobs.lake.cut_plan import Found, Place
@@ -36,6 +37,7 @@ from spark_jobs.merge.round_start import RoundStart
 from spark_jobs.schema.evolution import Halt
 from spark_jobs.session.failures import Failures
 from spark_jobs.session.session import find_jvm
+from spark_jobs.session.side_by_side import run_side_by_side
 from spark_jobs.target.limits import MergeLimits
 from spark_jobs.target.older_tables import find_there
 from spark_jobs.target.result import TableMergeResult
@@ -56,6 +58,10 @@ class TableRound:
     halt: Halt | None
 
 
+# For each table its round, or why Arrow refused it. A table that failed has neither.
+_Results: TypeAlias = dict[str, TableRound | str]
+
+
 def merge_tables(
     start: RoundStart,
     tables: Collection[str],
@@ -65,10 +71,7 @@ def merge_tables(
     failures: Failures,
     limits: MergeLimits,
 ) -> dict[str, TableRound]:
-    """Merge tables up to a cut: one Spark job rewrites files of all, then each table is committed.
-
-    The tables that Arrow has rewritten are committed first. A failed table has no result.
-    """
+    """Merge tables up to a cut, each in one commit. A failed table has no result."""
     results: dict[str, TableRound] = {}
     ordered = sorted(tables)
     for first in range(0, len(ordered), _MAX_LOCKS):
@@ -161,25 +164,61 @@ def _commit_tables(
     failures: Failures,
     limits: MergeLimits,
 ) -> dict[str, TableRound]:
-    results: dict[str, TableRound] = {}
-    planned = [one.rewrite for one in prepared.values()]
-    rewrites = [rewrite for rewrite in planned if isinstance(rewrite, FileRewrite)]
+    """Commit tables side by side: those that Arrow may rewrite as one job, each other as its own.
+
+    Spark merges the tables that Arrow refuses after all others.
+    """
+    merge = partial(_merge_by_spark, prepared, failures=failures)
+    rewrites = [one.rewrite for one in prepared.values() if isinstance(one.rewrite, FileRewrite)]
+    rewrite = partial(_rewrite, session, rewrites, prepared, failures=failures, limits=limits)
+    jobs = [
+        partial(merge, table, one.rewrite)
+        for table, one in prepared.items()
+        if not isinstance(one.rewrite, FileRewrite)
+    ]
+    results = _join(run_side_by_side(session, [rewrite, *jobs] if rewrites else jobs))
+    refused = [partial(merge, *one) for one in results.items() if isinstance(one[1], str)]
+    results |= _join(run_side_by_side(session, refused))
+    return {t: result for t, result in results.items() if isinstance(result, TableRound)}
+
+
+def _join(results: Sequence[_Results]) -> _Results:
+    return {table: result for some in results for table, result in some.items()}
+
+
+def _rewrite(
+    session: SparkSession,
+    rewrites: Sequence[FileRewrite],
+    prepared: Mapping[str, _Prepared],
+    *,
+    failures: Failures,
+    limits: MergeLimits,
+) -> _Results:
+    """Let Arrow rewrite files of tables, and commit each table; the reason where Arrow refuses."""
+    results: _Results = {}
     with rewriting_files(session, rewrites, limits) as rewritten:
-        needs_spark = {t: not isinstance(rewritten.get(t), RewrittenFiles) for t in prepared}
-        for table in sorted(prepared, key=needs_spark.__getitem__):
+        for table, result in rewritten.items():
+            if isinstance(result, str):
+                results[table] = result
+                continue
             with failures.apart(table):
-                results[table] = _finish_table(prepared[table], rewritten.get(table))
+                merged = merge_rewritten(prepared[table].merge, result)
+                results[table] = _place_table(prepared[table], merged)
     return results
 
 
-def _finish_table(prepared: _Prepared, rewritten: RewrittenFiles | str | None) -> TableRound:
-    """Commit the merge of a table: the files that Arrow rewrote, or what Spark makes of it."""
-    merge, planned = prepared.merge, prepared.rewrite
-    if isinstance(rewritten, RewrittenFiles):
-        merged = merge_rewritten(merge, rewritten)
-    else:
-        merged = merge_by_spark(merge, refusal=planned if isinstance(planned, str) else rewritten)
-    upper = merge.plan.upper
+def _merge_by_spark(
+    prepared: Mapping[str, _Prepared], table: str, refusal: str | None, *, failures: Failures
+) -> _Results:
+    """Merge one table by Spark; no result if it failed."""
+    with failures.apart(table):
+        merged = merge_by_spark(prepared[table].merge, refusal=refusal)
+        return {table: _place_table(prepared[table], merged)}
+    return {}
+
+
+def _place_table(prepared: _Prepared, merged: TableMergeResult) -> TableRound:
+    upper = prepared.merge.plan.upper
     return TableRound(Place(upper, merged.version, upper), merged, prepared.halt)
 
 

@@ -13,8 +13,7 @@ checks the commit afterwards.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,23 +114,18 @@ def _refuse(path: LakePlace) -> CommitFailedError:
     return CommitFailedError(f"another process has committed to {path}")
 
 
-@contextmanager
 def carry_bound(
     session: SparkSession, epoch: Epoch, plan: TablePlan, lossy: Losses
-) -> Iterator[None]:
-    """Add the bound and the counts of lost values to the commits that Spark makes in a block."""
-    carried = {
-        _TXN_APP: epoch.app,
-        _TXN_VERSION: str(int(plan.upper.lsn)),
-        _USER_METADATA: format_losses(lossy),
-    }
-    for name, value in carried.items():
-        session.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name in carried:
-            session.conf.unset(name)
+) -> SparkSession:
+    """Make a session whose commits have the bound and the counts of lost values.
+
+    A MERGE takes them from the settings of its session, which several tables may not share.
+    """
+    own = session.newSession()
+    own.conf.set(_TXN_APP, epoch.app)
+    own.conf.set(_TXN_VERSION, str(int(plan.upper.lsn)))
+    own.conf.set(_USER_METADATA, format_losses(lossy))
+    return own
 
 
 def move_bound(target: TargetTable, epoch: Epoch, plan: TablePlan, lossy: Losses) -> None:
