@@ -6,6 +6,7 @@ thread, so that a caller that waits for it can be stopped.
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
@@ -38,8 +39,11 @@ def begin(work: Callable[[], T]) -> Future[T]:
 class Watch:
     """Which cuts were checked, how often `live` was checked, and which invariants did not hold."""
 
-    def __init__(self, session: SparkSession, lake: Lake, tables: Collection[TableName]) -> None:
+    def __init__(
+        self, session: SparkSession, lake: Lake, tables: Collection[TableName], *, seed: int
+    ) -> None:
         """Nothing is checked yet; `tables` are all tables of the shop."""
+        self._random = random.Random(seed)
         self._session = session
         self._lake = lake
         self._tables = tables
@@ -60,30 +64,45 @@ class Watch:
         """Whether a check is under way."""
         return self._checking is not None
 
-    def list_unchecked(self) -> list[Bound]:
-        """The cuts that were not checked yet, oldest first."""
-        cuts = list_whole_cuts(self._lake, self._tables)
-        return [cut for cut in cuts if cut not in self._checked]
+    def list_cuts(self) -> list[Bound]:
+        """All cuts so far at which every table is whole, oldest first."""
+        return list_whole_cuts(self._lake, self._tables)
+
+    def has_checked(self, cut: Bound) -> bool:
+        """Whether all invariants were checked at a cut."""
+        return cut in self._checked
 
     def look(self, *, is_selling: bool) -> None:
-        """Take what a check found and begin the next; if `is_selling`, in turn also at `live`.
+        """Take what a check found, and begin the next if none is under way.
 
         Raises: the error that a check met.
         """
-        if self._checking is not None:
-            if not self._checking.done():
-                return
-            self.breaches += self._checking.result()
-            if self._place is None:
-                self.live_readings += 1
-            else:
-                self._checked.add(self._place)
-            self._checking = None
-        unchecked = self.list_unchecked()
+        self.take_findings()
+        if not self.is_checking:
+            self.begin_next(is_selling=is_selling)
+
+    def take_findings(self) -> None:
+        """Take what a check found, if it has ended. Raises: the error that it met."""
+        if self._checking is None or not self._checking.done():
+            return
+        self.breaches += self._checking.result()
+        if self._place is None:
+            self.live_readings += 1
+        else:
+            self._checked.add(self._place)
+        self._checking = None
+
+    def begin_next(self, *, is_selling: bool) -> None:
+        """Begin a check of the newest cut, or if that was checked, of a random other cut.
+
+        If `is_selling`, every second check is at `live`.
+        """
+        cuts = self.list_cuts()
+        unchecked = [cut for cut in cuts if cut not in self._checked]
         if is_selling and (self._is_live_next or not unchecked):
             self._begin(None)
         elif unchecked:
-            self._begin(unchecked[0])
+            self._begin(cuts[-1] if cuts[-1] in unchecked else self._random.choice(unchecked))
 
     def _begin(self, cut: Bound | None) -> None:
         """Begin to check a cut; None means `live`."""

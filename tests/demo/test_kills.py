@@ -77,7 +77,7 @@ def test_kills_under_load_leave_one_writer_and_every_row(
     start_demo: Stack, spark: SparkSession, show: Show
 ) -> None:
     stack = start_demo
-    run = Run(stack, spark.newSession(), show, threading.Event())
+    run = Run(stack, spark.newSession(), show, threading.Event(), seed=1)
     first = run.begin()
     worker = _find_worker(stack)
     _wait_until_streaming(stack)
