@@ -2,7 +2,7 @@
 
 It runs in a Python worker. It types every wanted read or none. It gives up at a read with another
 number of values than the table has columns, under another relation version, or below a sweep's
-start; at a text that its type does not hold or give back; and at a row group that is too large.
+start; at a text that does not fit its type; and at a row group that is too large.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ def _list_carried(
         if roots is None:
             return None
         rows = np.array([row for row, _ in pairs], dtype=np.int64)
-        carried.append(CarriedValues(columns[column][0], rows, pa.table(roots)))
+        carried.append(CarriedValues(columns[column].name, rows, pa.table(roots)))
     return tuple(carried)
 
 
@@ -200,9 +200,8 @@ def _convert_keys(
     """Key columns by name from their texts; None if Arrow cannot convert one exactly."""
     typed: dict[str, pa.Array] = {}
     for i, own in zip(key, texts, strict=True):
-        name, convert = columns[i]
-        values = convert_plainly(convert, own)
+        values = convert_plainly(columns[i].convert, own)
         if values is None:
             return None
-        typed[name] = values
+        typed[columns[i].name] = values
     return typed

@@ -12,8 +12,8 @@ from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.fast_path.arrow_fold import ArrowOutcome, CarriedValues
 from spark_jobs.fast_path.key_search import KeySearch, Refusal, TableFile, read_groups
 
-# What a row keeps beside its values. A value with an entry here needs more than a copy.
-_BESIDE = ("_raw", "_holes")
+# The columns in which a row keeps texts and names beside its values, by column.
+_RAW, _HOLES = "_raw", "_holes"
 
 
 def fill_carried(
@@ -35,7 +35,8 @@ def fill_carried(
         return rows
     roots = pa.concat_tables([one.roots for one in outcome.carried])
     roots = roots.group_by([*key], use_threads=False).aggregate([]).select([*key])
-    names = [*key, *(one.column for one in outcome.carried), *_BESIDE]
+    columns = [one.column for one in outcome.carried]
+    names = [*key, *columns, _RAW, _HOLES]
     wanted = pa.schema([rows.schema.field(name) for name in dict.fromkeys(names)])
     search = KeySearch(roots)
     sources = _find_files(search, folder, files, max_bytes=max_bytes)
@@ -43,12 +44,19 @@ def fill_carried(
     distinct = held.group_by([*key], use_threads=False).aggregate([]).num_rows
     if not held.num_rows == distinct == roots.num_rows:
         raise Refusal("a value was not sent, and the table has no row with it, or several")
-    if any(held[name].null_count < held.num_rows for name in _BESIDE):
+    if _has_beside(held, columns):
         raise Refusal("a value was not sent, and the table has more of its row than values")
     found = KeySearch(held.select([*key]))
     for one in outcome.carried:
         rows = _fill_column(rows, one, held, found)
     return rows
+
+
+def _has_beside(held: pa.Table, columns: Sequence[str]) -> bool:
+    """Whether a row lacks a value, or keeps a text beside the value of one of some columns."""
+    raw = held[_RAW].combine_chunks().drop_null()
+    has_text = pc.is_in(raw.keys, pa.array(columns, pa.string()))
+    return held[_HOLES].null_count < held.num_rows or bool(pc.any(has_text, min_count=0).as_py())
 
 
 def _find_files(

@@ -133,8 +133,8 @@ def _rewrite(share: Share, log: LogInMemory, limits: MergeLimits) -> RewrittenSh
         raise Refusal("the changes do not fit in memory")
     outcome = fold_by_arrow(entries, share.columns, share.key, has_whole_old=share.has_whole_old)
     if outcome is None:
-        raise Refusal("the changes do not decide a key, or a value is not exact")
-    key = [share.columns[i][0] for i in share.key]
+        raise Refusal("the changes do not decide a key, or a text does not fit its type")
+    key = [share.columns[i].name for i in share.key]
     changed = _ChangedKeys(outcome, key)
     touched = _find_touched(share, changed, limits)
     # A large file stays by itself, so that no file grows with each merge.

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from spark_jobs.fold.steps import has_exact_key, id_names
-from spark_jobs.pg_types.arrow_rows import Columns
+from spark_jobs.pg_types.arrow_rows import ArrowColumn, Columns
 from spark_jobs.pg_types.types import TypeMapping, map_type
 from spark_jobs.schema.evolution import TableSchema
 
@@ -56,12 +56,14 @@ def find_converts(schema: TableSchema) -> Columns | None:
 
     Also None if the key is not exact, or if the settings chose a type for a key column.
     """
-    converts = [mapping.convert for mapping in map_columns(schema)]
-    known = [convert for convert in converts if convert is not None]
-    is_own = has_exact_key(schema) and all(schema.chosen[i] is None for i in schema.key)
-    if not is_own or len(known) < len(converts):
+    if not has_exact_key(schema) or any(schema.chosen[i] is not None for i in schema.key):
         return None
-    return tuple(zip(schema.names, known, strict=True))
+    columns: list[ArrowColumn] = []
+    for name, mapping in zip(schema.names, map_columns(schema), strict=True):
+        if mapping.convert is None:
+            return None
+        columns.append(ArrowColumn(name, mapping.convert, mapping.kept_form))
+    return columns
 
 
 def match_names(schema: TableSchema) -> list[str]:

@@ -243,15 +243,18 @@ def _append(
 ) -> tuple[int, int, Losses]:
     """Add rows to a table; return how many came and how many went, and the counts of lost values.
 
-    Spark counts the lost values only if the files may have a `_raw`.
+    Spark counts the lost values only in files of its own that may have a `_raw`: Arrow types no
+    read that has one.
     """
     plan, path, base, before = merge.plan, target.path, added_rows.base, target.table
     fields = target.fields
     with attempting(path) as folder:
         added = _write_added(folder, target, added_rows)
         rows = None
-        if any(file.may_hold("_raw") for file in added):
-            paths = [file.path.uri for file in added]
+        typed = added_rows.unshared.typed
+        by_spark = [file for file in added if typed is None or file not in typed.files]
+        paths = [file.path.uri for file in by_spark if file.may_hold("_raw")]
+        if paths:
             rows = merge.session.read.schema(T.StructType(fields)).parquet(*paths)
         lossy = count_added(rows, target.schema, base, added_rows.known)
         change = FileChange(added, replaces_all=base is None, fields=fields)

@@ -1,8 +1,8 @@
-"""Converts a whole column of texts to typed values with Arrow, if no text is lost.
+"""Converts a whole column of texts to typed values with Arrow, if every text fits its type.
 
 The values are the same as those of the expressions in `types`, in a tenth of the time. The result
-is None if a text does not fit its type, or if its value would not give the text back. The caller
-then uses Spark's expressions, which keep such texts.
+is None if a text does not fit its type. The caller then uses Spark's expressions, which keep such
+texts.
 """
 
 from __future__ import annotations
@@ -46,25 +46,23 @@ def as_integers(kind: pa.DataType) -> Convert:
     return convert
 
 
-def as_matching(kind: pa.DataType, form: str, *, but: str | None = None) -> Convert:
-    """Return a converter of texts that must all match `form`, and none of them `but`."""
+def as_matching(kind: pa.DataType, form: str) -> Convert:
+    """Return a converter of texts that must all match `form`."""
 
     def convert(texts: pa.StringArray) -> pa.Array | None:
         if not _is_true_of_all(pc.match_substring_regex(texts, form)):
-            return None
-        if but is not None and pc.any(pc.match_substring_regex(texts, but)).as_py():
             return None
         return texts.cast(kind)
 
     return convert
 
 
-def as_decimals(precision: int, scale: int, *, decimals: str, but: str | None = None) -> Convert:
+def as_decimals(precision: int, scale: int, *, decimals: str) -> Convert:
     """Return a converter to decimals. `decimals` matches the point and the digits after it."""
     whole = precision - scale
     # Arrow accepts some numbers that are too long for the type, so the pattern limits the digits.
     digits = rf"[0-9]{{1,{whole}}}" if whole else "0"
-    return as_matching(pa.decimal128(precision, scale), rf"\A-?{digits}{decimals}\z", but=but)
+    return as_matching(pa.decimal128(precision, scale), rf"\A-?{digits}{decimals}\z")
 
 
 def as_floats(kind: pa.DataType, form: str) -> Convert:

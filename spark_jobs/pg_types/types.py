@@ -68,8 +68,8 @@ class TypeMapping:
     or the bits of a float. `loses` is true of a text that fits, but that its value does not give
     back; None if every value gives its text back. `is_exact` says that each text has its own value,
     so that the value can identify a row. `raw` describes to a reader what `_raw` holds. `convert`
-    does by Arrow what `parse` does, for a whole column whose texts all fit and are given back; None
-    if Arrow cannot.
+    does by Arrow what `parse` does, for a whole column whose texts all fit; None if Arrow cannot.
+    `kept_form` matches, for Arrow, the texts of which `loses` is true.
     """
 
     spark_type: T.DataType
@@ -80,6 +80,7 @@ class TypeMapping:
     raw: str = ""
     write: Write = write_plain
     convert: Convert | None = None
+    kept_form: str | None = None
 
     @property
     def is_bare(self) -> bool:
@@ -214,8 +215,8 @@ def _open_decimal(decimal: T.DecimalType) -> TypeMapping:
             decimal.precision,
             decimal.scale,
             decimals=rf"(\.[0-9]{{0,{decimal.scale}}})?",
-            but=ends_in_zeros,
         ),
+        kept_form=ends_in_zeros,
     )
 
 

@@ -18,7 +18,8 @@ _Result = TypeVar("_Result")
 def run_side_by_side(session: SparkSession, jobs: Sequence[Callable[[], _Result]]) -> list[_Result]:
     """Run jobs in their order, as many at once as Spark runs tasks; return the results in order.
 
-    Returns when every job has ended. Raises: the error of the first job that failed.
+    Returns when every job has ended. After an error, no further job begins.
+    Raises: the error of the first job that failed.
     Source: PySpark documentation, pyspark.util.inheritable_thread_target.
     """
     if len(jobs) == 1:
@@ -27,4 +28,7 @@ def run_side_by_side(session: SparkSession, jobs: Sequence[Callable[[], _Result]
     inherit = inheritable_thread_target(session)
     with ThreadPoolExecutor(threads, thread_name_prefix="walgate-merge") as pool:
         running = [pool.submit(inherit(job)) for job in jobs]
-    return [one.result() for one in running]
+        try:
+            return [one.result() for one in running]
+        finally:
+            pool.shutdown(cancel_futures=True)

@@ -14,7 +14,7 @@ from tests.spark.small_lake import SmallLake
 PLAIN = make_relation(
     "plain",
     "k int8, t text, u uuid, b bool, n numeric, f float8, d date, m timestamp, z timestamptz,"
-    " x bytea",
+    " x bytea, p numeric",
 )
 FIRST = datetime(1, 1, 1)  # noqa: DTZ001 - As a type without a zone has it.
 WORDS = [
@@ -41,6 +41,8 @@ def make_row(rng: random.Random, key: int) -> list[str | None]:
         moment.isoformat(" ", "microseconds"),
         moment.isoformat(" ", "microseconds") + "+00",
         "\\x" + rng.randbytes(rng.randrange(4)).hex(),
+        # `_raw` keeps some of these texts beside their value.
+        f"{rng.randrange(-99, 99)}{rng.choice(['', '.5', '.50', '.0', '.10'])}",
     ]
     return [str(key), *(None if rng.random() < 0.1 else text for text in row)]
 

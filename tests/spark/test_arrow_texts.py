@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -11,12 +12,16 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from spark_jobs.pg_types.arrow_texts import convert_plainly
+from cdc_core.layout import CHANGES_SCHEMA
+from spark_jobs.pg_types.arrow_rows import ArrowColumn, make_rows
+from spark_jobs.pg_types.arrow_texts import Convert, convert_plainly
 from spark_jobs.pg_types.built_in import OIDS
 from spark_jobs.pg_types.types import TypeMapping, map_type
 from tests.spark.test_types import EXACT, LOSING, UNFIT, make_column
 
 SEED = 20261122
+# Characters. A text with more digits after the point than the type has is left to Spark.
+LONGEST = 20
 KINDS = [*sorted({*OIDS} - {"numeric"}), "numeric", "numeric(10,2)", "numeric(3,-2)"]
 KINDS += ["numeric(38,20)", "numeric(2,4)"]
 # What texts of numbers and times are made of, and what is not of theirs.
@@ -28,6 +33,18 @@ def convert(kind: str, *texts: str | None) -> pa.Array | None:
     mapping = map_type(make_column(kind))
     assert mapping.convert is not None
     return convert_plainly(mapping.convert, pa.array(texts, pa.string()))
+
+
+def find_way(kind: str) -> tuple[Convert, str | None]:
+    mapping = map_type(make_column(kind))
+    assert mapping.convert is not None
+    return mapping.convert, mapping.kept_form
+
+
+def make_entries(*rows: list[str | None]) -> pa.RecordBatch:
+    entries = pa.Table.from_pylist([{"values": row} for row in rows], CHANGES_SCHEMA)
+    (batch,) = entries.to_batches()
+    return batch
 
 
 def as_held(value: Any) -> Any:
@@ -63,11 +80,35 @@ def test_a_text_that_fits_is_read_exactly(kind: str, text: str, value: Any) -> N
 
 @pytest.mark.parametrize(
     ("kind", "text"),
-    [(kind, text) for kind, text, *_ in [*UNFIT, *LOSING] if not kind.endswith("[]")],
+    [(kind, text) for kind, text, *_ in UNFIT if not kind.endswith("[]")],
 )
 def test_one_text_that_does_not_fit_leaves_all_to_spark(kind: str, text: str) -> None:
     fitting = [known for one, known, _ in EXACT if one == kind]
     assert convert(kind, *fitting, text, None) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"), [case for case in LOSING if not case[0].endswith("[]")]
+)
+def test_a_text_that_its_value_does_not_give_back_is_kept_beside_it_or_left_to_spark(
+    kind: str, text: str, value: Any
+) -> None:
+    column = ArrowColumn("n", *find_way(kind))
+    rows = make_rows(make_entries([text], ["1.5"], [text], [None]), [column])
+    if len(text) > LONGEST:
+        assert rows is None
+        return
+    assert rows is not None
+    assert rows["n"].to_pylist() == [value, Decimal("1.5"), value, None]
+    assert rows["_raw"].to_pylist() == [[("n", text)], None, [("n", text)], None]
+
+
+def test_the_kept_texts_of_a_row_are_in_the_order_of_its_columns() -> None:
+    columns = [ArrowColumn(name, *find_way("numeric")) for name in ("b", "a", "c")]
+    entries = make_entries(["1.0", "2.0", "3"], ["1", "2", "3"], ["1", None, "3.0"])
+    rows = make_rows(entries, columns)
+    assert rows is not None
+    assert rows["_raw"].to_pylist() == [[("b", "1.0"), ("a", "2.0")], None, [("c", "3.0")]]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -108,7 +149,8 @@ def require_same(
     parsed = mapping.parse(F.col("text"))
     same = F.hash(parsed) == F.hash(F.col("value"))
     same &= parsed.eqNullSafe(F.col("value")) & parsed.isNotNull()
-    different = frame.where(~same | mapping.is_raw(F.col("text"), parsed))
+    is_kept = F.col("text").rlike(mapping.kept_form) if mapping.kept_form else F.lit(False)
+    different = frame.where(~same | (mapping.is_raw(F.col("text"), parsed) != is_kept))
     assert different.select("text").collect() == [], kind
 
 

@@ -20,6 +20,7 @@ from spark_jobs.delta.file_bounds import ColumnStatistics
 from spark_jobs.fast_path import arrow_copy_task
 from spark_jobs.fast_path.arrow_copy_task import ReadsToType, type_files
 from spark_jobs.lake.lake import Bound, Lake
+from spark_jobs.pg_types.arrow_rows import ArrowColumn
 from spark_jobs.pg_types.arrow_texts import keep
 from tests.spark.log_writer import LogWriter
 from tests.spark.relations import insert, make_relation, mark, read
@@ -79,7 +80,7 @@ def test_a_task_takes_the_reads_of_its_table_and_range_alone(tmp_path: Path) -> 
         Bound(1, Lsn(ends[0])),
         Bound(1, Lsn(ends[2])),
         T.version,
-        (("k", keep), ("v", keep)),
+        (ArrowColumn("k", keep), ArrowColumn("v", keep)),
         None,
     )
     (file,) = type_files(sources, wanted, folder) or []
@@ -94,7 +95,7 @@ def test_a_task_takes_the_reads_of_its_table_and_range_alone(tmp_path: Path) -> 
     for start in (at, replace(at, seq=1), replace(at, epoch=2)):
         typed = type_files(sources, replace(wanted, start=start), folder)
         assert (typed is None) == (start != at), start
-    assert type_files(sources, replace(wanted, columns=(("k", keep),)), folder) is None
+    assert type_files(sources, replace(wanted, columns=(ArrowColumn("k", keep),)), folder) is None
     assert type_files(sources, replace(wanted, relation_version=7), folder) is None
     nothing = replace(wanted, table="public.nothing")
     assert type_files(sources, nothing, folder) == []
@@ -109,7 +110,7 @@ def test_a_task_writes_groups_and_passes_over_those_too_large(
         log.writer.add([read(T, str(key), "x" * 100) for key in range(first, first + 30)])
         log.writer.commit()
     sources = sorted(log.lake.changes.list_matching("*.parquet"))
-    columns = (("k", keep), ("v", keep))
+    columns = (ArrowColumn("k", keep), ArrowColumn("v", keep))
     wanted = ReadsToType(
         str(T.table), None, Bound(1, Lsn(log.writer.lsn)), T.version, columns, None
     )

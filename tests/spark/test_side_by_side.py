@@ -1,0 +1,64 @@
+"""Jobs that run side by side: their results, their errors, and the tables that they merge."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_jobs.session.side_by_side import run_side_by_side
+from spark_jobs.target.result import WritePlan
+from tests.spark.relations import delete, insert, make_relation, update
+from tests.spark.small_lake import MERGE_ONLY, SmallLake
+
+DEADLINE_S = 60
+JOBS = 100
+TABLES = [make_relation(f"t{i}", "k int4, v text") for i in range(3)]
+
+
+def test_two_jobs_run_at_once_and_results_are_in_order(spark: SparkSession) -> None:
+    met = threading.Barrier(2, timeout=DEADLINE_S)
+
+    def meet(name: str) -> str:
+        met.wait()
+        return name
+
+    jobs = [partial(meet, name) for name in ("a", "b", "c", "d")]
+    assert run_side_by_side(spark, jobs) == ["a", "b", "c", "d"]
+    assert run_side_by_side(spark, [lambda: "alone"]) == ["alone"]
+    assert run_side_by_side(spark, []) == []
+
+
+def test_the_error_of_a_job_is_raised_and_no_further_job_begins(spark: SparkSession) -> None:
+    began: list[int] = []
+
+    def work(number: int) -> None:
+        began.append(number)
+        if number == 0:
+            raise ConnectionError
+        assert spark.range(9).count() == 9
+
+    with pytest.raises(ConnectionError):
+        run_side_by_side(spark, [partial(work, number) for number in range(JOBS)])
+    assert len(began) < JOBS
+
+
+def test_tables_that_are_merged_side_by_side_have_their_own_bound_and_rows(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    small = SmallLake(spark, tmp_path, limits=MERGE_ONLY)
+    small.merge(*[[insert(one, "1", one.table.name), insert(one, "2", "a")] for one in TABLES])
+    ends = small.commit(
+        *[[update(one, "2", f"{one.table.name} new"), delete(one, "1", None)] for one in TABLES]
+    )
+    (done,) = small.merge()
+    for one in TABLES:
+        merged = done.tables[str(one.table)]
+        assert merged.way is WritePlan.MERGE
+        assert (merged.inserted, merged.updated, merged.deleted) == (0, 1, 1)
+        rows = [(2, f"{one.table.name} new")]
+        assert small.rows(one) == rows
+        assert small.plain(small.at(one, ends[-1]).rows, one) == rows
