@@ -25,7 +25,7 @@ from tests.spark.small_lake import MERGE_ONLY, SPARK_ONLY
 from tests.spark.source_model import SourceTable
 
 CHILD = Path(__file__).with_name("merge_child.py")
-PROJECT = Path(__file__).parents[2]
+PROJECT = Path(__file__).parents[3]
 ONE_ROUND = 1_000_000
 # Each with the limits that decide how tables are written.
 KILLS = (

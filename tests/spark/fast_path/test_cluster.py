@@ -16,10 +16,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.deadline import wait_for
-from tests.spark.cluster_child import play
+from tests.spark.fast_path.cluster_child import play
 
 CHILD = Path(__file__).with_name("cluster_child.py")
-PROJECT = Path(__file__).parents[2]
+PROJECT = Path(__file__).parents[3]
 CLASSES = "org.apache.spark.deploy"
 LOOPBACK = "127.0.0.1"
 

@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 from spark_jobs.target.limits import DEFAULT_LIMITS
 from spark_jobs.target.result import WritePlan
 from tests.local_lake import path_of
+from tests.spark.merge.test_killed_merge import CHILD, PROJECT, kill_merge
 from tests.spark.relations import delete, insert, make_relation, update
 from tests.spark.small_lake import SmallLake
-from tests.spark.test_killed_merge import CHILD, PROJECT, kill_merge
 
 T = make_relation("t", "k int4, v text")
 LEFT = [(1, "b"), (3, "a"), (9, "c")]

@@ -17,7 +17,7 @@ from spark_jobs.pg_types.arrow_rows import ArrowColumn, make_rows
 from spark_jobs.pg_types.arrow_texts import Convert, convert_plainly
 from spark_jobs.pg_types.built_in import OIDS
 from spark_jobs.pg_types.types import TypeMapping, map_type
-from tests.spark.test_types import EXACT, LOSING, UNFIT, make_column
+from tests.spark.pg_types.test_types import EXACT, LOSING, UNFIT, make_column
 
 SEED = 20261122
 # Characters. A text with more digits after the point than the type has is left to Spark.
