@@ -185,7 +185,7 @@ class Run:
                 checks = f"checks at {sale.cuts} cuts, and {sale.live} times at live"
                 raise self._lose_patience(checks)
             left = sale.seconds - passed
-            watch.look(is_selling=lacks_live)
+            watch.look(wants_live=lacks_live)
             self._look(f"{left:.0f} s left" if left > 0 else "waiting for the last checks")
         return False
 
@@ -207,7 +207,7 @@ class Run:
             )
         )
         while not healed.done():
-            self.watch.look(is_selling=False)
+            self.watch.look(wants_live=False)
             self._look(doing[-1])
         verdict = healed.result()
         for line in format_verdict(verdict):
@@ -236,7 +236,7 @@ class Run:
             if not self.watch.is_checking:
                 if self.watch.cuts >= least and self.watch.has_checked(cuts[-1]):
                     break
-                self.watch.begin_next(is_selling=False)
+                self.watch.begin_next(wants_live=False)
             self._look("checking")
         if self.watch.breaches:
             return None
@@ -309,7 +309,7 @@ class Run:
                 return backlog
             if time.monotonic() > deadline:
                 raise self._lose_patience(what)
-            self.watch.look(is_selling=False)
+            self.watch.look(wants_live=False)
             self._look(f"waiting for {what}")
 
     def _wait_until_told(self, cut: Lsn) -> None:

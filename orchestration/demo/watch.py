@@ -1,7 +1,7 @@
 """Checks the shop's invariants while it sells, at whole cuts and, in between, at `live`.
 
-A cut is whole if every table of the shop is whole at it. One check runs at a time, on its own
-thread, so that a caller that waits for it can be stopped.
+A cut is whole if every table of the shop has all its rows at it. One check runs at a time, on its
+own thread, so that Ctrl-C can end the wait for it.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ class Watch:
         """Whether all invariants were checked at a cut."""
         return cut in self._checked
 
-    def look(self, *, is_selling: bool) -> None:
+    def look(self, *, wants_live: bool) -> None:
         """Take what a check found, and begin the next if none is under way.
 
         Raises: the error that a check met.
         """
         self.take_findings()
         if not self.is_checking:
-            self.begin_next(is_selling=is_selling)
+            self.begin_next(wants_live=wants_live)
 
     def take_findings(self) -> None:
         """Take what a check found, if it has ended. Raises: the error that it met."""
@@ -92,14 +92,14 @@ class Watch:
             self._checked.add(self._place)
         self._checking = None
 
-    def begin_next(self, *, is_selling: bool) -> None:
-        """Begin a check of the newest cut, or if that was checked, of a random other cut.
+    def begin_next(self, *, wants_live: bool) -> None:
+        """Begin a check of the newest cut, or of a random one of the cuts that were not checked.
 
-        If `is_selling`, every second check is at `live`.
+        If `wants_live`, every second check is at `live`, and so is each check when no cut is left.
         """
         cuts = self.list_cuts()
         unchecked = [cut for cut in cuts if cut not in self._checked]
-        if is_selling and (self._is_live_next or not unchecked):
+        if wants_live and (self._is_live_next or not unchecked):
             self._begin(None)
         elif unchecked:
             self._begin(cuts[-1] if cuts[-1] in unchecked else self._random.choice(unchecked))

@@ -28,7 +28,7 @@ def fill_carried(
     """Return the arriving rows of a fold with their carried values; `files` is the whole table.
 
     The files that have the values may have `max_bytes` together, and the values `max_held` bytes.
-    Raises: Refusal, also if the table has no row, or more than a value, for a carried value.
+    Raises: Refusal, also if the table has no row with a carried value, or several.
     """
     rows = outcome.rows
     if not outcome.carried:
@@ -43,9 +43,9 @@ def fill_carried(
     held = _read_rows(search, sources, wanted, rows.schema, max_held=max_held)
     distinct = held.group_by([*key], use_threads=False).aggregate([]).num_rows
     if not held.num_rows == distinct == roots.num_rows:
-        raise Refusal("a value was not sent, and the table has no row with it, or several")
+        raise Refusal("a value was not sent, and the table has no row with its key, or several")
     if _has_beside(held, columns):
-        raise Refusal("a value was not sent, and the table has more of its row than values")
+        raise Refusal("a value was not sent, and its row lacks values or keeps its text in `_raw`")
     found = KeySearch(held.select([*key]))
     for one in outcome.carried:
         rows = _fill_column(rows, one, held, found)

@@ -1,7 +1,8 @@
 """Folds keys that their last step does not decide, one by one: the rules of `fold.multi_row`.
 
 These functions decide only what needs no old row of the table, and only for changes that send no
-whole old row. Any other result is None, and Spark must fold. Pure: values stay where they are, and
+whole old row. If the result depends on the table, `fold_departed` returns `OLD_ROW` and
+`find_values` returns None. Pure: values stay where they are, and
 a step names the log entry that has them.
 """
 

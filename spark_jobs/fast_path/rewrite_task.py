@@ -119,7 +119,7 @@ def rewrite_shares(
             done.append(_rewrite(share, logs[log_range], limits))
         except Refusal as refusal:
             done.append(RefusedShare(changes.table, str(refusal)))
-        except Exception as error:  # noqa: BLE001 - It must not cost the other tables their way.
+        except Exception as error:  # noqa: BLE001 - The other tables must not fail with it.
             # The text of an error may have a value. Spark will say what is wrong with the table.
             done.append(RefusedShare(changes.table, f"a task failed: {type(error).__name__}"))
     return done

@@ -243,8 +243,8 @@ def _append(
 ) -> tuple[int, int, Losses]:
     """Add rows to a table; return how many came and how many went, and the counts of lost values.
 
-    Spark counts the lost values only in files of its own that may have a `_raw`: Arrow types no
-    read that has one.
+    Arrow types no lost value, so only files that Spark wrote, and that may have a `_raw`, are
+    counted.
     """
     plan, path, base, before = merge.plan, target.path, added_rows.base, target.table
     fields = target.fields

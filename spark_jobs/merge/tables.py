@@ -166,7 +166,7 @@ def _commit_tables(
 ) -> dict[str, TableRound]:
     """Commit tables side by side: those that Arrow may rewrite as one job, each other as its own.
 
-    Spark merges the tables that Arrow refuses after all others.
+    If a task refuses a table, Spark merges it after the others.
     """
     merge = partial(_merge_by_spark, prepared, failures=failures)
     rewrites = [one.rewrite for one in prepared.values() if isinstance(one.rewrite, FileRewrite)]

@@ -57,7 +57,7 @@ UNDECIDED = "the changes do not decide a key, or a text does not fit its type"
 NOT_PLAIN: dict[str, tuple[list[list[Entry]], str | None, list[tuple[int, str | None]]]] = {
     "a value that was not sent and that the table lacks": (
         [[update(T, "9", None, "2", unchanged=[1])]],
-        "a value was not sent, and the table has no row with it, or several",
+        "a value was not sent, and the table has no row with its key, or several",
         [(1, "a"), (2, "a"), (3, "a"), (4, "a"), (5, "a"), (9, None)],
     ),
     "a row that moved twice in one transaction": (

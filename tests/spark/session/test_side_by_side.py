@@ -15,7 +15,8 @@ from tests.spark.relations import delete, insert, make_relation, update
 from tests.spark.small_lake import MERGE_ONLY, SmallLake
 
 DEADLINE_S = 60
-JOBS = 100
+LONG_S = 5
+JOBS = 30
 TABLES = [make_relation(f"t{i}", "k int4, v text") for i in range(3)]
 
 
@@ -34,11 +35,17 @@ def test_two_jobs_run_at_once_and_results_are_in_order(spark: SparkSession) -> N
 
 def test_the_error_of_a_job_is_raised_and_no_further_job_begins(spark: SparkSession) -> None:
     began: list[int] = []
+    is_over = threading.Event()
 
     def work(number: int) -> None:
         began.append(number)
         if number == 0:
+            # It would last until every other job has ended.
+            is_over.wait(LONG_S)
+        elif number == 1:
             raise ConnectionError
+        elif number == JOBS - 1:
+            is_over.set()
         assert spark.range(9).count() == 9
 
     with pytest.raises(ConnectionError):
