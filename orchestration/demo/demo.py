@@ -234,7 +234,7 @@ class Run:
         while not self.watch.breaches:
             self.watch.take_findings()
             if not self.watch.is_checking:
-                if self.watch.cuts >= least and self.watch.has_checked(cuts[-1]):
+                if self.watch.cuts >= least and self.watch.has_checked_since(cuts[-1]):
                     break
                 self.watch.begin_next(wants_live=False)
             self._look("checking")
@@ -250,7 +250,7 @@ class Run:
             [self._records.sum_applied(compared.table) for compared in comparisons],
             self.watch.breaches,
             self.watch.cuts,
-            len(cuts),
+            len(self.watch.list_cuts()),
             self.watch.live_readings,
             healing,
             measure_freshness(stack.lake, first),

@@ -5,8 +5,9 @@ Most Spark jobs of a merge are short, and the cores idle between them.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from threading import Thread
 from typing import TypeVar
 
 from pyspark.sql import SparkSession
@@ -14,24 +15,45 @@ from pyspark.util import inheritable_thread_target
 
 _Result = TypeVar("_Result")
 
+# A merge of a first copy may hold 256 MB of keys in this process, whatever the number of cores.
+_MOST_AT_ONCE = 4
+
 
 def run_side_by_side(session: SparkSession, jobs: Sequence[Callable[[], _Result]]) -> list[_Result]:
-    """Run jobs in their order, as many at once as Spark runs tasks; return the results in order.
+    """Run jobs in their order, up to as many at once as Spark runs tasks; results in their order.
 
-    Returns when every job has ended. Once a job has failed, no further job begins.
-    Raises: the error of a job that failed.
+    Returns when every job that began has ended. Once a job has failed, no further job begins.
+    Raises: the first error of a job.
     Source: PySpark documentation, pyspark.util.inheritable_thread_target.
     """
     if len(jobs) == 1:
         return [jobs[0]()]
-    threads = max(1, min(len(jobs), session.sparkContext.defaultParallelism))
-    inherit = inheritable_thread_target(session)
-    with ThreadPoolExecutor(threads, thread_name_prefix="walgate-merge") as pool:
-        running = [pool.submit(inherit(job)) for job in jobs]
-        try:
-            ended, _ = wait(running, return_when=FIRST_EXCEPTION)
-            for one in ended:
-                one.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
-    return [one.result() for one in running]
+    waiting = deque(enumerate(jobs))
+    results: dict[int, _Result] = {}
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        while waiting and not errors:
+            try:
+                number, job = waiting.popleft()
+            except IndexError:  # Another thread took the last job.
+                return
+            try:
+                results[number] = job()
+            except BaseException as error:  # noqa: BLE001 - The caller gets it.
+                errors.append(error)
+
+    count = min(len(jobs), session.sparkContext.defaultParallelism, _MOST_AT_ONCE)
+    # Each thread has a copy of the properties. Daemon threads: a run that is called off ends its
+    # process, although a job goes on.
+    threads = [
+        Thread(target=inheritable_thread_target(session)(work), name=f"merge-{i}", daemon=True)
+        for i in range(count)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return [results[number] for number in range(len(jobs))]

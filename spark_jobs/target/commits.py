@@ -117,11 +117,15 @@ def _refuse(path: LakePlace) -> CommitFailedError:
 def carry_bound(
     session: SparkSession, epoch: Epoch, plan: TablePlan, lossy: Losses
 ) -> SparkSession:
-    """Make a session whose commits have the bound and the counts of lost values.
+    """Make a session like another, whose commits have the bound and the counts of lost values.
 
     A MERGE takes them from the settings of its session, which several tables may not share.
     """
     own = session.newSession()
+    # A new session has only the settings that Spark was started with.
+    for name, value in session.conf.getAll.items():
+        if session.conf.isModifiable(name) and own.conf.get(name, None) != value:
+            own.conf.set(name, value)
     own.conf.set(_TXN_APP, epoch.app)
     own.conf.set(_TXN_VERSION, str(int(plan.upper.lsn)))
     own.conf.set(_USER_METADATA, format_losses(lossy))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from functools import partial
 from pathlib import Path
@@ -17,6 +19,27 @@ from tests.spark.small_lake import MERGE_ONLY, SmallLake
 DEADLINE_S = 60
 LONG_S = 5
 JOBS = 30
+PROJECT = Path(__file__).parents[3]
+# A merge on a daemon thread, as under Dagster; its run is called off while two jobs never end.
+PROGRAM = """
+import sys, threading
+sys.path.insert(0, ".")
+from types import SimpleNamespace
+from spark_jobs.session import side_by_side
+
+side_by_side.inheritable_thread_target = lambda session: lambda work: work
+session = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
+met = threading.Barrier(3)
+
+def work():
+    met.wait()
+    threading.Event().wait()
+
+merging = lambda: side_by_side.run_side_by_side(session, [work] * 5)
+threading.Thread(target=merging, daemon=True).start()
+met.wait()
+sys.exit(7)
+"""
 TABLES = [make_relation(f"t{i}", "k int4, v text") for i in range(3)]
 
 
@@ -69,3 +92,10 @@ def test_tables_that_are_merged_side_by_side_have_their_own_bound_and_rows(
         rows = [(2, f"{one.table.name} new")]
         assert small.rows(one) == rows
         assert small.plain(small.at(one, ends[-1]).rows, one) == rows
+
+
+def test_a_process_ends_although_jobs_wait(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    run = subprocess.run([sys.executable, program], cwd=PROJECT, timeout=DEADLINE_S, check=False)
+    assert run.returncode == 7
