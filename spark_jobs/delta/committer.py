@@ -1,8 +1,8 @@
 """Commits Parquet files to a Delta table by delta-rs; Spark and Arrow only write them.
 
 A commit extends exactly the version that its rows are based on, and has the rows, the bound that
-the table reached and its counts of lost values. Spark makes a table, runs
-MERGE, and commits to tables with features of other programs (see `direct_parquet.is_ours`).
+the table reached and its counts of lost values. Spark commits each MERGE, and what is written to a
+table with features of other programs (see `direct_parquet.is_ours`).
 
 Source: the Delta protocol, sections Add File and Remove File, Transaction Identifiers.
 """
