@@ -158,8 +158,8 @@ WIDER = make_relation("t", "k int4, v text, w int4", w={"missing_value": "7", "h
 NOT_PLAIN: dict[str, tuple[list[Entry], list[tuple[Any, ...]]]] = {
     "a text that does not fit": ([read(T, "1", "a"), read(T, "x", "b")], [(1, "a"), (None, "b")]),
     "two widths": ([read(T, "1", "a"), read(WIDER, "2", "b", "3")], [(1, "a"), (2, "b")]),
-    "a number without a limit": (
-        [read(make_relation("t", "k int4, v numeric"), "1", "1.50")],
+    "more zeros than the type has": (
+        [read(make_relation("t", "k int4, v numeric"), "1", "1.5" + "0" * 20)],
         [(1, Decimal("1.5"))],
     ),
     "a key that is not exact": (
@@ -167,6 +167,17 @@ NOT_PLAIN: dict[str, tuple[list[Entry], list[tuple[Any, ...]]]] = {
         [(date(2026, 1, 1), "a")],
     ),
 }
+
+
+def test_a_number_keeps_its_text_beside_it(small: SmallLake, told: Told) -> None:
+    numbers = make_relation("t", "k int4, v numeric")
+    (done,) = small.merge([read(numbers, "1", "1.50"), read(numbers, "2", "1.5")])
+    assert told.moved == 1
+    assert small.rows(numbers, "k", "v", "_raw") == [
+        (1, Decimal("1.5"), {"v": "1.50"}),
+        (2, Decimal("1.5"), None),
+    ]
+    assert not any(done.tables["public.t"].lossy.values())
 
 
 @pytest.mark.parametrize("what", NOT_PLAIN)
