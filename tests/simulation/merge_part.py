@@ -254,6 +254,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merge, "plan_rewrite", _plan_rewrite)
     monkeypatch.setattr(tables, "rewriting_files", _rewriting_files)
     monkeypatch.setattr(tables, "merge_rewritten", _merge_rewritten)
+    monkeypatch.setattr(tables, "run_side_by_side", lambda _, jobs: [job() for job in jobs])
     monkeypatch.setattr(tables, "merge_by_spark", _merge_by_spark)
     monkeypatch.setattr(tables, "require_durable", lambda *_, **__: None)
     monkeypatch.setattr(rounds, "write_states", _write_states)
