@@ -71,7 +71,7 @@ def find_cost(test: Callable[..., Any], fixtures: Mapping[str, Callable[..., Any
 def _choose_group(item: pytest.Item) -> str:
     if "spark" not in _list_fixtures(item):
         return "dagster"
-    return "spark" if "spark" in item.path.parts else "spark_beside"
+    return "spark" if item.nodeid.startswith("tests/spark/") else "spark_beside"
 
 
 def _cost(item: pytest.Item) -> int:

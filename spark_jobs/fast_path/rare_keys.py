@@ -129,7 +129,7 @@ def _follow(arrival: RareStep, column: int, keys: Mapping[Key, RareKey]) -> int 
     while (origin := arrival.origin) is not None:
         left, came = keys[origin], None
         if not left.has_one_row(arrival.transaction):
-            # Of several rows the oldest departs first, and it is not known which one this is.
+            # The key may have had several rows. The oldest departs first, and no step names it.
             return None
         for step in left.list_before(arrival.position):
             if step.kind == DEPARTURE:

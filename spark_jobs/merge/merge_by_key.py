@@ -24,7 +24,7 @@ from spark_jobs.lake.ledger import queue_tables
 from spark_jobs.merge.guard import Written, find_damage, rewrite_table
 from spark_jobs.modes.mode import Mode
 from spark_jobs.modes.table_rows import Removal, count_kept, is_newer
-from spark_jobs.target.commits import OwnCommit, carry_bound, find_own_commit
+from spark_jobs.target.commits import OwnCommit, find_own_commit, open_bound_session
 from spark_jobs.target.target_table import TargetTable
 
 _COUNTS = ("Inserted", "Updated", "Deleted")
@@ -46,7 +46,7 @@ def merge_by_key(  # noqa: PLR0917 - What is written, where, and what its commit
     """
     path, before = target.path, target.table
     kept = _count_kept(target, outcome, plan)
-    own_session = carry_bound(target.session, epoch, plan, lossy)
+    own_session = open_bound_session(target.session, epoch, plan, lossy)
     _merge(SparkTable.forPath(own_session, path.uri), outcome, plan, target.mode)
     own = find_own_commit(path, before, epoch, plan.upper)
     require_durable(path, above=before.version(), through=own.version)

@@ -170,7 +170,9 @@ def _commit_tables(
     """
     merge = partial(_merge_by_spark, prepared, failures=failures)
     rewrites = [one.rewrite for one in prepared.values() if isinstance(one.rewrite, FileRewrite)]
-    rewrite = partial(_rewrite, session, rewrites, prepared, failures=failures, limits=limits)
+    rewrite = partial(
+        _merge_by_arrow, session, rewrites, prepared, failures=failures, limits=limits
+    )
     jobs = [
         partial(merge, table, one.rewrite)
         for table, one in prepared.items()
@@ -186,7 +188,7 @@ def _join(results: Sequence[_Results]) -> _Results:
     return {table: result for some in results for table, result in some.items()}
 
 
-def _rewrite(
+def _merge_by_arrow(
     session: SparkSession,
     rewrites: Sequence[FileRewrite],
     prepared: Mapping[str, _Prepared],

@@ -15,7 +15,8 @@ from pyspark.util import inheritable_thread_target
 
 _Result = TypeVar("_Result")
 
-# A merge of a first copy may hold 256 MB of keys in this process, whatever the number of cores.
+# Each merge of a first copy may hold 256 MB of keys in this process. So many cores must not mean as
+# many merges.
 _MOST_AT_ONCE = 4
 
 

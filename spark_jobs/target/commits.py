@@ -114,12 +114,13 @@ def _refuse(path: LakePlace) -> CommitFailedError:
     return CommitFailedError(f"another process has committed to {path}")
 
 
-def carry_bound(
+def open_bound_session(
     session: SparkSession, epoch: Epoch, plan: TablePlan, lossy: Losses
 ) -> SparkSession:
-    """Make a session like another, whose commits have the bound and the counts of lost values.
+    """Open a session whose commits have the bound and the counts of lost values.
 
-    A MERGE takes them from the settings of its session, which several tables may not share.
+    Its other settings are those of `session`. A MERGE takes the bound from the settings of its
+    session, so several tables cannot share one.
     """
     own = session.newSession()
     # A new session has only the settings that Spark was started with.

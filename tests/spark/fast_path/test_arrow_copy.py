@@ -34,7 +34,7 @@ SEED = 20261122
 LIMITS = replace(SPARK_ONLY, unshared_reads=1)
 
 
-class Told:
+class Recorder:
     """How often reads were typed by Arrow, and how often their files became the table's."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
@@ -42,25 +42,25 @@ class Told:
         type_all = arrow_copy._type_all
         typed: set[LakePlace] = set()
 
-        def tell_typed(*arguments: Any) -> Any:
+        def record_typed(*arguments: Any) -> Any:
             files = type_all(*arguments)
             self.typed += files is not None
             typed.update(file.path for file in files or ())
             return files
 
-        def tell_moved(
+        def record_moved(
             path: LakePlace, table: DeltaTable, change: FileChange, **options: Any
         ) -> None:
             commit_files(path, table, change, **options)
             self.moved += not typed.isdisjoint(file.path for file in change.added)
 
-        patch.setattr(arrow_copy, "_type_all", tell_typed)
-        patch.setattr(merge, "commit_files", tell_moved)
+        patch.setattr(arrow_copy, "_type_all", record_typed)
+        patch.setattr(merge, "commit_files", record_moved)
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Told:
-    return Told(monkeypatch)
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    return Recorder(monkeypatch)
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def small(spark: SparkSession, tmp_path: Path) -> Iterator[SmallLake]:
 
 
 def test_a_table_typed_by_arrow_is_the_one_that_spark_would_write(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Told
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorder: Recorder
 ) -> None:
     rng = random.Random(SEED)
     print(f"seed {SEED}")  # noqa: T201 - pytest shows it if the test fails.
@@ -92,7 +92,7 @@ def test_a_table_typed_by_arrow_is_the_one_that_spark_would_write(
         delta = open_table(small.lake.locate(PLAIN.table))
         assert delta is not None
         assert read_losses(delta) == {}
-    assert (told.typed, told.moved) == (3, 3)
+    assert (recorder.typed, recorder.moved) == (3, 3)
     assert len(found[0]) == len(rows)
     assert found[0] == found[1]
 
@@ -105,34 +105,23 @@ def test_tasks_find_what_they_need_loaded(spark: SparkSession) -> None:
     assert daemon == "spark_jobs.fast_path.task_daemon"
 
 
-def test_the_files_have_true_bounds(small: SmallLake, spark: SparkSession, told: Told) -> None:
+def test_the_files_have_true_bounds(
+    small: SmallLake, spark: SparkSession, recorder: Recorder
+) -> None:
     rng = random.Random(SEED)
     rows = [make_row(rng, key) for key in range(200)]
     for at in range(0, 200, 25):
         small.log.add([read(PLAIN, *row) for row in rows[at : at + 25]])
         small.log.commit()
     small.merge()
-    assert told.moved == 1
+    assert recorder.moved == 1
     path = small.lake.locate(PLAIN.table)
     (commit,) = [
         file for file in path_of(path / "_delta_log").glob("*.json") if '"add"' in file.read_text()
     ]
     added = [json.loads(line)["add"] for line in commit.read_text().splitlines() if '"add"' in line]
     assert len(added) > 1, "two tasks"
-    bounded = {
-        "k",
-        "t",
-        "u",
-        "n",
-        "d",
-        "m",
-        "z",
-        "p",
-        "_epoch",
-        "_commit_lsn",
-        "_seq",
-        "_committed_at",
-    }
+    bounded = {*"ktundmzp", "_epoch", "_commit_lsn", "_seq", "_committed_at"}
     for file in added:
         statistics = json.loads(file["stats"])
         own = spark.read.parquet(str(path / file["path"]))
@@ -169,10 +158,10 @@ NOT_PLAIN: dict[str, tuple[list[Entry], list[tuple[Any, ...]]]] = {
 }
 
 
-def test_a_number_keeps_its_text_beside_it(small: SmallLake, told: Told) -> None:
+def test_raw_keeps_the_text_of_a_number(small: SmallLake, recorder: Recorder) -> None:
     numbers = make_relation("t", "k int4, v numeric")
     (done,) = small.merge([read(numbers, "1", "1.50"), read(numbers, "2", "1.5")])
-    assert told.moved == 1
+    assert recorder.moved == 1
     assert small.rows(numbers, "k", "v", "_raw") == [
         (1, Decimal("1.5"), {"v": "1.50"}),
         (2, Decimal("1.5"), None),
@@ -181,46 +170,51 @@ def test_a_number_keeps_its_text_beside_it(small: SmallLake, told: Told) -> None
 
 
 @pytest.mark.parametrize("what", NOT_PLAIN)
-def test_what_is_not_plain_is_left_to_spark(small: SmallLake, told: Told, what: str) -> None:
+def test_what_is_not_plain_is_left_to_spark(
+    small: SmallLake, recorder: Recorder, what: str
+) -> None:
     entries, expected = NOT_PLAIN[what]
     small.merge(entries)
     assert small.rows(T, "k", "v") == sorted(expected, key=repr)
-    assert told.moved == 0
+    assert recorder.moved == 0
 
 
-def test_what_a_process_that_died_left_is_in_no_table(small: SmallLake, told: Told) -> None:
+def test_what_a_process_that_died_left_is_in_no_table(small: SmallLake, recorder: Recorder) -> None:
     small.merge([read(T, "1", "a")])
     left = small.lake.locate(T.table) / "_attempt-of-another"
     path_of(left).mkdir()
     path_of(left / "part-0.parquet").write_bytes(b"half")
     small.merge([read(T, "2", "b")])
     assert small.rows(T) == [(1, "a"), (2, "b")]
-    assert told.moved == 2
+    assert recorder.moved == 2
 
 
 def test_keys_that_are_named_again_keep_files_from_being_the_table_s(
-    small: SmallLake, told: Told
+    small: SmallLake, recorder: Recorder
 ) -> None:
     small.merge([read(T, "1", "a"), read(T, "2", "b"), insert(T, "9", "new")])
-    assert (told.typed, told.moved) == (1, 1), "a change of another key is no reason"
+    assert (recorder.typed, recorder.moved) == (1, 1), "a change of another key is no reason"
     small.merge([read(T, "3", "a"), read(T, "4", "b"), update(T, "4", "c")])
     small.merge([read(T, "5", "a"), read(T, "6", "b"), read(T, "6", "c")])
-    assert (told.typed, told.moved) == (3, 1)
+    assert (recorder.typed, recorder.moved) == (3, 1)
     small.merge([read(T, "7", "a"), read(T, "2", "again")])
-    assert (told.typed, told.moved) == (4, 1), "the table has one of the keys"
+    assert (recorder.typed, recorder.moved) == (4, 1), "the table has one of the keys"
     assert small.rows(T) == [
         (1, "a"), (2, "again"), (3, "a"), (4, "c"), (5, "a"), (6, "c"), (7, "a"), (9, "new")
     ]  # fmt: skip
 
 
 def test_reads_are_typed_by_spark_where_a_task_fails(
-    small: SmallLake, told: Told, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    small: SmallLake,
+    recorder: Recorder,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(arrow_copy, "type_files", fail)
     with caplog.at_level("WARNING", "walgate.merge"):
         small.merge([read(T, "1", "secret")])
     assert small.rows(T) == [(1, "secret")]
-    assert (told.typed, told.moved) == (0, 0)
+    assert (recorder.typed, recorder.moved) == (0, 0)
     (warning,) = caplog.records
     assert "secret" not in str(vars(warning))
 
@@ -230,35 +224,35 @@ def fail(*_: Any, **__: Any) -> None:
 
 
 def test_reads_of_which_one_is_missing_are_typed_by_spark(
-    small: SmallLake, told: Told, monkeypatch: pytest.MonkeyPatch
+    small: SmallLake, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arrow_copy, "_divide", lose_a_file)
     for key in "123":
         small.commit([read(T, key, "a")])
     small.merge()
     assert small.rows(T) == [(1, "a"), (2, "a"), (3, "a")]
-    assert (told.typed, told.moved) == (1, 0)
+    assert (recorder.typed, recorder.moved) == (1, 0)
 
 
 def lose_a_file(sources: Any, _: int) -> list[list[LakePlace]]:
     return [[path] for path in sources][1:]
 
 
-def test_reads_before_a_truncate_are_gone(small: SmallLake, told: Told) -> None:
+def test_reads_before_a_truncate_are_gone(small: SmallLake, recorder: Recorder) -> None:
     small.merge([read(T, "1", "gone")], [truncate(T)], [read(T, "2", "there")])
     assert small.rows(T) == [(2, "there")]
-    assert told.typed == 0
+    assert recorder.typed == 0
 
 
-def test_a_sweep_finds_what_is_old_in_typed_files(small: SmallLake, told: Told) -> None:
+def test_a_sweep_finds_what_is_old_in_typed_files(small: SmallLake, recorder: Recorder) -> None:
     small.merge([read(T, "1", "old"), read(T, "2", "old")])
-    assert told.moved == 1
+    assert recorder.moved == 1
     began = small.log.add([read(T, "2", "new")])
     small.merge([sweep(T, start=began)])
     assert small.rows(T) == [(2, "new")]
 
 
-def test_columns_may_have_any_name(small: SmallLake, told: Told) -> None:
+def test_columns_may_have_any_name(small: SmallLake, recorder: Recorder) -> None:
     names = ["reads", "a.b", "Ünï", "`q`", "id1", "a"]
     odd = make_relation("odd", ", ".join(f"{name} text" for name in names), key="reads a.b")
     small.merge([read(odd, "1", "x", *"abcd"), read(odd, "1", "y", *"abcd")])
@@ -269,47 +263,47 @@ def test_columns_may_have_any_name(small: SmallLake, told: Told) -> None:
     assert found == [
         ("1", "x", *"efgh"), ("1", "y", *"abcd"), ("1", "z", *"abcd"), ("2", "x", *"abcd")
     ]  # fmt: skip
-    assert (told.typed, told.moved) == (3, 2)
+    assert (recorder.typed, recorder.moved) == (3, 2)
 
 
-def test_reads_below_a_sweep_are_not_brought_back(small: SmallLake, told: Told) -> None:
+def test_reads_below_a_sweep_are_not_brought_back(small: SmallLake, recorder: Recorder) -> None:
     began = small.log.add([read(T, "1", "gone")])
     small.log.add([read(T, "2", "there")])
     small.log.add([sweep(T, start=began + 16)])
     small.log.commit()
     small.merge()
     assert small.rows(T) == [(2, "there")]
-    assert (told.typed, told.moved) == (0, 0)
+    assert (recorder.typed, recorder.moved) == (0, 0)
     small.log.add([read(T, "3", "there")])
     small.log.add([sweep(T, start=began + 16)])
     small.log.commit()
     small.merge()
     assert small.rows(T) == [(2, "there"), (3, "there")]
-    assert told.moved == 1
+    assert recorder.moved == 1
 
 
 def test_keys_that_are_too_many_are_counted_by_spark(
-    small: SmallLake, told: Told, monkeypatch: pytest.MonkeyPatch
+    small: SmallLake, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arrow_copy, "_MOST_KEY_BYTES", 10)
     small.merge([read(T, str(key), "a") for key in range(10)])
-    assert (told.typed, told.moved) == (1, 0)
+    assert (recorder.typed, recorder.moved) == (1, 0)
     assert small.rows(T) == sorted(((key, "a") for key in range(10)), key=repr)
 
 
 def test_rows_near_are_looked_at_by_spark_where_they_are_many(
-    small: SmallLake, told: Told, monkeypatch: pytest.MonkeyPatch
+    small: SmallLake, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arrow_copy, "_MOST_NEAR", 1)
     small.merge([read(T, "1", "a"), read(T, "3", "a")])
     small.merge([read(T, "2", "b"), read(T, "4", "b")])
     small.merge([read(T, "3", "c"), read(T, "5", "c")])
-    assert told.moved == 2
+    assert recorder.moved == 2
     assert small.rows(T) == [(1, "a"), (2, "b"), (3, "c"), (4, "b"), (5, "c")]
 
 
 def test_files_far_from_the_keys_are_not_opened(
-    small: SmallLake, told: Told, monkeypatch: pytest.MonkeyPatch
+    small: SmallLake, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small.merge([read(T, "1", "a"), read(T, "3", "a")])
     opened: list[str] = []
@@ -323,4 +317,4 @@ def test_files_far_from_the_keys_are_not_opened(
     assert [path for path in opened if "_attempt-" not in path] == []
     small.merge([read(T, "8", "c")])
     assert len([path for path in opened if "_attempt-" not in path]) == 1
-    assert told.moved == 3
+    assert recorder.moved == 3

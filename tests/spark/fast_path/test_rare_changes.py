@@ -62,6 +62,33 @@ def test_arrow_writes_rare_changes(spark: SparkSession, tmp_path: Path, case: st
 
 
 @pytest.mark.parametrize(
+    ("unsent", "refusal", "left"),
+    [
+        # The text in `_raw` is of another column, which the change sends.
+        (1, None, (1, "a", Decimal(2), None)),
+        (
+            2,
+            "a value was not sent, and its row lacks values or keeps its text in `_raw`",
+            (1, "b", Decimal("1.5"), {"n": "1.50"}),
+        ),
+    ],
+)
+def test_a_value_that_was_not_sent_is_taken_unless_raw_has_its_text(
+    spark: SparkSession,
+    tmp_path: Path,
+    unsent: int,
+    refusal: str | None,
+    left: tuple[object, ...],
+) -> None:
+    small = SmallLake(spark, tmp_path)
+    small.merge([insert(T, "1", "a", "1.50")])
+    texts = [None if i == unsent else text for i, text in enumerate(("1", "b", "2"))]
+    merged = find_result(small.merge([update(T, *texts, unchanged=[unsent])]), T)
+    assert merged.refusal == refusal
+    assert small.rows(T, "k", "v", "n", "_raw") == [left]
+
+
+@pytest.mark.parametrize(
     ("limits", "refusal"),
     [
         (

@@ -65,15 +65,15 @@ CASES = {
 }
 
 
-class Told:
+class Recorder:
     """In which ways unshared reads were written; `newest` has the last way of each table."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.ways: list[str] = []
         self.newest: dict[str, str] = {}
-        patch.setattr(merge, "is_addition", self._tell)
+        patch.setattr(merge, "is_addition", self._record)
 
-    def _tell(self, plan: TablePlan, base: TargetTable | None, *parts: Any) -> bool:
+    def _record(self, plan: TablePlan, base: TargetTable | None, *parts: Any) -> bool:
         found = is_addition(plan, base, *parts)
         way = "among others" if not found else "added" if base else "alone"
         self.ways.append(way)
@@ -137,9 +137,11 @@ class Backfilling:
                     if text == HOLE and key in expected:
                         expected[key][index] = HOLE
             assert found == expected, table.name
-            told = [r.tables[name] for r in rounds if (name := f"public.{table.name}") in r.tables]
-            changed = sum(one.inserted - one.deleted for one in told)
-            assert told[-1].rows == changed == len(table.rows), table.name
+            results = [
+                r.tables[name] for r in rounds if (name := f"public.{table.name}") in r.tables
+            ]
+            changed = sum(one.inserted - one.deleted for one in results)
+            assert results[-1].rows == changed == len(table.rows), table.name
 
 
 def test_lone_reads_and_the_changes_among_them_leave_what_the_source_has(
@@ -147,11 +149,11 @@ def test_lone_reads_and_the_changes_among_them_leave_what_the_source_has(
 ) -> None:
     staged = Backfilling(tmp_path, SEED)
     staged.stage(chunks=4)
-    told = Told(monkeypatch)
+    recorder = Recorder(monkeypatch)
     rounds = merge_until(spark, staged.lake, round_rows=ROUND_ROWS, limits=SET_APART)
     staged.check(spark, staged.lake, rounds)
     # Later ranges meet tables that have rows.
-    assert set(told.ways) == {"alone", "added", "among others"}, told.ways
+    assert set(recorder.ways) == {"alone", "added", "among others"}, recorder.ways
 
 
 @pytest.mark.soak
@@ -185,10 +187,10 @@ def test_reads_that_a_truncate_cut_off_leave_nothing(spark: SparkSession, tmp_pa
     assert small.rows(T, "k") == [(4,)]
 
 
-def test_a_key_that_is_named_again_is_folded_and_what_is_lost_is_told(
+def test_a_key_that_is_named_again_is_folded_and_what_is_lost_is_counted(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = Told(monkeypatch)
+    recorder = Recorder(monkeypatch)
     small = SmallLake(spark, tmp_path, limits=SET_APART)
     small.log.add([read(T, "1", FAR, "NaN"), read(T, "2", "2024-01-01", "1.50")])
     # Two backfills at once; a text that its type does not hold is no number's key.
@@ -198,21 +200,21 @@ def test_a_key_that_is_named_again_is_folded_and_what_is_lost_is_told(
     (done,) = small.merge()
     first = [(1, FAR, "NaN"), (2, "2024-01-01", "1.50"), (3, None, "2"), (4, None, "2")]
     assert read_known(small) == first
-    assert done.tables["public.t"].lossy == read_told(small) == {"d": 1, "k": 1, "n": 1}
+    assert done.tables["public.t"].lossy == read_counts(small) == {"d": 1, "k": 1, "n": 1}
     # Killed before the commit, and after it: the rows and their counts come together.
     added = (5, FAR, "5")
     small.commit([read(T, "5", FAR, "5")])
     interrupt(small, "before_merge_commit")
     assert read_known(small) == first
-    assert read_told(small) == {"d": 1, "k": 1, "n": 1}
+    assert read_counts(small) == {"d": 1, "k": 1, "n": 1}
     interrupt(small, "after_merge_commit")
     assert read_known(small) == [*first, added]
-    assert read_told(small) == {"d": 2, "k": 1, "n": 1}
+    assert read_counts(small) == {"d": 2, "k": 1, "n": 1}
     (done,) = small.merge([read(T, "6", "2024-01-01", "6")])
     assert done.tables["public.t"].way is WritePlan.APPEND
-    assert done.tables["public.t"].lossy == read_told(small) == {"d": 2, "k": 1, "n": 1}
+    assert done.tables["public.t"].lossy == read_counts(small) == {"d": 2, "k": 1, "n": 1}
     assert read_known(small) == [*first, added, (6, "2024-01-01", "6")]
-    assert told.ways == ["alone", "added", "added", "added"]
+    assert recorder.ways == ["alone", "added", "added", "added"]
 
 
 def test_rows_are_added_only_to_a_table_that_has_nothing_of_them(
@@ -231,10 +233,10 @@ def test_rows_are_added_only_to_a_table_that_has_nothing_of_them(
             for key in case.read
         ],
     )
-    told = Told(monkeypatch)
+    recorder = Recorder(monkeypatch)
     small.merge([sweep(made[name], start=began + 16) for name in ("swept", "swept_first")])
-    assert told.newest == {name: case.way for name, case in CASES.items()}
-    assert len(told.ways) == len(CASES)
+    assert recorder.newest == {name: case.way for name, case in CASES.items()}
+    assert len(recorder.ways) == len(CASES)
     for name, case in CASES.items():
         relation = wider if name == "wider" else made[name]
         assert small.rows(relation) == case.left, name
@@ -253,7 +255,7 @@ def interrupt(small: SmallLake, point: str) -> None:
             small.merge()
 
 
-def read_told(small: SmallLake) -> dict[str, int] | None:
+def read_counts(small: SmallLake) -> dict[str, int] | None:
     delta = open_table(small.lake.locate(T.table))
     assert delta is not None
     return read_losses(delta)
