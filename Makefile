@@ -1,5 +1,5 @@
 # `setup` stands before every other target; once done, it takes a moment and no network.
-.PHONY: setup demo up test test-fast bench check soak transcripts lock
+.PHONY: setup demo up test test-fast bench check soak transcripts pictures lock
 
 python := .venv/bin/python
 
@@ -28,13 +28,17 @@ soak: setup
 	@WALGATE_COMPILED_PLANS=1 $(python) -m pytest -m soak --timeout 1800 -n 2 tests/simulation
 	@WALGATE_COMPILED_PLANS=1 $(python) -m pytest -m soak --timeout 1800 --ignore tests/simulation
 
-# About a quarter of an hour; a busy machine changes the figures.
+# About 25 minutes; a busy machine changes the figures.
 bench: setup
 	@$(python) -m tests.bench
 
 # Plays the SQL of tests/transcripts, and writes what it leads to. Review the diff.
 transcripts: setup
 	@$(python) -m tests.transcripts
+
+# Takes the pictures of the docs in a browser. Look at them.
+pictures: setup
+	@WALGATE_PICTURES=docs/pictures $(python) -m pytest -m soak tests/pages/test_pictures.py
 
 check: setup
 	@.venv/bin/ruff check

@@ -82,18 +82,15 @@ class TypedReads:
         names = self.keys.column_names
         if changed is None and _count_distinct(self.keys) == self.keys.num_rows:
             return self.keys.slice(0, 0), 0
-        reads = _tell(self.keys, reads=1, changes=0)
-        named = (
-            reads
-            if changed is None
-            else pa.concat_tables([reads, _tell(changed, reads=0, changes=1)])
-        )
-        counted = named.group_by(names).aggregate([("_reads", "sum"), ("_changes", "sum")])
-        again = counted.filter(
+        keys = _add_counts(self.keys, reads=1, changes=0)
+        if changed is not None:
+            keys = pa.concat_tables([keys, _add_counts(changed, reads=0, changes=1)])
+        counted = keys.group_by(names).aggregate([("_reads", "sum"), ("_changes", "sum")])
+        shared = counted.filter(
             pc.or_(pc.greater(counted["_reads_sum"], 1), pc.greater(counted["_changes_sum"], 0))
         )
-        touched = pc.sum(pc.greater(again["_reads_sum"], 0), min_count=0).as_py()
-        return again.select(names), touched
+        read_count = pc.sum(pc.greater(shared["_reads_sum"], 0), min_count=0).as_py()
+        return shared.select(names), read_count
 
     def has_any_key(self, path: LakePlace, table: DeltaTable) -> bool | None:
         """Whether a table has a row with one of the keys.
@@ -217,7 +214,8 @@ def _count_distinct(keys: pa.Table) -> int:
     return int(keys.group_by(keys.column_names, use_threads=False).aggregate([]).num_rows)
 
 
-def _tell(keys: pa.Table, *, reads: int, changes: int) -> pa.Table:
+def _add_counts(keys: pa.Table, *, reads: int, changes: int) -> pa.Table:
+    """Add columns that say how many reads and changes each row counts for."""
     counts = {"_reads": reads, "_changes": changes}
     for name, count in counts.items():
         keys = keys.append_column(name, pa.repeat(pa.scalar(count, pa.int64()), keys.num_rows))

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from spark_jobs.fast_path.arrow_steps import ArrowSteps, Indexes, take_steps
 from spark_jobs.fast_path.rare_keys import (
     Key,
-    Left,
+    OldRow,
     RareKey,
     RareStep,
     find_values,
@@ -98,7 +98,7 @@ def fold_by_arrow(
 
 
 def _decide(steps: ArrowSteps, *, has_whole_old: bool) -> _Decided | None:
-    """Decide what is left of each key; None if the changes do not decide."""
+    """Decide which row each key has at the end; None if the changes do not decide."""
     last = steps.find_last()
     is_gone = steps.kinds[last] == DEPARTURE
     arriving, gone = last[~is_gone], last[is_gone]
@@ -117,9 +117,9 @@ def _decide(steps: ArrowSteps, *, has_whole_old: bool) -> _Decided | None:
                 if step.unsent:
                     return None
                 kept.append(step.index)
-            case Left.NOTHING:
+            case OldRow.REMOVED:
                 decided.gone.append(departure)
-            case Left.OLD_ROW:
+            case OldRow.KEPT:
                 decided.undecided.append(departure)
     keys = {key: RareKey(of_key) for key, of_key in rare.items()} if len(unsent) else {}
     for arrival, key in zip(unsent.tolist(), steps.read_keys(unsent), strict=True):

@@ -1,7 +1,8 @@
-"""Rewrites the files that changes touch, for all tables of a round in one Spark job, by Arrow.
+"""Rewrites the files that changes touch, by Arrow, for all tables of a round at once.
 
 Spark's MERGE takes 2.5 s for each table, for any number of changes. The result here is the table
-that Spark would leave, with the same counts. The caller commits the files.
+that Spark would leave, with the same counts. The work is done by the tasks of one Spark job, or by
+the driver if the tables are tiny. The caller commits the files.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from spark_jobs.delta.file_writer import WrittenFile
 from spark_jobs.fast_path.key_search import TableFile
 from spark_jobs.fast_path.rewrite_task import (
     LogSlice,
-    RefusedShare,
-    RewrittenShare,
-    Share,
-    rewrite_shares,
+    Portion,
+    RefusedPortion,
+    RewrittenPortion,
+    rewrite_portions,
 )
 from spark_jobs.fold.plan import TablePlan
 from spark_jobs.fold.rows import find_converts, match_names, table_fields
@@ -54,8 +55,9 @@ _logger = logging.getLogger("walgate.merge")
 class FileRewrite:
     """What to rewrite: a table as it is, the files of its folder, and its changes.
 
-    `has_whole_old`: the source may have sent whole old rows. `lacks_values`: it did not send some
-    values. In each share, files with changed keys may have `max_bytes` together.
+    `log_bytes` estimates the size of the changes. `has_whole_old`: the source may have sent whole
+    old rows. `lacks_values`: it did not send some values. In each portion, files with changed keys
+    may have `max_bytes` together.
     """
 
     folder: LakePlace
@@ -65,7 +67,13 @@ class FileRewrite:
     has_whole_old: bool
     lacks_values: bool
     changes: LogSlice
+    log_bytes: int
     max_bytes: int
+
+    @property
+    def size(self) -> int:
+        """About how many bytes the rewrite may read."""
+        return self.log_bytes + sum(file.size for file in self.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +121,17 @@ def plan_rewrite(
     identities = {relation.identity for relation in plan.relations.values()}
     has_whole_old = ReplicaIdentity.FULL in identities
     lacks_values = bool(plan.unsent)
+    entries = sum(summary.entries for summary in plan.summaries)
     return FileRewrite(
-        folder, found, columns, schema.key, has_whole_old, lacks_values, changes, max_bytes
+        folder,
+        found,
+        columns,
+        schema.key,
+        has_whole_old,
+        lacks_values,
+        changes,
+        above.estimate_bytes(str(plan.table), entries),
+        max_bytes,
     )
 
 
@@ -138,13 +155,14 @@ def _list_refusals(table: DeltaTable, plan: TablePlan, schema: TableSchema) -> I
 def rewriting_files(
     session: SparkSession, rewrites: Sequence[FileRewrite], limits: MergeLimits
 ) -> Iterator[Mapping[str, RewrittenFiles | str]]:
-    """Rewrite files of some tables in one Spark job; yield for each table the result or a refusal.
+    """Rewrite files of some tables; yield for each table the result or a refusal.
 
+    One Spark job does it for all tables. If they are tiny together, the driver does it itself.
     When the block ends, the files that no commit took are removed.
     """
     with ExitStack() as attempts:
         parallel = session.sparkContext.defaultParallelism
-        shares: list[Share] = []
+        portions: list[Portion] = []
         refused: dict[str, RewrittenFiles | str] = {}
         for rewrite in rewrites:
             try:
@@ -152,8 +170,11 @@ def rewriting_files(
             except OSError as error:
                 refused[rewrite.changes.table] = f"no folder could be made: {explain(error)}"
             else:
-                shares += _divide(rewrite, attempt, parallel, limits)
-        done = _run(session, _distribute(shares, parallel), limits) if shares else []
+                portions += _divide(rewrite, attempt, parallel, limits)
+        if not portions or sum(rewrite.size for rewrite in rewrites) <= limits.driver_bytes:
+            done = rewrite_portions(portions, limits)
+        else:
+            done = _run_job(session, _distribute(portions, parallel), limits)
         tables = dict.fromkeys(one.table for one in done)
         yield refused | {
             table: _join([one for one in done if one.table == table]) for table in tables
@@ -176,14 +197,14 @@ def _list_files(table: DeltaTable, first: str) -> tuple[TableFile, ...]:
 
 def _divide(
     rewrite: FileRewrite, attempt: LakePlace, parallel: int, limits: MergeLimits
-) -> list[Share]:
-    """Divide the files of a table into shares; the first has all files that may get more rows."""
+) -> list[Portion]:
+    """Divide the files of a table into portions; the first has all files that may get more rows."""
     is_open = [file for file in rewrite.files if file.size < limits.open_file_bytes]
     closed = [file for file in rewrite.files if file.size >= limits.open_file_bytes]
     # Deal the files in turn. The newest files change most, and are neighbours in the list.
     groups = [is_open, *(closed[i::parallel] for i in range(parallel))]
     return [
-        Share(
+        Portion(
             rewrite.changes,
             rewrite.columns,
             rewrite.key,
@@ -200,26 +221,27 @@ def _divide(
     ]
 
 
-def _distribute(shares: list[Share], parallel: int) -> list[list[Share]]:
-    """Distribute shares to as many tasks as run at once, the largest first."""
-    tasks: list[list[Share]] = [[] for _ in range(min(parallel, len(shares)))]
+def _distribute(portions: list[Portion], parallel: int) -> list[list[Portion]]:
+    """Distribute portions to as many tasks as run at once, the largest first."""
+    tasks: list[list[Portion]] = [[] for _ in range(min(parallel, len(portions)))]
     loads = [0] * len(tasks)
-    for share in sorted(shares, key=_weigh, reverse=True):
+    for portion in sorted(portions, key=_weigh, reverse=True):
         lightest = loads.index(min(loads))
-        tasks[lightest].append(share)
-        loads[lightest] += _weigh(share)
+        tasks[lightest].append(portion)
+        loads[lightest] += _weigh(portion)
     return tasks
 
 
-def _weigh(share: Share) -> int:
-    """Weigh a share by the bytes that it may read."""
-    return sum(file.size for file in share.files) + sum(share.changes.files.values())
+def _weigh(portion: Portion) -> int:
+    """Weigh a portion by the bytes that it may read."""
+    return sum(file.size for file in portion.files) + sum(portion.changes.files.values())
 
 
-def _run(
-    session: SparkSession, tasks: list[list[Share]], limits: MergeLimits
-) -> list[RewrittenShare | RefusedShare]:
-    work = partial(rewrite_shares, limits=limits)
+def _run_job(
+    session: SparkSession, tasks: list[list[Portion]], limits: MergeLimits
+) -> list[RewrittenPortion | RefusedPortion]:
+    """Rewrite portions in the tasks of one Spark job, each task those of one list."""
+    work = partial(rewrite_portions, limits=limits)
     try:
         done = session.sparkContext.parallelize(tasks, len(tasks)).map(work).collect()
     except ConnectionError:
@@ -232,27 +254,27 @@ def _run(
             "Arrow could not rewrite files: Spark merges the tables",
             extra={"fields": {"reason": reason}},
         )
-        return [RefusedShare(share.changes.table, reason) for task in tasks for share in task]
+        return [RefusedPortion(portion.changes.table, reason) for task in tasks for portion in task]
     return [one for of_task in done for one in of_task]
 
 
-def _join(shares: Sequence[RewrittenShare | RefusedShare]) -> RewrittenFiles | str:
-    """Join the shares of one table. If a share was refused, return the reason."""
-    done: list[RewrittenShare] = []
-    for share in shares:
-        if isinstance(share, RefusedShare):
-            return share.reason
-        done.append(share)
-    found = frozenset[int]().union(*(share.found for share in done))
-    if len(found) < sum(len(share.found) for share in done):
+def _join(portions: Sequence[RewrittenPortion | RefusedPortion]) -> RewrittenFiles | str:
+    """Join the portions of one table. If a portion was refused, return the reason."""
+    done: list[RewrittenPortion] = []
+    for portion in portions:
+        if isinstance(portion, RefusedPortion):
+            return portion.reason
+        done.append(portion)
+    found = frozenset[int]().union(*(portion.found for portion in done))
+    if len(found) < sum(len(portion.found) for portion in done):
         return "the table has several rows with the same key"
     arrived = done[0].arrived
     updated = sum(index < arrived for index in found)
     return RewrittenFiles(
-        tuple(name for share in done for name in share.removed),
-        tuple(file for share in done for file in share.added),
+        tuple(name for portion in done for name in portion.removed),
+        tuple(file for portion in done for file in portion.added),
         arrived - updated,
         updated,
         len(found) - updated,
-        sum(share.seconds for share in done),
+        sum(portion.seconds for portion in done),
     )

@@ -1,9 +1,9 @@
 """Folds keys that their last step does not decide, one by one: the rules of `fold.multi_row`.
 
 These functions decide only what needs no old row of the table, and only for changes that send no
-whole old row. If the result depends on the table, `fold_departed` returns `OLD_ROW` and
-`find_values` returns None. Pure: values stay where they are, and
-a step names the log entry that has them.
+whole old row. If the result depends on the table, `fold_departed` returns
+`OldRow.KEPT` and `find_values` returns None. Pure: values stay where they are, and a step names the
+log entry that has them.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ class RareStep:
         return self.position[:2]
 
 
-class Left(Enum):
-    """What is left of a key if the changes leave no row that they brought.
+class OldRow(Enum):
+    """What became of the row that a key had before changes, if no row that they brought remains.
 
-    `NOTHING`: no row. `OLD_ROW`: as before the changes: the table's row, if it has one.
+    `REMOVED`: the key has no row now. `KEPT`: the table's row stays, if it has one.
     """
 
-    NOTHING = auto()
-    OLD_ROW = auto()
+    REMOVED = auto()
+    KEPT = auto()
 
 
-def fold_departed(steps: Sequence[RareStep]) -> RareStep | Left:
-    """Decide what is left of a key; the step that brought the row that remains, if one did.
+def fold_departed(steps: Sequence[RareStep]) -> RareStep | OldRow:
+    """Decide which row a key has after its steps: the step that brought it, or the old row.
 
     `steps` has all steps of the key, in order. Inside a transaction the oldest row departs first.
-    If a row remains only if the table had one before, the result is `OLD_ROW`.
+    If a row remains only if the table had one before, the result is `OldRow.KEPT`.
     """
-    left: RareStep | Left = Left.OLD_ROW
+    remaining: RareStep | OldRow = OldRow.KEPT
     for _, of_transaction in groupby(steps, key=lambda step: step.transaction):
         own = list(of_transaction)
         rows, least = 0, 0
@@ -66,12 +66,12 @@ def fold_departed(steps: Sequence[RareStep]) -> RareStep | Left:
             rows -= step.kind != ARRIVAL
             least = min(least, rows)
             rows += step.kind != DEPARTURE
-        if rows - least >= 1 or (least == 0 and isinstance(left, RareStep)):
+        if rows - least >= 1 or (least == 0 and isinstance(remaining, RareStep)):
             # If a row was there before, it departed first.
-            left = max((s for s in own if s.kind != DEPARTURE), key=lambda step: step.position)
+            remaining = max((s for s in own if s.kind != DEPARTURE), key=lambda step: step.position)
         elif least < 0:
-            left = Left.NOTHING
-    return left
+            remaining = OldRow.REMOVED
+    return remaining
 
 
 class RareKey:
@@ -127,11 +127,11 @@ def _find_value(key: Key, column: int, keys: Mapping[Key, RareKey]) -> int | Key
 def _follow(arrival: RareStep, column: int, keys: Mapping[Key, RareKey]) -> int | Key | None:
     """Find a value that a moved row had under the keys that it came from."""
     while (origin := arrival.origin) is not None:
-        left, came = keys[origin], None
-        if not left.has_one_row(arrival.transaction):
+        former, came = keys[origin], None
+        if not former.has_one_row(arrival.transaction):
             # The key may have had several rows. The oldest departs first, and no step names it.
             return None
-        for step in left.list_before(arrival.position):
+        for step in former.list_before(arrival.position):
             if step.kind == DEPARTURE:
                 return None
             if column not in step.unsent:

@@ -1,10 +1,10 @@
 """A Spark task that rewrites the files of a table that its changes touch, by Arrow.
 
-A share is some files of one table. For each share, the task folds the table's changes, finds the
-files that have a changed key, and writes the other rows of these files to new files. One share of
-each table also writes the rows that arrive. The task commits nothing.
+A portion is some files of one table. For each portion, the task folds the table's changes, finds
+the files that have a changed key, and writes the other rows of these files to new files. One
+portion of each table also writes the rows that arrive. The task commits nothing.
 
-The task refuses a share in these cases, among others:
+The task refuses a portion in these cases, among others:
 - Arrow cannot fold a change.
 - A row of the table has a newer position than the change of its key.
 - Two rows of the table have one key.
@@ -53,15 +53,15 @@ class LogSlice:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class Portion:
     """Some files of one table, and the changes to apply to them.
 
     `columns` are the table's columns with their conversions, `key` the indexes of the key columns.
-    `attempt` is the folder for new files. One share of each table `takes_arrivals`.
+    `attempt` is the folder for new files. One portion of each table `takes_arrivals`.
     `has_whole_old`: the source may have sent whole old rows.
     The files with a changed key may have at most `max_bytes` together. `all_files` are all files of
-    the table, if the share takes arrivals and the source did not send some values: these may be in
-    any file.
+    the table, if the portion takes arrivals and the source did not send some values: these may be
+    in any file.
     """
 
     changes: LogSlice
@@ -77,11 +77,11 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class RewrittenShare:
-    """The files that a share replaces, the files that it adds, and the changed keys that it found.
+class RewrittenPortion:
+    """The files that a portion replaces and adds, and the changed keys that it found.
 
     `arrived` counts the rows that arrive in the table. `found` has the indexes of the changed keys
-    that the share's files contain. Keys with an arriving row have the lowest indexes.
+    that the portion's files contain. Keys with an arriving row have the lowest indexes.
     """
 
     table: str
@@ -93,68 +93,72 @@ class RewrittenShare:
 
 
 @dataclass(frozen=True, slots=True)
-class RefusedShare:
-    """A share that Arrow cannot rewrite, and why."""
+class RefusedPortion:
+    """A portion that Arrow cannot rewrite, and why."""
 
     table: str
     reason: str
 
 
-def rewrite_shares(
-    shares: Sequence[Share], limits: MergeLimits
-) -> list[RewrittenShare | RefusedShare]:
-    """Rewrite shares one after the other. Those of one log range read small log files once."""
+def rewrite_portions(
+    portions: Sequence[Portion], limits: MergeLimits
+) -> list[RewrittenPortion | RefusedPortion]:
+    """Rewrite portions one after the other. Those of one log range read small log files once."""
     logs: dict[object, LogInMemory] = {}
-    done: list[RewrittenShare | RefusedShare] = []
-    for share in shares:
-        changes = share.changes
+    done: list[RewrittenPortion | RefusedPortion] = []
+    for portion in portions:
+        changes = portion.changes
         log_range = (changes.low, *changes.files)
         if log_range not in logs:
             # Read up to the greatest bound. Each table then takes the entries up to its own bound.
-            highest = max(other.changes.high for other in shares)
+            highest = max(other.changes.high for other in portions)
             logs[log_range] = LogInMemory(
                 changes.files, changes.low, highest, shared_bytes=limits.shared_log_bytes
             )
         try:
-            done.append(_rewrite(share, logs[log_range], limits))
+            done.append(_rewrite(portion, logs[log_range], limits))
         except Refusal as refusal:
-            done.append(RefusedShare(changes.table, str(refusal)))
+            done.append(RefusedPortion(changes.table, str(refusal)))
         except Exception as error:  # noqa: BLE001 - The other tables must not fail with it.
             # The text of an error may have a value. Spark will say what is wrong with the table.
-            done.append(RefusedShare(changes.table, f"a task failed: {type(error).__name__}"))
+            done.append(RefusedPortion(changes.table, f"a task failed: {type(error).__name__}"))
     return done
 
 
-def _rewrite(share: Share, log: LogInMemory, limits: MergeLimits) -> RewrittenShare:
+def _rewrite(portion: Portion, log: LogInMemory, limits: MergeLimits) -> RewrittenPortion:
     began = time.monotonic()
-    changes = share.changes
+    changes = portion.changes
     entries = log.take(changes.table, changes.high, changes.own)
     if entries is None:
         raise Refusal("the changes do not fit in memory")
-    outcome = fold_by_arrow(entries, share.columns, share.key, has_whole_old=share.has_whole_old)
+    outcome = fold_by_arrow(
+        entries, portion.columns, portion.key, has_whole_old=portion.has_whole_old
+    )
     if outcome is None:
         raise Refusal("the changes do not decide a key, or a text does not fit its type")
-    key = [share.columns[i].name for i in share.key]
+    key = [portion.columns[i].name for i in portion.key]
     changed = _ChangedKeys(outcome, key)
-    touched = _find_touched(share, changed, limits)
+    touched = _find_touched(portion, changed, limits)
     # A large file stays by itself, so that no file grows with each merge.
     closed = [file for file in touched if file.size >= limits.open_file_bytes]
     joined = [file for file in touched if file.size < limits.open_file_bytes]
     arriving = outcome.rows.slice(0, 0)
-    if share.takes_arrivals:
+    if portion.takes_arrivals:
         arriving = fill_carried(
             outcome,
-            share.folder,
-            share.all_files,
+            portion.folder,
+            portion.all_files,
             key,
-            max_bytes=share.max_bytes,
+            max_bytes=portion.max_bytes,
             max_held=limits.carried_bytes,
         )
-    parts: list[Iterable[pa.RecordBatch]] = [changed.read_others(share, [file]) for file in closed]
-    parts.append(chain(changed.read_others(share, joined), arriving.to_batches()))
-    added = [write_batches(share.attempt, part) for part in parts]
+    parts: list[Iterable[pa.RecordBatch]] = [
+        changed.read_others(portion, [file]) for file in closed
+    ]
+    parts.append(chain(changed.read_others(portion, joined), arriving.to_batches()))
+    added = [write_batches(portion.attempt, part) for part in parts]
     reach("in_file_rewrite")
-    return RewrittenShare(
+    return RewrittenPortion(
         changes.table,
         tuple(file.name for file in touched),
         tuple(file for file in added if file is not None),
@@ -164,21 +168,21 @@ def _rewrite(share: Share, log: LogInMemory, limits: MergeLimits) -> RewrittenSh
     )
 
 
-def _find_touched(share: Share, changed: _ChangedKeys, limits: MergeLimits) -> list[TableFile]:
-    """The files of a share to rewrite: those with a changed key, and some small ones."""
+def _find_touched(portion: Portion, changed: _ChangedKeys, limits: MergeLimits) -> list[TableFile]:
+    """The files of a portion to rewrite: those with a changed key, and some small ones."""
     touched: list[TableFile] = []
-    for file in share.files:
-        if changed.search.may_be_in(file) and changed.search.is_in(share.folder / file.name):
+    for file in portion.files:
+        if changed.search.may_be_in(file) and changed.search.is_in(portion.folder / file.name):
             if file.has_deletions:
                 raise Refusal("a file with a changed key has deleted rows")
             touched.append(file)
-            if sum(one.size for one in touched) > share.max_bytes:
-                raise Refusal(f"files of more than {share.max_bytes} bytes have changed keys")
-    return [*touched, *_choose_small(share, {*touched}, limits)]
+            if sum(one.size for one in touched) > portion.max_bytes:
+                raise Refusal(f"files of more than {portion.max_bytes} bytes have changed keys")
+    return [*touched, *_choose_small(portion, {*touched}, limits)]
 
 
 def _choose_small(
-    share: Share, touched: Collection[TableFile], limits: MergeLimits
+    portion: Portion, touched: Collection[TableFile], limits: MergeLimits
 ) -> list[TableFile]:
     """Small files without a changed key, to be joined with the rows that arrive, smallest first.
 
@@ -186,8 +190,8 @@ def _choose_small(
     """
     small = [
         file
-        for file in share.files
-        if share.takes_arrivals
+        for file in portion.files
+        if portion.takes_arrivals
         and file.size <= limits.small_file_bytes
         and not file.has_deletions
         and file not in touched
@@ -215,13 +219,13 @@ class _ChangedKeys:
         self.search = KeySearch(self._rows.select(key))
         self.found: set[int] = set()
 
-    def read_others(self, share: Share, files: Sequence[TableFile]) -> Iterator[pa.RecordBatch]:
+    def read_others(self, portion: Portion, files: Sequence[TableFile]) -> Iterator[pa.RecordBatch]:
         """Read files; yield the rows whose key did not change, and record the other keys.
 
         Raises: Refusal.
         """
         for file in files:
-            path = share.folder / file.name
+            path = portion.folder / file.name
             for rows in read_groups(path, self._schema, all_columns=self._schema):
                 found = self.search.find(rows)
                 if found.num_rows:

@@ -102,40 +102,40 @@ def _set_apart(
         return identify_rows(typed.rows, schema)
 
     if typed is None:
-        named = _count_named(reads.take_steps(), changed, ids)
+        shared = _count_shared(reads.take_steps(), changed, ids)
     else:
-        named = _find_named(session, typed, changed, ids)
-    if named.count > _MOST_OTHERS:
+        shared = _find_shared(session, typed, changed, ids)
+    if shared.count > _MOST_OTHERS:
         return None
-    if not named.touched:
-        return UnsharedReads(read, changed, named.least, named.greatest, typed)
+    if not shared.read_count:
+        return UnsharedReads(read, changed, shared.least, shared.greatest, typed)
     # An id is NULL if its type cannot hold the text. NULL is counted as a key, too.
-    again = F.broadcast(named.read_again().alias("a"))
-    same = [F.col(f"r.{name}").eqNullSafe(F.col(f"a.{name}")) for name in ids]
+    keys = F.broadcast(shared.query().alias("k"))
+    same = [F.col(f"r.{name}").eqNullSafe(F.col(f"k.{name}")) for name in ids]
     others, rows = (
-        of_reads.alias("r").join(again, same, kind)
+        of_reads.alias("r").join(keys, same, kind)
         for of_reads, kind in ((reads.take_steps(), "left_semi"), (read(), "left_anti"))
     )
     others = others if changed is None else others.unionByName(changed)
-    return UnsharedReads(as_query(rows), others, named.least, named.greatest, None)
+    return UnsharedReads(as_query(rows), others, shared.least, shared.greatest, None)
 
 
 @dataclass(frozen=True, slots=True)
-class _Named:
-    """The shared keys: those that several reads name, or any other change.
+class _SharedKeys:
+    """The keys that several reads have, or any other change.
 
-    `touched` counts the shared keys that a read names. The first ids of all reads lie between
-    `least` and `greatest`.
+    `query` makes the query of the keys, `count` counts them, `read_count` counts those that a read
+    has. The first ids of all reads lie between `least` and `greatest`.
     """
 
-    read_again: EntriesQuery
+    query: EntriesQuery
     count: int
-    touched: int
+    read_count: int
     least: object
     greatest: object
 
 
-def _count_named(read: DataFrame, changed: DataFrame | None, ids: list[str]) -> _Named:
+def _count_shared(read: DataFrame, changed: DataFrame | None, ids: list[str]) -> _SharedKeys:
     bounds, found = Observation(), Observation()
     named = read.select(*ids, F.lit(1).alias("reads"), F.lit(0).alias("changes"))
     named = named.observe(bounds, F.min(ids[0]).alias("least"), F.max(ids[0]).alias("greatest"))
@@ -143,26 +143,26 @@ def _count_named(read: DataFrame, changed: DataFrame | None, ids: list[str]) -> 
         others = changed.select(*ids, F.lit(0).alias("reads"), F.lit(1).alias("changes"))
         named = named.unionAll(others)
     counted = named.groupBy(*ids).agg(*(F.sum(name).alias(name) for name in ("reads", "changes")))
-    again = counted.where((F.col("reads") > 1) | (F.col("changes") > 0))
-    again = again.observe(
-        found, F.count(F.lit(1)).alias("count"), F.count_if(F.col("reads") > 0).alias("touched")
+    shared = counted.where((F.col("reads") > 1) | (F.col("changes") > 0))
+    shared = shared.observe(
+        found, F.count(F.lit(1)).alias("count"), F.count_if(F.col("reads") > 0).alias("read_count")
     )
-    again = again.select(*ids).localCheckpoint()
+    shared = shared.select(*ids).localCheckpoint()
     ends, counts = bounds.get, found.get
-    return _Named(
-        as_query(again), counts["count"], counts["touched"], ends["least"], ends["greatest"]
+    return _SharedKeys(
+        as_query(shared), counts["count"], counts["read_count"], ends["least"], ends["greatest"]
     )
 
 
-def _find_named(
+def _find_shared(
     session: SparkSession, typed: TypedReads, changed: DataFrame | None, ids: list[str]
-) -> _Named:
+) -> _SharedKeys:
     keys = None
     if changed is not None:
         keys = changed.select(*ids).toArrow().cast(typed.keys.schema)
-    again, touched = typed.find_shared_keys(keys)
-    read_again = partial(session.createDataFrame, again)
-    return _Named(read_again, again.num_rows, touched, typed.least, typed.greatest)
+    shared, read_count = typed.find_shared_keys(keys)
+    query = partial(session.createDataFrame, shared)
+    return _SharedKeys(query, shared.num_rows, read_count, typed.least, typed.greatest)
 
 
 def _type(read: DataFrame, plan: TablePlan) -> DataFrame:

@@ -13,7 +13,7 @@ Where is a value that was not sent? The life of a row under one key is a segment
 arrival, or before the log range (segment 0). If a row moved, its segment has a parent: the segment
 that departed from the key that the row came from. The fold looks for the value along the parents,
 and at last in the target's row under the key of segment 0. If a transaction renews a key that has
-several rows, it is not known which row each renewal belongs to: the value is missing.
+several rows, nothing tells which row each renewal belongs to: the value is missing.
 """
 
 from __future__ import annotations
@@ -78,19 +78,19 @@ def _judge(steps: DataFrame, ids: list[str]) -> DataFrame:
     names_row = (F.col("kind") == ARRIVAL) | F.col("old").isNotNull()
     leaves = F.struct(F.lit(-1).alias("delta"), F.col("old").alias("image"))
     comes = F.struct(F.lit(1).alias("delta"), F.col("values").alias("image"))
-    beats = (
+    deltas = (
         F.when(F.col("kind") == DEPARTURE, F.array(leaves))
         .when(F.col("kind") == ARRIVAL, F.array(comes))
         .otherwise(F.array(leaves, comes))
     )
-    beaten = (
+    changed_rows = (
         steps.withColumn("whole", F.min(names_row).over(transaction))
-        .select(*ids, *POSITION, "whole", F.inline(beats))
+        .select(*ids, *POSITION, "whole", F.inline(deltas))
         .withColumn("image", F.when(F.col("whole"), F.col("image")))
     )
     same_image = Window.partitionBy(*ids, *_TRANSACTION, "image").orderBy("seq", "delta")
     images = (
-        beaten.withColumn("balance", F.sum("delta").over(same_image))
+        changed_rows.withColumn("balance", F.sum("delta").over(same_image))
         .groupBy(*ids, *_TRANSACTION, "image")
         .agg(
             F.sum("delta").alias("net"),

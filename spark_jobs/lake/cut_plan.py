@@ -40,7 +40,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundTable:
     """What a table's folder holds: its newest version, and the newest bound in its commits.
 
     Another writer has replaced the rows of a foreign table; older commits still carry our bound.
@@ -98,7 +98,7 @@ def needs_fold(merged: Bound, at: Bound, *, is_halted: bool) -> bool:
     return merged < at and not is_halted
 
 
-def find_age(place: Place | None, found: Found | None) -> str | None:
+def find_age(place: Place | None, found: FoundTable | None) -> str | None:
     """Decide whether a table is older than its cut; give the reason, or None if it is not."""
     if place is None or place.version is None:
         return None
@@ -117,7 +117,7 @@ def find_age(place: Place | None, found: Found | None) -> str | None:
 
 def find_origin(
     place: Place | None,
-    found: Found | None,
+    found: FoundTable | None,
     *,
     is_halted: bool,
     log_begins: Bound | None,
@@ -130,14 +130,14 @@ def find_origin(
     bound. A halted table that is gone or replaced begins at the change that halted it. Its older
     rows have the old table schema, so it needs a whole backfill.
     """
-    is_there = found is not None and not found.is_foreign
-    there = found.bound if found is not None and is_there else None
+    is_ours = found is not None and not found.is_foreign
+    held = found.bound if found is not None and is_ours else None
     if find_age(place, found) is None:
-        known = (there, None if place is None else place.bound)
+        known = (held, None if place is None else place.bound)
         return Origin(max((one for one in known if one is not None), default=None), None)
     assert place is not None
-    if not is_there and is_halted:
+    if not is_ours and is_halted:
         return Origin(place.bound, place.bound)
-    needed = first_cut if there is None else there
+    needed = first_cut if held is None else held
     reaches_back = log_begins is not None and needed is not None and log_begins <= needed
-    return Origin(there, None if reaches_back else log_begins or place.bound)
+    return Origin(held, None if reaches_back else log_begins or place.bound)

@@ -61,7 +61,7 @@ def rewrite_table(
     older = [*match_keys(schema), is_newer("t", "s")]
     rows = outcome.rows.alias("s").join(base.alias("t"), older, "left_anti").localCheckpoint()
     outcome = replace(outcome, rows=rows)
-    lossy = count_losses(outcome, plan, mode.select_there(base), None)
+    lossy = count_losses(outcome, plan, mode.select_present(base), None)
     touched = Observation()
     written = apply_rows(
         base,

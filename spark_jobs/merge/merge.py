@@ -34,7 +34,7 @@ from spark_jobs.merge.merge_by_key import merge_by_key
 from spark_jobs.merge.write_plan import FoldFacts, WriteFacts, choose_write
 from spark_jobs.modes.mode import Mode
 from spark_jobs.modes.registry import choose_mode
-from spark_jobs.modes.table_rows import Removal, apply_rows, count_there
+from spark_jobs.modes.table_rows import Removal, apply_rows, count_present
 from spark_jobs.target.commits import move_bound, write_rows
 from spark_jobs.target.creation import allow_types, create_table
 from spark_jobs.target.limits import MergeLimits
@@ -47,16 +47,16 @@ from spark_jobs.target.target_table import TargetTable
 class TableMerge:
     """A table plan with changes, the table that it is for, and the limits of the merge.
 
-    The caller holds the table's lock. `there` is None if the table does not exist. A plan without a
-    schema before it replaces all rows of the table. `above` is the log range up to the plan's end,
-    if the plan contains every change of the table in it; otherwise None.
+    The caller holds the table's lock. `existing` is None if the table does not exist. A plan
+    without a schema before it replaces all rows of the table. `above` is the log range up to the
+    plan's end, if the plan contains every change of the table in it; otherwise None.
     """
 
     session: SparkSession
     lake: Lake
     epoch: Epoch
     plan: TablePlan
-    there: DeltaTable | None
+    existing: DeltaTable | None
     above: LogRange | None
     limits: MergeLimits
 
@@ -76,14 +76,14 @@ def plan_file_rewrite(merge: TableMerge) -> FileRewrite | str | None:
 
     None if the table is new or replaced, or if the facts ask for another way.
     """
-    if merge.there is None or merge.above is None:
+    if merge.existing is None or merge.above is None:
         return None
     if not merge.mode.has_quick_ways:
         return f"only Spark writes a table of mode {merge.mode.name}"
     facts = _gather_facts(merge, refusal=None)
     if choose_write(facts, merge.limits) is not WritePlan.REWRITE_FILES:
         return None
-    return plan_rewrite(merge.path, merge.there, merge.plan, merge.above, merge.limits)
+    return plan_rewrite(merge.path, merge.existing, merge.plan, merge.above, merge.limits)
 
 
 def merge_rewritten(merge: TableMerge, rewritten: RewrittenFiles) -> TableMergeResult:
@@ -92,7 +92,7 @@ def merge_rewritten(merge: TableMerge, rewritten: RewrittenFiles) -> TableMergeR
     Raises: DeltaError if another commit came between; MergeError if the disk refuses it; OSError.
     """
     began = time.monotonic()
-    path, before, plan = merge.path, merge.there, merge.plan
+    path, before, plan = merge.path, merge.existing, merge.plan
     assert before is not None
     # Files are rewritten only if no value is lost in the table before or after.
     lossy = dict.fromkeys(read_losses(before) or (), 0)
@@ -126,11 +126,11 @@ def merge_by_spark(merge: TableMerge, *, refusal: str | None) -> TableMergeResul
     session, plan, path, mode = merge.session, merge.plan, merge.path, merge.mode
     assert plan.schema is not None
     fields = mode.list_fields(plan.schema)
-    if merge.there is None:
+    if merge.existing is None:
         before = create_table(session, merge.lake, plan.table, fields)
     else:
-        before = allow_types(session, path, merge.there, fields)
-    merge = replace(merge, there=before)
+        before = allow_types(session, path, merge.existing, fields)
+    merge = replace(merge, existing=before)
     target = TargetTable(session, path, before, plan.schema, mode)
     splitting = (
         splitting_unshared(session, plan, merge.above, path, few_reads=merge.limits.unshared_reads)
@@ -141,18 +141,20 @@ def merge_by_spark(merge: TableMerge, *, refusal: str | None) -> TableMergeResul
     with splitting as unshared:
         written = _write(merge, target, facts, unshared)
     reach("after_merge_commit")
-    rows = count_there(session, path, DeltaTable(path.uri, version=written.version), mode)
+    rows = count_present(session, path, DeltaTable(path.uri, version=written.version), mode)
     seconds = time.monotonic() - began
     return replace(written, rows=rows, seconds=seconds, refusal=refusal)
 
 
 def _gather_facts(merge: TableMerge, *, refusal: str | None) -> WriteFacts:
-    plan, there = merge.plan, merge.there
+    plan, existing = merge.plan, merge.existing
     reads = [one.entries for one in plan.summaries if one.operation == Operation.READ]
     return WriteFacts(
         sum(summary.entries for summary in plan.summaries),
         sum(reads),
-        0 if there is None else sum(pa.table(there.get_add_actions())["size_bytes"].to_pylist()),
+        0
+        if existing is None
+        else sum(pa.table(existing.get_add_actions())["size_bytes"].to_pylist()),
         replaces_all=plan.before is None or plan.truncated_at is not None,
         fills_new_columns=plan.has_default_to_apply,
         changes_schema=plan.schema != plan.before,
@@ -268,7 +270,7 @@ def _append(
 def _write_added(
     folder: LakePlace, target: TargetTable, added_rows: _AddedRows
 ) -> list[WrittenFile]:
-    """Write added rows to files in an attempt's folder; Arrow's files are there already."""
+    """Write added rows to files in an attempt's folder; Arrow has written its files already."""
     unshared, outcome = added_rows.unshared, added_rows.outcome
     add = partial(apply_rows, None, schema=target.schema, mode=target.mode, removal=Removal())
     more = None if outcome is None else add(outcome.rows, carried=outcome.carried)

@@ -108,11 +108,11 @@ def _merge(table: SparkTable, outcome: Outcome, plan: TablePlan, mode: Mode) -> 
         merge = merge.withSchemaEvolution()
     present, is_older = F.col("s._present"), ~is_newer("t", "s")
     merge = merge.whenMatchedUpdate(present & is_older, _quote(renewed))
-    keeps, is_there = mode.kept is not None, mode.is_there("t")
+    keeps, is_present = mode.kept is not None, mode.is_present("t")
     if outcome.departed:
         departs = ~present & is_older
         merge = (
-            merge.whenMatchedUpdate(departs & is_there, _quote(mode.depart("s")))
+            merge.whenMatchedUpdate(departs & is_present, _quote(mode.depart("s")))
             if keeps
             else merge.whenMatchedDelete(departs)
         )
@@ -121,7 +121,7 @@ def _merge(table: SparkTable, outcome: Outcome, plan: TablePlan, mode: Mode) -> 
     if plan.swept:
         swept = is_swept("t", schema, plan.swept)
         merge = (
-            merge.whenNotMatchedBySourceUpdate(swept & is_there, _quote(mode.depart(None)))
+            merge.whenNotMatchedBySourceUpdate(swept & is_present, _quote(mode.depart(None)))
             if keeps
             else merge.whenNotMatchedBySourceDelete(swept)
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from cdc_core.vocabulary import Relation, TableName
-from spark_jobs.lake.cut_plan import Found, Place, find_age, find_origin
+from spark_jobs.lake.cut_plan import FoundTable, Place, find_age, find_origin
 from spark_jobs.lake.lake import Bound, Epoch, Lake
 from spark_jobs.lake.ledger import Cut, find_first_bound, queue_tables
 from spark_jobs.log.files import LogFiles
@@ -54,19 +54,19 @@ class RoundStart:
         is_moved = known is None or place.bound != known.bound or table in self.older
         return is_moved or is_halted != self.was_halted(table)
 
-    def find_low(self, name: TableName, there: Found | None) -> Bound | None:
-        """Find the bound above which the round folds a table's changes; None: from the log's start.
+    def prepare_fold(self, name: TableName, found: FoundTable | None) -> Bound | None:
+        """Prepare the fold of a table: warn if it is older than its cut, and queue what it lacks.
 
-        If the table is older than the newest cut says, this method logs a warning. If the log has
-        lost changes of the table, this method queues a whole backfill.
+        Returns the bound above which the round folds the table's changes; None means from the
+        start of the log. If the log has lost changes of the table, a whole backfill is queued.
         """
         table, lake = str(name), self.lake
         place = self.find_place(table)
         known = None if place is None else know_place(place, self.epochs)
-        age = find_age(known, there)
+        age = find_age(known, found)
         origin = find_origin(
             known,
-            there,
+            found,
             is_halted=self.was_halted(table),
             log_begins=None if age is None else find_log_begin(self.log),
             first_cut=None if age is None else find_first_bound(lake),

@@ -1,7 +1,7 @@
 """Merges the tables of one round up to its cut, each in one commit.
 
-All tables are planned first. Then one Spark job rewrites files of every table for which Arrow can
-do it, while Spark merges the other tables, several side by side.
+All tables are planned first. Then Arrow rewrites files of every table for which it can do it, all
+in one job, while Spark merges the other tables, several side by side.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spark_jobs.delta.attempts import clear_attempts
 from spark_jobs.fast_path.file_rewrite import FileRewrite, rewriting_files
 from spark_jobs.fold.plan import TablePlan, as_query, choose_types, plan_table, read_schema
 from spark_jobs.fold.rebuild import plan_rebuild
-from spark_jobs.lake.cut_plan import Found, Place
+from spark_jobs.lake.cut_plan import FoundTable, Place
 from spark_jobs.lake.damaged_tables import open_current
 from spark_jobs.lake.durability import require_durable
 from spark_jobs.lake.lake import Bound
@@ -39,7 +39,7 @@ from spark_jobs.session.failures import Failures
 from spark_jobs.session.session import find_jvm
 from spark_jobs.session.side_by_side import run_side_by_side
 from spark_jobs.target.limits import MergeLimits
-from spark_jobs.target.older_tables import find_there
+from spark_jobs.target.older_tables import inspect_table
 from spark_jobs.target.result import TableMergeResult
 
 # How many tables of a round are locked at once. A lock is an open file; a process may have 1024.
@@ -120,15 +120,15 @@ def _prepare_table(
     folder = start.lake.locate(name)
     held.enter_context(start.lake.lock_table(table, jvm=find_jvm(start.session)))
     delta = open_current(folder)
-    there = find_there(delta, start.epochs)
-    if there is not None and there.bound is not None and there.bound > cut:
+    found = inspect_table(delta, start.epochs)
+    if found is not None and found.bound is not None and found.bound > cut:
         return None
-    _force_unnamed_commits(start, name, there)
-    low = start.find_low(name, there)
+    _force_unnamed_commits(start, name, found)
+    low = start.prepare_fold(name, found)
     if low != start.low:
         log = RoundLog(start.session, start.log, low, cut, table=table)
     summaries = log.list_summaries(table)
-    own = None if there is None or there.is_foreign else delta
+    own = None if found is None or found.is_foreign else delta
     replan = partial(
         plan_table,
         table=name,
@@ -138,7 +138,7 @@ def _prepare_table(
         choose=choose_types(start.lake, name),
     )
     first_plan = plan = replan(log.read, summaries=summaries)
-    # A plan from the change that halted the table leaves out older rows. `find_low` queues a
+    # A plan from the change that halted the table leaves out older rows. `prepare_fold` queues a
     # backfill of them if the table is older than its cut, but not if no merge ever made it.
     if own is None and start.was_halted(table) and table in start.older:
         plan = _plan_from_halt(plan, log.read(), replan)
@@ -148,7 +148,7 @@ def _prepare_table(
     if plan.is_empty:
         version = None if own is None else own.version()
         bound = plan.upper if low is None else max(low, plan.upper)
-        reached = None if there is None or own is None else there.bound
+        reached = None if found is None or own is None else found.bound
         return TableRound(Place(bound, version, reached), None, plan.halt)
     epoch = next(epoch for epoch in start.epochs if epoch.number == plan.upper.epoch)
     above = log.range.up_to(plan.upper) if plan is first_plan else None
@@ -224,31 +224,31 @@ def _place_table(prepared: _Prepared, merged: TableMergeResult) -> TableRound:
     return TableRound(Place(upper, merged.version, upper), merged, prepared.halt)
 
 
-def _force_unnamed_commits(start: RoundStart, name: TableName, there: Found | None) -> None:
+def _force_unnamed_commits(start: RoundStart, name: TableName, found: FoundTable | None) -> None:
     """Force a table's commits that no cut names to the disk, because new commits build on them.
 
     Raises: MergeError.
     """
     place = start.find_place(str(name))
     known = None if place is None or str(name) in start.older else place.version
-    if there is not None and there.version != known:
+    if found is not None and found.version != known:
         above = -1 if known is None else known
-        left = _find_abandoned_version(start, str(name), there)
-        require_durable(start.lake.locate(name), above=above, through=there.version, left=left)
+        left = _find_abandoned_version(start, str(name), found)
+        require_durable(start.lake.locate(name), above=above, through=found.version, left=left)
 
 
-def _find_abandoned_version(start: RoundStart, table: str, there: Found | None) -> int | None:
+def _find_abandoned_version(start: RoundStart, table: str, found: FoundTable | None) -> int | None:
     """The version that a merge left when it died before its cut; None if no merge did.
 
     A bound that is not the cut's shows such a merge. So does a table that no cut names: the commit
     that creates a table has no bound.
     """
-    if there is None or table in start.older:
+    if found is None or table in start.older:
         return None
     place = start.find_place(table)
     is_made = place is None or place.version is None
-    is_left = is_made or there.bound not in {None, None if place is None else place.held}
-    return there.version if is_left else None
+    is_left = is_made or found.bound not in {None, None if place is None else place.held}
+    return found.version if is_left else None
 
 
 def _plan_from_halt(plan: TablePlan, log: DataFrame, replan: Callable[..., TablePlan]) -> TablePlan:

@@ -6,8 +6,8 @@ A mode decides three things more:
 
 - which columns of its own the table has, and what they hold in a row that arrives;
 - whether a row stays in the table after its key departed, and what its columns then hold;
-- therefore, which rows of the table are there. Readers, verifications, counts and the next fold
-  see a row only if it is there.
+- therefore, which rows of the table are present. Readers, verifications, counts and the next fold
+  see a row only if it is present.
 
 The ways of writing ask the mode, and know no mode by name.
 """
@@ -75,7 +75,7 @@ class Mode:
         return [*table_fields(schema), *self.fields]
 
     def insert(self, schema: TableSchema, carried: frozenset[int], source: str) -> Values:
-        """The values of a `source` row whose key has no row that is there."""
+        """The values of a `source` row whose key has no present row."""
         return insert(schema, carried, source) | self._arrive(source)
 
     def renew(
@@ -83,14 +83,14 @@ class Mode:
     ) -> Values:
         """The values of a `source` row that replaces a `target` row of its key.
 
-        The row takes the columns in `carried` from a target row that is there, and from no other.
+        The row takes the columns in `carried` from a present target row, and from no other.
         """
         renewed = carry(schema, carried, source, target) | self._arrive(source)
         if self.kept is None or not carried:
             return renewed
         new = self.insert(schema, carried, source)
-        there = self.is_there(target)
-        return {name: F.when(there, renewed[name]).otherwise(new[name]) for name in renewed}
+        is_present = self.is_present(target)
+        return {name: F.when(is_present, renewed[name]).otherwise(new[name]) for name in renewed}
 
     def depart(self, departure: str | None) -> Values:
         """The values that change in a row that the table keeps.
@@ -103,18 +103,18 @@ class Mode:
             changed |= {name: F.col(f"{departure}.{name}") for name in META_NAMES}
         return changed
 
-    def is_there(self, rows: str) -> Expression:
-        """Whether a row of the table is there; `rows` is the table's alias."""
+    def is_present(self, rows: str) -> Expression:
+        """Whether a row of the table is present; `rows` is the table's alias."""
         if self.kept is None:
             return F.lit(True)
         return ~F.coalesce(F.col(f"{rows}.`{self.kept.mark}`"), F.lit(False))
 
-    def select_there(self, stored: DataFrame) -> DataFrame:
-        """The rows of a table that are there, without the mode's own columns."""
-        there = stored
+    def select_present(self, stored: DataFrame) -> DataFrame:
+        """The present rows of a table, without the mode's own columns."""
+        present = stored
         if self.kept is not None:
-            there = stored.alias("t").where(self.is_there("t"))
-        return there.drop(*(field.name for field in self.fields)) if self.fields else there
+            present = stored.alias("t").where(self.is_present("t"))
+        return present.drop(*(field.name for field in self.fields)) if self.fields else present
 
     def _arrive(self, source: str) -> Values:
         mark = {} if self.kept is None else {self.kept.mark: F.lit(False)}

@@ -91,7 +91,7 @@ def count_kept(
     """
     effect = _find_effect(mode, schema, removal)
     applies = F.col("s._present").isNull() | ~is_newer("t", "s")
-    returns = F.col("s._present") & ~mode.is_there("t")
+    returns = F.col("s._present") & ~mode.is_present("t")
     counted = _join_changes(target, rows, schema, mode).agg(
         F.count_if(applies & effect.is_deleted), F.count_if(applies & returns)
     )
@@ -108,11 +108,11 @@ def is_newer(own: str, arriving: str) -> Expression:
     return _locate(own) > _locate(arriving)
 
 
-def count_there(session: SparkSession, path: LakePlace, table: DeltaTable, mode: Mode) -> int:
-    """Count the rows of a table that are there, at the version that `table` is open at."""
+def count_present(session: SparkSession, path: LakePlace, table: DeltaTable, mode: Mode) -> int:
+    """Count the present rows of a table, at the version that `table` is open at."""
     if mode.kept is None:
         return count_rows(path, table)
-    return mode.select_there(read_rows(session, path, table)).count()
+    return mode.select_present(read_rows(session, path, table)).count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +135,12 @@ def _find_effect(mode: Mode, schema: TableSchema, removal: Removal) -> _Effect:
         if is_removed is not None:
             stays &= ~is_removed
         return _Effect(stays, present, ~stays & ~F.coalesce(present, F.lit(False)))
-    is_there, arrives = mode.is_there("t"), F.coalesce(present, F.lit(False))
+    is_present, arrives = mode.is_present("t"), F.coalesce(present, F.lit(False))
     if removal.is_truncate:
         # As in every mode, all rows before a TRUNCATE count as deleted.
-        return _Effect(~arrives, F.lit(False), is_there)
+        return _Effect(~arrives, F.lit(False), is_present)
     departs = present.isNotNull() if is_removed is None else present.isNotNull() | is_removed
-    return _Effect(~arrives, is_there & arrives, is_there & ~arrives & departs)
+    return _Effect(~arrives, is_present & arrives, is_present & ~arrives & departs)
 
 
 def _keep(mode: Mode, same: Values, effect: _Effect) -> Values:

@@ -2,7 +2,7 @@
 
 Tables that are read at the same LSN agree: each source transaction is wholly in all of them, or in
 none. The read folds the log from the table's own merged LSN on, with the same fold as a merge.
-In every mode of a table, the result has the rows that are there.
+In every mode of a table, the result has the present rows.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def table_at(
         outcome.rows,
         plan.schema,
         outcome.carried,
-        # `target` has the rows that are there, as in the mode `current`.
+        # `target` has the present rows, as in the mode `current`.
         mode=CURRENT,
         removal=Removal(plan.swept),
     )
@@ -199,14 +199,14 @@ def _find_newest(
 
 
 def _read_version(session: SparkSession, lake: Lake, table: TableName, version: int) -> DataFrame:
-    """The rows of a table that are there at a version."""
+    """The present rows of a table at a version."""
     opened = _open_version(lake, table, version)
     try:
         stored = read_rows(session, lake.locate(table), opened)
     except AnalysisException as error:
         # The Delta log still has the version, but some of its data files are gone.
         raise _miss_version(table, version) from error
-    return choose_mode(lake, table).select_there(stored)
+    return choose_mode(lake, table).select_present(stored)
 
 
 def _open_version(lake: Lake, table: TableName, version: int) -> DeltaTable:

@@ -1,9 +1,9 @@
 """Finds the rows of a table that have missing values, without a JVM, and reads very few bytes.
 
 The column `_holes` names a row's columns with missing values; it is NULL in all other rows. A row
-that is not there in the table's mode is left out, because the source no longer has its values. The
-statistics of a file say whether it has such a row. If they do not (Delta keeps statistics of the
-first 32 columns), the column is read: a column of NULLs takes a few bytes.
+that the table's mode does not count as present is left out: the source no longer has its values.
+The statistics of a file say whether it has such a row. If they do not (Delta keeps statistics of
+the first 32 columns), the column is read: a column of NULLs takes a few bytes.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ def _read_file(
         for batch in file.iter_batches(_BATCH_ROWS, columns=[_HOLES, *marks, *names]):
             is_chosen = pc.is_valid(batch.column(_HOLES))
             if mark is not None:
-                is_there = pc.invert(pc.fill_null(batch.column(mark), False))
-                is_chosen = pc.and_(is_chosen, is_there)
+                is_present = pc.invert(pc.fill_null(batch.column(mark), False))
+                is_chosen = pc.and_(is_chosen, is_present)
             if kept is not None:
                 is_chosen = pc.and_(is_chosen, kept.slice(start, batch.num_rows))
             start += batch.num_rows

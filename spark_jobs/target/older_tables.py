@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from cdc_core.lake_layout import name_commit
 from cdc_core.vocabulary import TableName
 from spark_jobs.fold.plan import has_table_schema
-from spark_jobs.lake.cut_plan import Found, Place, find_age
+from spark_jobs.lake.cut_plan import FoundTable, Place, find_age
 from spark_jobs.lake.damaged_tables import UnreadableTable, open_current
 from spark_jobs.lake.lake import Bound, Epoch, Lake, find_bound
 from spark_jobs.lake.ledger import Cut
@@ -43,12 +43,12 @@ def find_older(
         if commit.exists() and not is_thorough:
             continue
         try:
-            there = find_there(open_current(folder), epochs)
+            found = inspect_table(open_current(folder), epochs)
         except UnreadableTable as error:
             # The round tries this table, too. If it fails again, the other tables go on.
             older[table] = error.message
             continue
-        age = find_age(know_place(place, epochs), there)
+        age = find_age(know_place(place, epochs), found)
         if age is not None:
             older[table] = age
     return older
@@ -63,11 +63,13 @@ def know_place(place: Place, epochs: list[Epoch]) -> Place:
     return place if is_known else replace(place, held=None)
 
 
-def find_there(table: DeltaTable | None, epochs: list[Epoch]) -> Found | None:
+def inspect_table(table: DeltaTable | None, epochs: list[Epoch]) -> FoundTable | None:
     """What a table's folder holds; None if it holds no table."""
     if table is None:
         return None
-    return Found(table.version(), find_bound(table, epochs), is_foreign=not has_table_schema(table))
+    return FoundTable(
+        table.version(), find_bound(table, epochs), is_foreign=not has_table_schema(table)
+    )
 
 
 def find_log_begin(log: LogFiles) -> Bound | None:

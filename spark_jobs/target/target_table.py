@@ -41,5 +41,5 @@ class TargetTable:
 
     @cached_property
     def rows(self) -> DataFrame:
-        """The rows that are there, without the mode's own columns."""
-        return self.mode.select_there(self.stored)
+        """The present rows, without the mode's own columns."""
+        return self.mode.select_present(self.stored)

@@ -1,7 +1,7 @@
-"""How fast a backlog is drained, by Walgate and by pg_recvlogical.
+"""How fast a backlog is drained, beside pg_recvlogical, and how long merges and backfills take.
 
 `python -m tests.bench` takes every shape and system, writes `bench/results.json` and refreshes the
-table of docs/performance.md; with fewer of them or other numbers it only prints.
+tables of docs/performance.md; with fewer of them or other numbers it only prints.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from spark_jobs.merge.rounds import merge_until
 from tests.bench.backfills import Backfills
 from tests.bench.backlog import Shape, fill, lay_base
 from tests.bench.drains import Drains, capture_base, write_configuration
+from tests.bench.merges import run_merges
 from tests.bench.results import (
     BACKFILL,
     BOTH,
@@ -40,12 +41,13 @@ from tests.bench.results import (
     compare,
     sum_up,
 )
-from tests.bench.table import RESULTS, format_table, refresh_page
+from tests.bench.table import RESULTS, format_merges, format_table, refresh_page
 from tests.local_lake import path_of
 from tests.postgres_server import PostgresServer, find_binaries, program_version
 from tests.walgate_command import REPOSITORY
 
 VERSION = 18
+MERGES = "merges"
 # Nothing of the server's own runs while a backlog drains.
 SETTINGS = {
     "shared_buffers": "512MB",
@@ -64,6 +66,7 @@ class Plan:
     rows: int = 500_000
     rounds: int = 3
     backfill_rows: int = 8_000_000
+    merge_rows: int = 10_000_000
 
 
 def run(plan: Plan) -> dict[str, Any]:
@@ -74,6 +77,7 @@ def run(plan: Plan) -> dict[str, Any]:
     server = PostgresServer(VERSION, binaries, **SETTINGS)
     shapes: dict[str, Any] = {}
     ages: dict[str, Any] = {}
+    merges: dict[str, Any] = {}
     try:
         server.start()
         with tempfile.TemporaryDirectory(prefix="walgate-bench-") as folder:
@@ -83,15 +87,18 @@ def run(plan: Plan) -> dict[str, Any]:
                 shapes[shape.name] = sum_up(bench.run_shape(shape))
             if plan.backfill_rows:
                 shapes[BACKFILL], ages = bench.run_backfills()
+            if plan.merge_rows:
+                merges = bench.run_merges()
             bench.close()
     finally:
         server.remove()
+    measured = {"date": datetime.now(UTC).date().isoformat(), "commit": _read_commit()}
     return {
-        "date": datetime.now(UTC).date().isoformat(),
-        "commit": _read_commit(),
+        **measured,
         "hardware": _describe_hardware(program_version(binaries)),
         "shapes": shapes,
         "ages": ages,
+        "merges": {**measured, "cases": merges},
     }
 
 
@@ -156,6 +163,22 @@ class _Bench:
         self._server.drop_database(database.name)
         return sum_up(rounds[1:] or rounds), backfills.ages
 
+    def run_merges(self) -> dict[str, Any]:
+        """Merge changes into tables of several sizes; give the figures of each case."""
+        folder = self._folder / "merges"
+        folder.mkdir()
+        # The database is there only because a configuration names one.
+        database = self._server.create_database("bench_merges")
+        session = self._require_session(write_configuration(database, folder))
+        done: dict[str, Any] = {}
+        for name, figures in run_merges(
+            session, folder, rounds=self._plan.rounds, most_rows=self._plan.merge_rows
+        ):
+            self._say(MERGES, f"{name}: {figures['seconds'][1]} s, {figures['cpu_s']} s of CPU")
+            done[name] = figures
+        self._server.drop_database(database.name)
+        return done
+
     def _require_session(self, settings: Settings) -> SparkSession:
         if self._session is None:
             self._say("", "starting Spark")
@@ -217,6 +240,12 @@ def _parse_arguments(arguments: Sequence[str] | None = None) -> tuple[Plan, Path
     parser.add_argument(
         "--backfill-rows", type=int, default=standard.backfill_rows, help="0 leaves backfills out"
     )
+    parser.add_argument(
+        "--merge-rows",
+        type=int,
+        default=standard.merge_rows,
+        help="most rows of a table of the merges; 0 leaves them out",
+    )
     chosen = parser.parse_args(arguments)
     plan = Plan(
         tuple(chosen.shapes),
@@ -224,6 +253,7 @@ def _parse_arguments(arguments: Sequence[str] | None = None) -> tuple[Plan, Path
         chosen.rows,
         chosen.rounds,
         chosen.backfill_rows,
+        chosen.merge_rows,
     )
     return plan, chosen.output or (RESULTS if plan == standard else None)
 
@@ -234,6 +264,8 @@ def main() -> None:
     results = run(plan)
     print()
     print(format_table(results))
+    print()
+    print(format_merges(results))
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(json.dumps(results, indent=2) + "\n")

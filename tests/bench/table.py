@@ -1,4 +1,4 @@
-"""The table of results in docs/performance.md; `python -m tests.bench.table` writes it there."""
+"""The tables of results in docs/performance.md; `python -m tests.bench.table` writes them there."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from tests.walgate_command import REPOSITORY
 RESULTS = REPOSITORY / "bench" / "results.json"
 PAGE = REPOSITORY / "docs" / "performance.md"
 OPENING, CLOSING = "<!-- bench -->", "<!-- end of bench -->"
+MERGES_OPENING, MERGES_CLOSING = "<!-- merges -->", "<!-- end of merges -->"
+_MERGE_HEADINGS = ("changes of one round", "s: median (min, max)", "s of CPU")
 _NAMES = {
     "pg_recvlogical": "`pg_recvlogical` to /dev/null",
     "null": "receive, drop",
@@ -37,7 +39,7 @@ _HEADINGS = (
 
 
 def format_table(results: Mapping[str, Any]) -> str:
-    """Give results as markdown, with date, commit and hardware."""
+    """Give results of drains as markdown, with date, commit and hardware."""
     lines = [
         f"{results['date']}, commit {results['commit']}: {results['hardware']}.",
         "",
@@ -56,13 +58,34 @@ def format_table(results: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def replace_table(page: str, results: Mapping[str, Any]) -> str:
-    """Give the page with the table of these results between its markers."""
-    before, opening, rest = page.partition(OPENING)
-    _, closing, after = rest.partition(CLOSING)
-    assert opening, f"the page has no {OPENING}"
-    assert closing, f"the page has no {CLOSING}"
-    return f"{before}{opening}\n{format_table(results)}\n{closing}{after}"
+def format_merges(results: Mapping[str, Any]) -> str:
+    """Give results of merges as markdown."""
+    merges = results["merges"]
+    lines = [
+        f"{merges['date']}, commit {merges['commit']}, the same machine.",
+        "",
+        _join(_MERGE_HEADINGS),
+        _join(["---", "--:", "--:"]),
+    ]
+    for name, figures in merges["cases"].items():
+        least, middle, most = figures["seconds"]
+        cells = [name, f"{middle:.2f} ({least:.2f}, {most:.2f})", f"{figures['cpu_s']:.2f}"]
+        lines.append(_join(cells))
+    return "\n".join(lines)
+
+
+def replace_tables(page: str, results: Mapping[str, Any]) -> str:
+    """Give the page with the tables of these results between their markers."""
+    page = _replace(page, format_table(results), OPENING, CLOSING)
+    return _replace(page, format_merges(results), MERGES_OPENING, MERGES_CLOSING)
+
+
+def _replace(page: str, table: str, opening: str, closing: str) -> str:
+    before, begun, rest = page.partition(opening)
+    _, ended, after = rest.partition(closing)
+    assert begun, f"the page has no {opening}"
+    assert ended, f"the page has no {closing}"
+    return f"{before}{opening}\n{table}\n{closing}{after}"
 
 
 def _cells(system: str, figures: Mapping[str, Any]) -> list[str]:
@@ -96,7 +119,7 @@ def _join(cells: Sequence[str]) -> str:
 
 def refresh_page() -> None:
     """Put the newest results into the page."""
-    PAGE.write_text(replace_table(PAGE.read_text(), json.loads(RESULTS.read_text())))
+    PAGE.write_text(replace_tables(PAGE.read_text(), json.loads(RESULTS.read_text())))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ def test_every_system_drains_a_small_backlog(tmp_path: Path) -> None:
         [
             *command,
             *("--shapes", "10", "--rows", "3000", "--rounds", "0"),
-            *("--backfill-rows", "5000"),
+            *("--backfill-rows", "5000", "--merge-rows", "15000"),
         ],
         cwd=REPOSITORY,
         env=walgate_environment(),
@@ -52,3 +52,6 @@ def test_every_system_drains_a_small_backlog(tmp_path: Path) -> None:
     beside = {"beside a backfill", "beside a backfill and its merge"}
     assert set(results["ages"]) == {"alone"} | beside
     assert all(age["transactions"] > 0 for age in results["ages"].values())
+    cases = results["merges"]["cases"]
+    assert [name.split()[0] for name in cases] == ["1", "4,000", "5,000", "10,000", "10,000"]
+    assert all(case["seconds"][0] > 0 for case in cases.values())

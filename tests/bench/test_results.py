@@ -8,7 +8,17 @@ import pytest
 
 from tests.bench.backlog import Shape
 from tests.bench.results import Drained, compare, sum_up
-from tests.bench.table import CLOSING, OPENING, PAGE, RESULTS, format_table, replace_table
+from tests.bench.table import (
+    CLOSING,
+    MERGES_CLOSING,
+    MERGES_OPENING,
+    OPENING,
+    PAGE,
+    RESULTS,
+    format_merges,
+    format_table,
+    replace_tables,
+)
 from tests.requirement import report_missing
 
 
@@ -49,14 +59,24 @@ def test_the_table_replaces_what_stands_between_the_markers() -> None:
         "hardware": "one core",
         "shapes": {"100": sum_up(ROUNDS)},
         "ages": {"alone": {"p50_s": 0.51, "p95_s": 1.0}},
+        "merges": {
+            "date": "2026-01-02",
+            "commit": "abd",
+            "cases": {"1 row": {"seconds": [0.1, 0.2, 0.3], "cpu_s": 0.4}},
+        },
     }
-    page = f"before\n{OPENING}\nold\n{CLOSING}\nafter\n"
-    replaced = replace_table(page, results)
-    assert replaced == f"before\n{OPENING}\n{format_table(results)}\n{CLOSING}\nafter\n"
+    old = f"{OPENING}\nold\n{CLOSING}\nbetween\n{MERGES_OPENING}\nold\n{MERGES_CLOSING}"
+    replaced = replace_tables(f"before\n{old}\nafter\n", results)
+    assert replaced == (
+        f"before\n{OPENING}\n{format_table(results)}\n{CLOSING}\nbetween\n"
+        f"{MERGES_OPENING}\n{format_merges(results)}\n{MERGES_CLOSING}\nafter\n"
+    )
+    assert "2026-01-02, commit abd" in replaced
+    assert "| 1 row | 0.20 (0.10, 0.30) | 0.40 |" in replaced
     assert "| 100 | receive, stage | 250 (200, 500) | 0.50 | 4.00 |" in replaced
     assert "from its commit: alone p50 0.5 s and p95 1.0 s." in replaced
     with pytest.raises(AssertionError, match="the page has no"):
-        replace_table("before", results)
+        replace_tables("before", results)
 
 
 @pytest.mark.parametrize("per_transaction", [1, 100, 10_000])
@@ -78,7 +98,7 @@ def test_the_page_shows_the_newest_results() -> None:
     if not RESULTS.exists():
         report_missing("bench/results.json", "run `make bench`")
     results = json.loads(RESULTS.read_text())
-    assert set(results) == {"date", "commit", "hardware", "shapes", "ages"}
+    assert set(results) == {"date", "commit", "hardware", "shapes", "ages", "merges"}
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", results["date"])
     page = PAGE.read_text()
-    assert replace_table(page, results) == page, "run `python -m tests.bench.table`"
+    assert replace_tables(page, results) == page, "run `python -m tests.bench.table`"

@@ -1,15 +1,21 @@
-"""`walgate demo` as a real child process, and whatever of it is alive."""
+"""`walgate demo` as a real child process, its stack in this process, and what of it is alive."""
 
 from __future__ import annotations
 
+import io
 import os
 import signal
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 import psutil
 
+from orchestration.demo.demo import STEPS
+from orchestration.demo.show import Show
+from orchestration.demo.stack import DemoOptions, Stack, running_stack
 from tests.child_process import ChildProcess
 from tests.deadline import wait_for
 from tests.walgate_command import walgate_command, walgate_environment
@@ -82,3 +88,27 @@ class RunningDemo:
         except (psutil.Error, OSError):
             return False
         return mark == str(self.folder) or mark.startswith(f"{self.folder}{os.sep}")
+
+
+@contextmanager
+def running_shop(options: DemoOptions, **environment: str) -> Iterator[Stack]:
+    """Run the demo's stack while a block runs; keywords are variables of Dagster's processes.
+
+    Dagster's processes get no setting of this test run.
+    """
+    kept = dict(os.environ)
+    never = threading.Event()
+    try:
+        for name in [name for name in os.environ if name.startswith("WALGATE_")]:
+            del os.environ[name]
+        os.environ.update(environment)
+        with running_stack(options, make_quiet_show(), stop=never, hurry=never) as stack:
+            yield stack
+    finally:
+        os.environ.clear()
+        os.environ.update(kept)
+
+
+def make_quiet_show() -> Show:
+    """Make a demo's output that nobody reads."""
+    return Show(io.StringIO(), steps=STEPS)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,10 +13,9 @@ from pyspark.sql import SparkSession
 
 from orchestration.demo.demo import Run
 from orchestration.demo.shop import import_archive
-from orchestration.demo.show import Show
-from orchestration.demo.stack import DemoOptions, Stack, running_stack
+from orchestration.demo.stack import DemoOptions, Stack
 from tests.deadline import wait_for
-from tests.demo.running_demo import DEADLINE_S
+from tests.demo.running_demo import DEADLINE_S, make_quiet_show, running_shop
 from tests.fix_dagster import find_worker
 from tests.local_lake import path_of
 from tests.truth import read_staged, require_whole_commits
@@ -28,25 +25,11 @@ _SENDERS = "select pid from pg_stat_replication"
 
 
 @pytest.fixture
-def show() -> Show:
-    """Lend a demo's voice that nobody hears."""
-    return Show(io.StringIO(), steps=11)
-
-
-@pytest.fixture
-def start_demo(tmp_path: Path, show: Show) -> Iterator[Stack]:
-    """Lend the demo's stack; Dagster's processes must not get this run's own settings."""
-    kept = dict(os.environ)
-    plan = DemoOptions(tmp_path / "demo", rows=3_000, writers=3, per_second=30, seed=3)
-    never = threading.Event()
-    try:
-        for name in [name for name in os.environ if name.startswith("WALGATE_")]:
-            del os.environ[name]
-        with running_stack(plan, show, stop=never, hurry=never) as stack:
-            yield stack
-    finally:
-        os.environ.clear()
-        os.environ.update(kept)
+def start_demo(tmp_path: Path) -> Iterator[Stack]:
+    """Lend the demo's stack."""
+    options = DemoOptions(tmp_path / "demo", rows=3_000, writers=3, per_second=30, seed=3)
+    with running_shop(options) as stack:
+        yield stack
 
 
 def _query(stack: Stack, statement: str) -> list[tuple[int]]:
@@ -74,10 +57,10 @@ def _wait_until_streaming(stack: Stack) -> int:
 @pytest.mark.soak
 @pytest.mark.timeout(3 * DEADLINE_S)
 def test_kills_under_load_leave_one_writer_and_every_row(
-    start_demo: Stack, spark: SparkSession, show: Show
+    start_demo: Stack, spark: SparkSession
 ) -> None:
     stack = start_demo
-    run = Run(stack, spark.newSession(), show, threading.Event(), seed=1)
+    run = Run(stack, spark.newSession(), make_quiet_show(), threading.Event(), seed=1)
     first = run.begin()
     worker = _find_worker(stack)
     _wait_until_streaming(stack)

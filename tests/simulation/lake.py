@@ -1,4 +1,4 @@
-"""The lake as merges and readers see it, and the fold of a stretch of its log."""
+"""The lake as merges and readers see it, and the fold of a range of its log."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class SimulatedLake(Lake):
 
 
 def fold_changes(plan: TablePlan, base: Rows) -> Rows:
-    """The rows of a table after a stretch, by the fold on Arrow if it can fold the stretch."""
+    """The rows of a table after the changes of a plan, by the fold on Arrow if it can fold them."""
     entries = _read(plan)
     outcome = _fold_by_arrow(plan, entries)
     if outcome is not None:
@@ -90,7 +90,7 @@ def fold_changes(plan: TablePlan, base: Rows) -> Rows:
 
 
 def can_fold_by_arrow(plan: TablePlan) -> bool:
-    """Whether the fold on Arrow can fold a stretch."""
+    """Whether the fold on Arrow can fold the changes of a plan."""
     return _fold_by_arrow(plan, _read(plan)) is not None
 
 
@@ -107,7 +107,7 @@ def _fold_by_arrow(plan: TablePlan, entries: list[Entry]) -> ArrowOutcome | None
 
 
 def _read(plan: TablePlan) -> list[Entry]:
-    """The changes of rows and the sweeps of a stretch, after its last TRUNCATE."""
+    """The changes of rows and the sweeps of a plan, after its last TRUNCATE."""
     frame: Any = plan.read()
     of: tuple[Entry, ...] = frame.entries
     entries = [e for e in of if e.op in ROW_OPERATIONS or e.op == Operation.SWEEP]

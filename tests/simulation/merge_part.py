@@ -1,6 +1,6 @@
 """Merges and readers: the real rounds, cuts and plans of both, over tables in memory.
 
-In place of Spark, the fold on Arrow runs if it can fold a stretch, else the judge's interpreter.
+In place of Spark, the fold on Arrow runs if it can fold the changes, else the judge's interpreter.
 The real parts decide how far a table goes, whether its files are rewritten by the job of the whole
 round, which cut is written, which versions it names, and what a reader folds on top of them.
 """
@@ -162,6 +162,7 @@ def _plan_rewrite(
         has_whole_old=False,
         lacks_values=False,
         changes=changes,
+        log_bytes=0,
         max_bytes=limits.rewrite_bytes,
     )
 
@@ -175,31 +176,31 @@ def _rewriting_files(
     yield {one.changes.table: RewrittenFiles((), (), 0, 0, 0, 0.0) for one in rewrites}
 
 
-def _merge_rewritten(stretch: TableMerge, _: RewrittenFiles) -> TableMergeResult:
-    assert stretch.there is not None
-    return _merge_stretch(stretch, WritePlan.REWRITE_FILES)
+def _merge_rewritten(merge: TableMerge, _: RewrittenFiles) -> TableMergeResult:
+    assert merge.existing is not None
+    return _commit_changes(merge, WritePlan.REWRITE_FILES)
 
 
-def _merge_by_spark(stretch: TableMerge, *, refusal: str | None) -> TableMergeResult:
+def _merge_by_spark(merge: TableMerge, *, refusal: str | None) -> TableMergeResult:
     del refusal
-    return _merge_stretch(stretch, WritePlan.REWRITE)
+    return _commit_changes(merge, WritePlan.REWRITE)
 
 
-def _merge_stretch(stretch: TableMerge, way: WritePlan) -> TableMergeResult:
+def _commit_changes(merge: TableMerge, way: WritePlan) -> TableMergeResult:
     """Commit the changes of a table upon the version at which the round opened it."""
-    plan, there = stretch.plan, cast("Opened | None", stretch.there)
-    world, path = World.now, stretch.path
+    plan, existing = merge.plan, cast("Opened | None", merge.existing)
+    world, path = World.now, merge.path
     if str(plan.table) in world.tables.failing:
         raise OSError("simulated")
-    counts = there is not None and plan.before is not None and plan.truncated_at is None
-    base = there.newest.rows if there is not None and counts else {}
+    counts = existing is not None and plan.before is not None and plan.truncated_at is None
+    base = existing.newest.rows if existing is not None and counts else {}
     rows = fold_changes(plan, base)
     world.scheduler.pause(f"commits {plan.table} up to {plan.upper.lsn}")
-    reached = {} if there is None else dict(there.newest.reached)
+    reached = {} if existing is None else dict(existing.newest.reached)
     assert plan.schema is not None
-    reached |= {stretch.epoch.app: int(plan.upper.lsn)}
+    reached |= {merge.epoch.app: int(plan.upper.lsn)}
     kept = world.tables.versions.setdefault(path, [])
-    if len(kept) != (0 if there is None else len(there.versions)):
+    if len(kept) != (0 if existing is None else len(existing.versions)):
         raise AssertionError("two merges of one table at once")
     kept.append(Version(reached, plan.schema, rows))
     return TableMergeResult(len(kept) - 1, len(rows), 0, 0, 0, {}, 0.0, way)

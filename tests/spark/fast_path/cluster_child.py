@@ -21,8 +21,10 @@ from tests.spark.small_lake import ALL, SmallLake
 
 T = make_relation("t", "k int4, v text, n numeric")
 SEED = 20261125
-# Many small files, so that a rewrite has several shares.
-LIMITS = replace(DEFAULT_LIMITS, unshared_reads=100, small_file_bytes=0, open_file_bytes=1)
+# Many small files, so that a rewrite has several portions.
+LIMITS = replace(
+    DEFAULT_LIMITS, unshared_reads=100, small_file_bytes=0, open_file_bytes=1, driver_bytes=0
+)
 
 
 def play(spark: SparkSession, folder: Path) -> list[list[Any]]:

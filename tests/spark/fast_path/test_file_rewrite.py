@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -150,12 +151,7 @@ def limit_files(_: pytest.MonkeyPatch) -> MergeLimits:
 
 
 def limit_memory(monkeypatch: pytest.MonkeyPatch) -> MergeLimits:
-    """Have the tasks run in this process, where no entry of the log fits in memory."""
-
-    def run(_: SparkSession, tasks: list[list[Any]], limits: MergeLimits) -> list[Any]:
-        return [one for task in tasks for one in rewrite_task.rewrite_shares(task, limits)]
-
-    monkeypatch.setattr(file_rewrite, "_run", run)
+    """Have no entry of the log fit in memory; the driver rewrites these small tables itself."""
     monkeypatch.setattr(rewrite_task, "LogInMemory", partial(LogInMemory, max_bytes=1))
     return DEFAULT_LIMITS
 
@@ -232,8 +228,9 @@ def test_a_merge_that_ends_at_a_commit_is_finished_by_the_next(
     assert list_unnamed(small, T) == []
 
 
-def test_a_round_of_few_plain_changes_is_one_job_without_a_query(
-    small: SmallLake, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("driver_bytes", [0, DEFAULT_LIMITS.driver_bytes])
+def test_a_round_of_few_plain_changes_is_one_job_at_most_without_a_query(
+    small: SmallLake, monkeypatch: pytest.MonkeyPatch, driver_bytes: int
 ) -> None:
     small.merge([*FIRST, insert(OTHER, "1")])
     opened: list[LogFiles | None] = []
@@ -250,20 +247,20 @@ def test_a_round_of_few_plain_changes_is_one_job_without_a_query(
     )
     changes = [update(T, "1", "b", "2"), insert(OTHER, "2")]
     with counting_jobs(small.spark) as jobs:
-        (done,) = small.merge(changes)
+        (done,) = small.merge(changes, limits=MergeLimits(driver_bytes=driver_bytes))
     assert {table: merged.way for table, merged in done.tables.items()} == {
         "public.other": WritePlan.REWRITE_FILES,
         "public.t": WritePlan.REWRITE_FILES,
     }
-    assert len(jobs) == 1
+    assert len(jobs) == (0 if driver_bytes else 1)
     assert len(opened) == 1, "nothing is looked at again when all is merged"
 
 
 @contextmanager
 def counting_jobs(spark: SparkSession) -> Iterator[list[int]]:
     """Collect the jobs that Spark runs for this thread in a block."""
-    context, jobs = spark.sparkContext, list[int]()
-    context.setJobGroup("counted", "the jobs of one test")
+    context, jobs, group = spark.sparkContext, list[int](), f"counted-{uuid.uuid4()}"
+    context.setJobGroup(group, "the jobs of one test")
     try:
         yield jobs
     finally:
@@ -271,7 +268,7 @@ def counting_jobs(spark: SparkSession) -> Iterator[list[int]]:
         context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
     # Spark lists a job a moment after it has begun.
     context._jsc.sc().listenerBus().waitUntilEmpty()
-    jobs += context.statusTracker().getJobIdsForGroup("counted")
+    jobs += context.statusTracker().getJobIdsForGroup(group)
 
 
 def test_what_a_process_that_died_left_is_in_no_table(small: SmallLake) -> None:
@@ -375,8 +372,10 @@ def test_a_job_that_fails_leaves_every_table_to_spark(
     small.merge([*FIRST, insert(OTHER, "1")])
     with monkeypatch.context() as patch:
         # What the tasks call raises a TypeError in their own processes.
-        patch.setattr(file_rewrite, "rewrite_shares", len)
-        (done,) = small.merge([insert(T, "9", "b", "2"), insert(OTHER, "2")])
+        patch.setattr(file_rewrite, "rewrite_portions", len)
+        (done,) = small.merge(
+            [insert(T, "9", "b", "2"), insert(OTHER, "2")], limits=MergeLimits(driver_bytes=0)
+        )
     for merged in done.tables.values():
         assert merged.way is WritePlan.REWRITE
         assert merged.refusal is not None

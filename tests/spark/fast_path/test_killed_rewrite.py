@@ -47,7 +47,14 @@ def check_files(small: SmallLake) -> None:
 @pytest.mark.timeout(600)
 def test_a_killed_task_leaves_the_work_to_spark(small: SmallLake, tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(CHILD), str(tmp_path), json.dumps({})],
+        [
+            sys.executable,
+            "-W",
+            "ignore",
+            str(CHILD),
+            str(tmp_path),
+            json.dumps({"driver_bytes": 0}),
+        ],
         cwd=PROJECT,
         env=os.environ | {"WALGATE_CRASH_AT": "in_file_rewrite", "PYTHONPATH": str(PROJECT)},
         capture_output=True,
@@ -61,6 +68,18 @@ def test_a_killed_task_leaves_the_work_to_spark(small: SmallLake, tmp_path: Path
     check_files(small)
     small.merge([insert(T, "10", "d")])
     assert small.rows(T) == [*LEFT[:1], (10, "d"), *LEFT[1:]]
+
+
+@pytest.mark.timeout(600)
+def test_a_driver_that_is_killed_while_it_rewrites_files_leaves_nothing(
+    small: SmallLake, tmp_path: Path
+) -> None:
+    kill_merge(tmp_path, "in_file_rewrite", limits=DEFAULT_LIMITS)
+    assert [*path_of(small.lake.locate(T.table)).glob("_attempt-*")]
+    (done,) = small.merge()
+    assert done.tables["public.t"].way is WritePlan.REWRITE_FILES
+    assert small.rows(T) == LEFT
+    check_files(small)
 
 
 @pytest.mark.timeout(600)

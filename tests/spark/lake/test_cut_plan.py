@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from cdc_core.vocabulary import Lsn
 from spark_jobs.lake.cut_plan import (
     ORIGIN,
-    Found,
+    FoundTable,
     Origin,
     Place,
     find_age,
@@ -78,25 +78,27 @@ def test_a_table_is_older_than_its_cut_by_folder_version_or_bound() -> None:
     place = Place(bound(5), 3, bound(4))
     assert find_age(None, None) is None
     assert find_age(Place(bound(5), None), None) is None
-    assert find_age(place, Found(3, bound(4))) is None
-    assert find_age(place, Found(7, bound(9))) is None
+    assert find_age(place, FoundTable(3, bound(4))) is None
+    assert find_age(place, FoundTable(7, bound(9))) is None
     assert "its folder is gone" in str(find_age(place, None))
-    assert "at version 2" in str(find_age(place, Found(2, bound(4))))
-    assert "it has merged LSN 0/3" in str(find_age(place, Found(9, bound(3))))
-    assert "it has no merged LSN" in str(find_age(place, Found(9, None)))
+    assert "at version 2" in str(find_age(place, FoundTable(2, bound(4))))
+    assert "it has merged LSN 0/3" in str(find_age(place, FoundTable(9, bound(3))))
+    assert "it has no merged LSN" in str(find_age(place, FoundTable(9, None)))
 
 
 def test_a_table_goes_on_from_the_further_of_its_own_bound_and_the_cut_s() -> None:
-    def find(place: Place | None, found: Found | None) -> Origin:
+    def find(place: Place | None, found: FoundTable | None) -> Origin:
         return find_origin(place, found, is_halted=False, log_begins=bound(1), first_cut=bound(1))
 
     assert find(None, None) == Origin(None, None)
-    assert find(Place(bound(5), 3, bound(4)), Found(3, bound(4))) == Origin(bound(5), None)
-    assert find(Place(bound(5), 3, bound(4)), Found(4, bound(6))) == Origin(bound(6), None)
+    assert find(Place(bound(5), 3, bound(4)), FoundTable(3, bound(4))) == Origin(bound(5), None)
+    assert find(Place(bound(5), 3, bound(4)), FoundTable(4, bound(6))) == Origin(bound(6), None)
 
 
 def test_an_older_table_goes_on_from_what_is_there_and_what_the_log_lacks_is_read() -> None:
-    def find(found: Found | None, log_begins: int | None, *, is_halted: bool = False) -> Origin:
+    def find(
+        found: FoundTable | None, log_begins: int | None, *, is_halted: bool = False
+    ) -> Origin:
         begins = None if log_begins is None else bound(log_begins)
         return find_origin(
             Place(bound(5), 3, bound(4)),
@@ -106,8 +108,8 @@ def test_an_older_table_goes_on_from_what_is_there_and_what_the_log_lacks_is_rea
             first_cut=bound(2),
         )
 
-    assert find(Found(2, bound(3)), 1) == Origin(bound(3), None)
-    assert find(Found(2, bound(3)), 4) == Origin(bound(3), bound(4))
+    assert find(FoundTable(2, bound(3)), 1) == Origin(bound(3), None)
+    assert find(FoundTable(2, bound(3)), 4) == Origin(bound(3), bound(4))
     assert find(None, 1) == Origin(None, None)
     assert find(None, 3) == Origin(None, bound(3))
     assert find(None, None) == Origin(None, bound(5))
