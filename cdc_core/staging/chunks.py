@@ -194,7 +194,7 @@ def _lock(path: Path) -> int | None:
         if path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino:
             return descriptor
     except (BlockingIOError, FileNotFoundError):
-        _require_texts(piece)
+        pass
     os.close(descriptor)
     return None
 
