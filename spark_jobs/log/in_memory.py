@@ -19,7 +19,7 @@ _COLUMNS = [*ROW_COLUMNS, "unchanged", "old_values"]
 # These columns have few distinct values, so Arrow reads them as dictionaries.
 _CODED = ["table", "op"]
 # The most bytes that entries take in memory at once.
-MAX_BYTES = 64 << 20
+MAX_BYTES = 128 << 20
 # If the files are at most this large together, they are read once for all tables: to open one takes
 # 2 ms.
 SHARED_BYTES = 4 << 20

@@ -32,7 +32,7 @@ class MergeLimits:
     them once for all its tables.
     """
 
-    rewrite_entries: int = 100_000
+    rewrite_entries: int = 1_000_000
     rewrite_log_files: int = 500
     rewrite_bytes: int = 96 << 20
     rewrite_bytes_of_vectors: int = 8 << 20
