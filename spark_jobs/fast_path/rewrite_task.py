@@ -149,7 +149,7 @@ def _rewrite(portion: Portion, log: LogInMemory, limits: MergeLimits) -> Rewritt
             portion.folder,
             portion.all_files,
             key,
-            max_bytes=portion.max_bytes,
+            max_bytes=min(portion.max_bytes, limits.carried_file_bytes),
             max_held=limits.carried_bytes,
         )
     parts: list[Iterable[pa.RecordBatch]] = [

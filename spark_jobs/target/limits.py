@@ -12,12 +12,15 @@ class MergeLimits:
     `rewrite_log_files`: Arrow opens at most this many log files for a table, each in 2 ms.
     `rewrite_entries`: Arrow rewrites files for at most this many log entries of a table.
     `rewrite_bytes`: Arrow rewrites at most this many bytes of files with a changed key in each
-    portion of a table. A table has one portion more than tasks run at once.
+    portion of a table. A table has one portion more than tasks run at once. Row groups pass one by
+    one; the limit bounds only the time that one task takes.
     `rewrite_bytes_of_vectors`: the same for a table with deletion vectors. A MERGE writes few bytes
     of it, but takes longer.
     `driver_bytes`: if the tables that Arrow rewrites in a round, and their changes, have this total
     size or less, the driver rewrites them. A Spark job takes 0.1 s more, and longer if the machine
     is busy.
+    `carried_file_bytes`: the files that have values which the source did not send. One task reads
+    them all.
     `carried_bytes`: the values that a table's rows keep because the source did not send them. They
     are in memory three times, and become one row group.
     `small_file_bytes`: files of this size or less are joined with the rows that arrive.
@@ -34,9 +37,10 @@ class MergeLimits:
 
     rewrite_entries: int = 1_000_000
     rewrite_log_files: int = 500
-    rewrite_bytes: int = 96 << 20
+    rewrite_bytes: int = 16 << 30
     rewrite_bytes_of_vectors: int = 8 << 20
     driver_bytes: int = 1 << 20
+    carried_file_bytes: int = 96 << 20
     carried_bytes: int = 64 << 20
     small_file_bytes: int = 4 << 20
     open_file_bytes: int = 16 << 20

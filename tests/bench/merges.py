@@ -62,7 +62,7 @@ CASES = (
         "10,000 scattered rows of a table of 10,000,000", (10_000_000,), (10_000,), newest=False
     ),
 )
-# The case whose files a merge writes again by MERGE; so it is also timed with MERGE alone.
+# In this case, all files have changed rows. So it is timed with MERGE alone, too.
 _ALSO_BY_MERGE = CASES[-1].name
 
 

@@ -95,9 +95,9 @@ def test_a_value_that_was_not_sent_is_taken_unless_raw_has_its_text(
             replace(DEFAULT_LIMITS, carried_bytes=10),
             "the values that were not sent do not fit in memory",
         ),
-        # Each of two portions may rewrite one of the files, but one portion looks into both.
+        # Either of two files is smaller, but one task looks into both.
         (
-            replace(APART, rewrite_bytes=5_500),
+            replace(APART, carried_file_bytes=5_500),
             "values that were not sent are in files of more than 5500 bytes",
         ),
     ],
