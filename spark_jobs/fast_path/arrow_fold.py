@@ -119,7 +119,7 @@ def _decide(steps: ArrowSteps, *, has_whole_old: bool) -> _Decided | None:
                 kept.append(step.index)
             case OldRow.REMOVED:
                 decided.gone.append(departure)
-            case OldRow.KEPT:
+            case OldRow.STAYS:
                 decided.undecided.append(departure)
     keys = {key: RareKey(of_key) for key, of_key in rare.items()} if len(unsent) else {}
     for arrival, key in zip(unsent.tolist(), steps.read_keys(unsent), strict=True):

@@ -56,8 +56,8 @@ class FileRewrite:
     """What to rewrite: a table as it is, the files of its folder, and its changes.
 
     `log_bytes` estimates the size of the changes. `has_whole_old`: the source may have sent whole
-    old rows. `lacks_values`: it did not send some values. In each portion, files with changed keys
-    may have `max_bytes` together.
+    old rows. `lacks_values`: the source did not send some values. `max_bytes`: the most bytes of
+    files with a changed key in one portion.
     """
 
     folder: LakePlace

@@ -1,9 +1,9 @@
 """Folds keys that their last step does not decide, one by one: the rules of `fold.multi_row`.
 
 These functions decide only what needs no old row of the table, and only for changes that send no
-whole old row. If the result depends on the table, `fold_departed` returns
-`OldRow.KEPT` and `find_values` returns None. Pure: values stay where they are, and a step names the
-log entry that has them.
+whole old row. If the result depends on the table, `fold_departed` returns `OldRow.STAYS` and
+`find_values` returns None. Pure: values stay where they are, and a step names the log entry that
+has them.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ class RareStep:
 class OldRow(Enum):
     """What became of the row that a key had before changes, if no row that they brought remains.
 
-    `REMOVED`: the key has no row now. `KEPT`: the table's row stays, if it has one.
+    `REMOVED`: the key has no row now. `STAYS`: the table's row stays, if it has one.
     """
 
     REMOVED = auto()
-    KEPT = auto()
+    STAYS = auto()
 
 
 def fold_departed(steps: Sequence[RareStep]) -> RareStep | OldRow:
     """Decide which row a key has after its steps: the step that brought it, or the old row.
 
     `steps` has all steps of the key, in order. Inside a transaction the oldest row departs first.
-    If a row remains only if the table had one before, the result is `OldRow.KEPT`.
+    If a row remains only if the table had one before, the result is `OldRow.STAYS`.
     """
-    remaining: RareStep | OldRow = OldRow.KEPT
+    remaining: RareStep | OldRow = OldRow.STAYS
     for _, of_transaction in groupby(steps, key=lambda step: step.transaction):
         own = list(of_transaction)
         rows, least = 0, 0

@@ -33,7 +33,7 @@ from tests.spark.small_lake import MERGE_ONLY, SmallLake
 
 _COLUMNS = "k int8, a text, b int4, c text, m timestamptz"
 _FILL_ROWS = 500_000
-# The newest keys, of which most applications change most rows.
+# Most applications change mostly their newest rows. This many keys count as newest.
 _NEWEST = 10_000
 
 
@@ -51,10 +51,10 @@ class MergeCase:
 
 
 CASES = (
-    MergeCase("1 row of a table of 140,000", (140_000,), (1,), newest=False),
+    MergeCase("1 row anywhere in a table of 140,000", (140_000,), (1,), newest=False),
     MergeCase("4,000 of the newest rows of a table of 545,000", (545_000,), (4_000,)),
     MergeCase(
-        "5,000 rows in seven tables of 300 to 545,000",
+        "5,000 of the newest rows of seven tables of 300 to 545,000",
         (545_000, 140_000, 140_000, 60_000, 20_000, 2_000, 300),
         (2_500, 750, 750, 500, 250, 150, 100),
     ),

@@ -62,7 +62,7 @@ def format_merges(results: Mapping[str, Any]) -> str:
     """Give results of merges as markdown."""
     merges = results["merges"]
     lines = [
-        f"{merges['date']}, commit {merges['commit']}, the same machine.",
+        f"{merges['date']}, commit {merges['commit']}, on the machine of [Backlog](#backlog).",
         "",
         _join(_MERGE_HEADINGS),
         _join(["---", "--:", "--:"]),

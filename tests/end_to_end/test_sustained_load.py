@@ -1,4 +1,4 @@
-"""A thousand changes a second over eight tables, for ten minutes, through a whole deployment.
+"""About a thousand changes a second over eight tables, for ten minutes, through a whole deployment.
 
 The ages of the changes are properties of the test, which `--junitxml` writes. The test does not
 judge them: a machine may be busy.
@@ -27,11 +27,11 @@ from tests.fix_redis import RedisServer
 from tests.postgres_server import Database
 
 MINUTES = 10.0
-# Two tables with ten changes each, so 1,000 changes a second.
+# Up to ten changes in each of two tables, so about 1,000 a second.
 TRANSACTIONS_S = 50.0
 DEADLINE_S = 600.0
 SIZES = (300_000, 100_000, 50_000, 20_000, 10_000, 5_000, 1_000, 200)
-# Like most applications, the writer changes new rows more than old ones.
+# Five of six updates are among this many last rows of the first copy.
 NEWEST = 5_000
 TABLE = """
     create table t{number} (id bigint primary key, n int, note text, at timestamptz);
@@ -131,7 +131,7 @@ def writing(dsn: str) -> Iterator[Callable[[], int]]:
 
 
 def change(connection: psycopg.Connection, chance: random.Random, number: int) -> None:
-    """Update up to six rows of a table, delete one and insert three."""
+    """Update up to six rows of a table, delete at most one and insert three."""
     size = SIZES[number]
     keys = [chance.randint(max(1, size - NEWEST), size) for _ in range(5)]
     keys.append(chance.randint(1, size))

@@ -1,7 +1,7 @@
-"""The pictures of the docs: taken of a living shop, and not older than the pages that they show.
+"""The pictures of the docs: taken of a running shop, with the names that the code gives today.
 
-`make pictures` plays the soak test and keeps what the browser showed. Beside the pictures,
-`shown.json` has the names and descriptions that the pages had then.
+`make pictures` runs the soak test of this file and keeps what the browser showed. Beside the
+pictures, `shown.json` has the names and descriptions that the pages had then.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def describe_pages(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
     }
 
 
-def test_the_pictures_show_the_pages_as_they_are(
+def test_the_pictures_show_the_names_and_descriptions_of_the_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = json.loads((PICTURES / SHOWN).read_text())
@@ -92,7 +92,7 @@ def start_demo(tmp_path: Path) -> Iterator[Stack]:
 
 @pytest.mark.soak
 @pytest.mark.timeout(3 * DEADLINE_S)
-def test_pictures_are_taken_of_a_living_shop(
+def test_pictures_are_taken_of_a_running_shop(
     start_demo: Stack, browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = Path(FOLDER or tmp_path)
