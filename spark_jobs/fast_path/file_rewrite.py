@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -49,6 +50,8 @@ from spark_jobs.session.failures import explain
 from spark_jobs.target.limits import MergeLimits
 
 _logger = logging.getLogger("walgate.merge")
+# The most bytes of changes in the memory of the driver, which the kernel must not kill.
+_DRIVER_MEMORY = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +117,13 @@ def plan_rewrite(
         return "the table has files that only Delta can read"
     columns = find_converts(schema)
     assert columns is not None
-    changes = LogSlice(str(plan.table), files, tuple(own), above.low, above.high)
+    changes = LogSlice(str(plan.table), files, own, above.low, above.high)
     # The settings turn deletion vectors on so that a merge writes few bytes.
     has_vectors = table.metadata().configuration.get(VECTORS_PROPERTY) == "true"
     max_bytes = limits.rewrite_bytes_of_vectors if has_vectors else limits.rewrite_bytes
+    if plan.unsent:
+        # The portion that looks for these values refuses more; the others would work in vain.
+        max_bytes = min(max_bytes, limits.carried_file_bytes)
     identities = {relation.identity for relation in plan.relations.values()}
     has_whole_old = ReplicaIdentity.FULL in identities
     lacks_values = bool(plan.unsent)
@@ -171,9 +177,8 @@ def rewriting_files(
                 refused[rewrite.changes.table] = f"no folder could be made: {explain(error)}"
             else:
                 portions += _divide(rewrite, attempt, parallel, limits)
-        if not portions or sum(rewrite.size for rewrite in rewrites) <= limits.driver_bytes:
-            done = rewrite_portions(portions, limits)
-        else:
+        done = _rewrite_in_driver(rewrites, portions, limits)
+        if done is None:
             done = _run_job(session, _distribute(portions, parallel), limits)
         tables = dict.fromkeys(one.table for one in done)
         yield refused | {
@@ -198,11 +203,18 @@ def _list_files(table: DeltaTable, first: str) -> tuple[TableFile, ...]:
 def _divide(
     rewrite: FileRewrite, attempt: LakePlace, parallel: int, limits: MergeLimits
 ) -> list[Portion]:
-    """Divide the files of a table into portions; the first has all files that may get more rows."""
-    is_open = [file for file in rewrite.files if file.size < limits.open_file_bytes]
-    closed = [file for file in rewrite.files if file.size >= limits.open_file_bytes]
+    """Divide the files of a table into portions; the first has the files that may get more rows."""
+    by_size = sorted(rewrite.files, key=lambda file: file.size)
+    sizes = accumulate(file.size for file in by_size)
+    open_files = {
+        file.name
+        for file, total in zip(by_size, sizes, strict=True)
+        if file.size < limits.open_file_bytes and total <= limits.joined_file_bytes
+    }
+    first = [file for file in rewrite.files if file.name in open_files]
+    others = [file for file in rewrite.files if file.name not in open_files]
     # Deal the files in turn. The newest files change most, and are neighbours in the list.
-    groups = [is_open, *(closed[i::parallel] for i in range(parallel))]
+    groups = [first, *(others[i::parallel] for i in range(parallel))]
     return [
         Portion(
             rewrite.changes,
@@ -235,6 +247,19 @@ def _distribute(portions: list[Portion], parallel: int) -> list[list[Portion]]:
 def _weigh(portion: Portion) -> int:
     """Weigh a portion by the bytes that it may read."""
     return sum(file.size for file in portion.files) + sum(portion.changes.files.values())
+
+
+def _rewrite_in_driver(
+    rewrites: Sequence[FileRewrite], portions: list[Portion], limits: MergeLimits
+) -> list[RewrittenPortion | RefusedPortion] | None:
+    """Rewrite portions in this process; None if they are not tiny, or if one was refused."""
+    size = sum(rewrite.size for rewrite in rewrites)
+    log_size = sum(sum(rewrite.changes.own.values()) for rewrite in rewrites)
+    if portions and (size >= limits.driver_bytes or log_size > limits.driver_log_bytes):
+        return None
+    done = rewrite_portions(portions, limits, max_log_bytes=_DRIVER_MEMORY)
+    # A task has more memory. If it refuses, too, it gives the reason.
+    return None if any(isinstance(one, RefusedPortion) for one in done) else done
 
 
 def _run_job(

@@ -30,7 +30,7 @@ from spark_jobs.fast_path.arrow_fold import ArrowOutcome, fold_by_arrow
 from spark_jobs.fast_path.carried_values import fill_carried
 from spark_jobs.fast_path.key_search import KeySearch, Refusal, TableFile, read_groups
 from spark_jobs.lake.lake import Bound
-from spark_jobs.log.in_memory import LogInMemory
+from spark_jobs.log.in_memory import MAX_BYTES, LogInMemory
 from spark_jobs.log.reading import POSITION
 from spark_jobs.pg_types.arrow_rows import Columns
 from spark_jobs.target.limits import MergeLimits
@@ -42,13 +42,13 @@ _OWN_POSITION = [f"_{name}" for name in POSITION]
 class LogSlice:
     """A table's entries in a log range: above `low` and up to `high`.
 
-    `own` are the files that may have entries of the table. `files` are all files of the range with
-    their sizes, if a task should read them once for all tables; otherwise the same as `own`.
+    `own` has the files that may have entries of the table, with their sizes. `files` has all files
+    of the range, if a task should read them once for all tables; otherwise the same as `own`.
     """
 
     table: str
     files: Mapping[LakePlace, int]
-    own: Sequence[LakePlace]
+    own: Mapping[LakePlace, int]
     low: Bound | None
     high: Bound
 
@@ -102,9 +102,12 @@ class RefusedPortion:
 
 
 def rewrite_portions(
-    portions: Sequence[Portion], limits: MergeLimits
+    portions: Sequence[Portion], limits: MergeLimits, *, max_log_bytes: int = MAX_BYTES
 ) -> list[RewrittenPortion | RefusedPortion]:
-    """Rewrite portions one after the other. Those of one log range read small log files once."""
+    """Rewrite portions one after the other. Those of one log range read small log files once.
+
+    The changes of a table may take `max_log_bytes` in memory.
+    """
     logs: dict[object, LogInMemory] = {}
     done: list[RewrittenPortion | RefusedPortion] = []
     for portion in portions:
@@ -114,7 +117,11 @@ def rewrite_portions(
             # Read up to the greatest bound. Each table then takes the entries up to its own bound.
             highest = max(other.changes.high for other in portions)
             logs[log_range] = LogInMemory(
-                changes.files, changes.low, highest, shared_bytes=limits.shared_log_bytes
+                changes.files,
+                changes.low,
+                highest,
+                shared_bytes=limits.shared_log_bytes,
+                max_bytes=max_log_bytes,
             )
         try:
             done.append(_rewrite(portion, logs[log_range], limits))
@@ -156,7 +163,9 @@ def _rewrite(portion: Portion, log: LogInMemory, limits: MergeLimits) -> Rewritt
     parts: list[Iterable[pa.RecordBatch]] = [
         changed.read_others(portion, [file]) for file in closed
     ]
-    parts.append(chain(changed.read_others(portion, joined), arriving.to_batches()))
+    *groups, last = _group_by_size(joined, limits.joined_file_bytes)
+    parts += [changed.read_others(portion, group) for group in groups]
+    parts.append(chain(changed.read_others(portion, last), arriving.to_batches()))
     added = [write_batches(portion.attempt, part) for part in parts]
     reach("in_file_rewrite")
     return RewrittenPortion(
@@ -169,15 +178,30 @@ def _rewrite(portion: Portion, log: LogInMemory, limits: MergeLimits) -> Rewritt
     )
 
 
+def _group_by_size(files: Sequence[TableFile], most: int) -> list[list[TableFile]]:
+    """Group files in order, each group of at most `most` bytes or one file; at least one group."""
+    groups: list[list[TableFile]] = [[]]
+    size = 0
+    for file in files:
+        if groups[-1] and size + file.size > most:
+            groups.append([])
+            size = 0
+        groups[-1].append(file)
+        size += file.size
+    return groups
+
+
 def _find_touched(portion: Portion, changed: _ChangedKeys, limits: MergeLimits) -> list[TableFile]:
     """The files of a portion to rewrite: those with a changed key, and some small ones."""
     touched: list[TableFile] = []
+    size = 0
     for file in portion.files:
         if changed.search.may_be_in(file) and changed.search.is_in(portion.folder / file.name):
             if file.has_deletions:
                 raise Refusal("a file with a changed key has deleted rows")
             touched.append(file)
-            if sum(one.size for one in touched) > portion.max_bytes:
+            size += file.size
+            if size > portion.max_bytes:
                 raise Refusal(f"files of more than {portion.max_bytes} bytes have changed keys")
     return [*touched, *_choose_small(portion, {*touched}, limits)]
 

@@ -16,15 +16,17 @@ class MergeLimits:
     one; the limit bounds only the time that one task takes.
     `rewrite_bytes_of_vectors`: the same for a table with deletion vectors. A MERGE writes few bytes
     of it, but takes longer.
-    `driver_bytes`: if the tables that Arrow rewrites in a round, and their changes, have this total
-    size or less, the driver rewrites them. A Spark job takes 0.1 s more, and longer if the machine
-    is busy.
+    `driver_bytes`: if the tables that Arrow rewrites in a round, and their changes, are smaller
+    than this together, the driver rewrites them. A Spark job takes 0.1 s more, and longer if the
+    machine is busy.
+    `driver_log_bytes`: the files of the log that the driver may look into for that.
     `carried_file_bytes`: the files that have values which the source did not send. One task reads
     them all.
     `carried_bytes`: the values that a table's rows keep because the source did not send them. They
     are in memory three times, and become one row group.
     `small_file_bytes`: files of this size or less are joined with the rows that arrive.
     `open_file_bytes`: a file of this size or more gets no further rows.
+    `joined_file_bytes`: files are joined to one file of about this size or less.
     `small_table_bytes`: Spark writes a table below this size whole, because a MERGE takes 3 s for
     any number of changes, and to write 100,000 rows of 40 bytes takes 1 s.
     `small_table_rows`: if more rows than this arrive, `small_table_bytes` is multiplied by their
@@ -35,15 +37,17 @@ class MergeLimits:
     them once for all its tables.
     """
 
-    rewrite_entries: int = 1_000_000
+    rewrite_entries: int = 500_000
     rewrite_log_files: int = 500
     rewrite_bytes: int = 16 << 30
     rewrite_bytes_of_vectors: int = 8 << 20
     driver_bytes: int = 1 << 20
+    driver_log_bytes: int = 64 << 20
     carried_file_bytes: int = 96 << 20
     carried_bytes: int = 64 << 20
     small_file_bytes: int = 4 << 20
     open_file_bytes: int = 16 << 20
+    joined_file_bytes: int = 64 << 20
     small_table_bytes: int = 4 << 20
     small_table_rows: int = 25_000
     unshared_reads: int = 10_000

@@ -153,7 +153,7 @@ def _plan_rewrite(
     del table
     if plan.before != plan.schema or not can_fold_by_arrow(plan):
         return "it is Spark's"
-    changes = LogSlice(str(plan.table), {}, (), above.low, above.high)
+    changes = LogSlice(str(plan.table), {}, {}, above.low, above.high)
     return FileRewrite(
         folder,
         (),

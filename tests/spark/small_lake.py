@@ -24,6 +24,11 @@ MERGE_ONLY = replace(DEFAULT_LIMITS, small_table_bytes=0, rewrite_entries=0)
 SPARK_ONLY = replace(DEFAULT_LIMITS, rewrite_entries=0)
 
 
+# The tasks of a Spark job rewrite files, as for large tables. By default, the driver rewrites those
+# of tables as small as in a test.
+IN_TASKS = replace(DEFAULT_LIMITS, driver_bytes=0)
+
+
 class SmallLake:
     def __init__(
         self,
@@ -31,7 +36,7 @@ class SmallLake:
         folder: Path,
         *,
         first_lsn: int = 16,
-        limits: MergeLimits = DEFAULT_LIMITS,
+        limits: MergeLimits = IN_TASKS,
     ) -> None:
         self.spark = spark
         self.limits = limits

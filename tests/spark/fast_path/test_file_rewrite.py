@@ -6,7 +6,6 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,11 @@ from tests.spark.relations import (
     update,
 )
 from tests.spark.small_lake import SmallLake
-from tests.spark.table_files import find_result, list_unnamed, read_each_file_apart
+from tests.spark.table_files import (
+    find_result,
+    list_unnamed,
+    read_each_file_apart,
+)
 
 T = make_relation("t", "k int4, v text, n numeric")
 OTHER = make_relation("other", "k int4")
@@ -151,8 +154,16 @@ def limit_files(_: pytest.MonkeyPatch) -> MergeLimits:
 
 
 def limit_memory(monkeypatch: pytest.MonkeyPatch) -> MergeLimits:
-    """Have no entry of the log fit in memory; the driver rewrites these small tables itself."""
-    monkeypatch.setattr(rewrite_task, "LogInMemory", partial(LogInMemory, max_bytes=1))
+    """Have the tasks run in this process, where no entry of the log fits in memory."""
+
+    def run(_: SparkSession, tasks: list[list[Any]], limits: MergeLimits) -> list[Any]:
+        return [one for task in tasks for one in rewrite_task.rewrite_portions(task, limits)]
+
+    def make_log(*of: Any, **more: Any) -> LogInMemory:
+        return LogInMemory(*of, **(more | {"max_bytes": 1}))
+
+    monkeypatch.setattr(file_rewrite, "_run_job", run)
+    monkeypatch.setattr(rewrite_task, "LogInMemory", make_log)
     return DEFAULT_LIMITS
 
 

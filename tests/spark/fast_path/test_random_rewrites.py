@@ -20,7 +20,7 @@ from spark_jobs.target.limits import DEFAULT_LIMITS, MergeLimits
 from spark_jobs.target.result import WritePlan
 from tests.spark.plain_rows import PLAIN, make_row, read_json
 from tests.spark.relations import Entry, delete, insert, make_relation, read, update
-from tests.spark.small_lake import SmallLake
+from tests.spark.small_lake import IN_TASKS, SmallLake
 from tests.spark.table_files import APART, list_files, read_each_file_apart
 
 SEED = 20261123
@@ -119,8 +119,9 @@ def play(small: SmallLake, history: History, *, rounds: int, transactions: int) 
 @pytest.mark.parametrize(
     ("shared", "limits", "rounds", "transactions"),
     [
-        pytest.param(True, DEFAULT_LIMITS, 4, 6, id="shared"),
-        pytest.param(False, DEFAULT_LIMITS, 4, 6, id="not shared"),
+        pytest.param(True, DEFAULT_LIMITS, 4, 6, id="shared, in the driver"),
+        pytest.param(True, IN_TASKS, 4, 6, id="shared, in tasks"),
+        pytest.param(False, IN_TASKS, 4, 6, id="not shared, in tasks"),
         pytest.param(True, APART, 8, 1, id="several files"),
         pytest.param(False, APART, 8, 1, id="several files, not shared"),
     ],
