@@ -77,6 +77,15 @@ class KeySearch:
         return own.join(self._keys, self._names, join_type="inner", use_threads=False)
 
 
+def require_memory(path: LakePlace, schema: pa.Schema) -> None:
+    """Check that each row group of a table's file fits in memory. Raises: Refusal."""
+    metadata = read_footer(path)
+    names, coded = _choose_columns(metadata, schema)
+    for index in range(metadata.num_row_groups):
+        if bound_size(metadata.row_group(index), names, coded=coded) > _MAX_GROUP_BYTES:
+            raise Refusal("a row group of a file does not fit in memory")
+
+
 def read_groups(
     path: LakePlace, schema: pa.Schema, *, all_columns: pa.Schema
 ) -> Iterator[pa.Table]:
@@ -85,24 +94,29 @@ def read_groups(
     Raises: Refusal.
     """
     metadata = read_footer(path)
-    own = metadata.schema.to_arrow_schema().names
-    if not {*own} <= {*all_columns.names}:
+    if not {*metadata.schema.to_arrow_schema().names} <= {*all_columns.names}:
         raise Refusal("a file has other columns than the table")
-    coded = [name for name in list_coded(metadata) if name in schema.names]
-    there = [name for name in schema.names if name in own]
+    names, coded = _choose_columns(metadata, schema)
     with (
         open_input(path) as source,
         pq.ParquetFile(source, metadata=metadata, read_dictionary=coded) as file,
     ):
         for index in range(file.num_row_groups):
-            size = bound_size(metadata.row_group(index), there, coded=coded)
+            size = bound_size(metadata.row_group(index), names, coded=coded)
             rows = None
             if size <= _MAX_GROUP_BYTES:
-                rows = file.read_row_group(index, columns=there, use_threads=False)
+                rows = file.read_row_group(index, columns=names, use_threads=False)
             if rows is None or size + count_decoded(rows, coded) > _MAX_GROUP_BYTES:
                 raise Refusal("a row group of a file does not fit in memory")
             for field in schema:
                 # A column that is newer than the file is NULL in its rows.
-                if field.name not in own:
+                if field.name not in names:
                     rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
             yield rows.select(schema.names).cast(schema)
+
+
+def _choose_columns(metadata: pq.FileMetaData, schema: pa.Schema) -> tuple[list[str], list[str]]:
+    """The columns of a schema that a file has, and those of them that it keeps as dictionaries."""
+    own = metadata.schema.to_arrow_schema().names
+    coded = [name for name in list_coded(metadata) if name in schema.names]
+    return [name for name in schema.names if name in own], coded

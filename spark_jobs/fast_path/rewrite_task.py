@@ -28,7 +28,13 @@ from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.delta.file_writer import WrittenFile, write_batches
 from spark_jobs.fast_path.arrow_fold import ArrowOutcome, fold_by_arrow
 from spark_jobs.fast_path.carried_values import fill_carried
-from spark_jobs.fast_path.key_search import KeySearch, Refusal, TableFile, read_groups
+from spark_jobs.fast_path.key_search import (
+    KeySearch,
+    Refusal,
+    TableFile,
+    read_groups,
+    require_memory,
+)
 from spark_jobs.lake.lake import Bound
 from spark_jobs.log.in_memory import MAX_BYTES, LogInMemory
 from spark_jobs.log.reading import POSITION
@@ -199,6 +205,8 @@ def _find_touched(portion: Portion, changed: _ChangedKeys, limits: MergeLimits) 
         if changed.search.may_be_in(file) and changed.search.is_in(portion.folder / file.name):
             if file.has_deletions:
                 raise Refusal("a file with a changed key has deleted rows")
+            # Before anything is written, which would be in vain.
+            require_memory(portion.folder / file.name, changed.schema)
             touched.append(file)
             size += file.size
             if size > portion.max_bytes:
@@ -240,7 +248,7 @@ class _ChangedKeys:
         others = (one.cast(arriving.schema) for one in (outcome.gone, outcome.undecided))
         self._rows = pa.concat_tables([arriving, *others])
         self._decided = arriving.num_rows + outcome.gone.num_rows
-        self._schema: pa.Schema = outcome.rows.schema
+        self.schema: pa.Schema = outcome.rows.schema
         self.search = KeySearch(self._rows.select(key))
         self.found: set[int] = set()
 
@@ -251,7 +259,7 @@ class _ChangedKeys:
         """
         for file in files:
             path = portion.folder / file.name
-            for rows in read_groups(path, self._schema, all_columns=self._schema):
+            for rows in read_groups(path, self.schema, all_columns=self.schema):
                 found = self.search.find(rows)
                 if found.num_rows:
                     self._record(rows, found)

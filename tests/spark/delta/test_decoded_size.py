@@ -13,7 +13,13 @@ import pytest
 
 from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.delta.decoded_size import bound_size, count_decoded, list_coded
-from spark_jobs.fast_path.key_search import _MAX_GROUP_BYTES, Refusal, read_groups
+from spark_jobs.fast_path import key_search
+from spark_jobs.fast_path.key_search import (
+    _MAX_GROUP_BYTES,
+    Refusal,
+    read_groups,
+    require_memory,
+)
 from spark_jobs.pg_types.arrow_texts import as_bytes
 
 SEED = 20261123
@@ -87,6 +93,18 @@ def test_a_small_file_of_large_repeated_texts_is_left_to_spark(tmp_path: Path) -
     before = pa.total_allocated_bytes()
     assert is_refused(file, rows.schema)
     assert pa.total_allocated_bytes() - before < 1 << 20
+
+
+def test_a_large_row_group_is_refused_by_the_footer_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = pa.table({"id": pa.array(range(900), pa.int64())})
+    file = tmp_path / "file.parquet"
+    write_rows(file, rows)
+    require_memory(LakePlace.of(file), rows.schema)
+    monkeypatch.setattr(key_search, "_MAX_GROUP_BYTES", 900)
+    with pytest.raises(Refusal, match="a row group of a file does not fit in memory"):
+        require_memory(LakePlace.of(file), rows.schema)
 
 
 def test_a_file_of_as_many_small_texts_is_read(tmp_path: Path) -> None:
