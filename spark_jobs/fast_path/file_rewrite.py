@@ -1,8 +1,8 @@
 """Rewrites the files that changes touch, by Arrow, for all tables of a round at once.
 
 Spark's MERGE takes 2.5 s for each table, for any number of changes. The result here is the table
-that Spark would leave, with the same counts. The work is done by the tasks of one Spark job, or by
-the driver if the tables are tiny. The caller commits the files.
+that Spark would leave, with the same counts. The tasks of one Spark job do the work, or the driver
+if the tables are tiny. The caller commits the files.
 """
 
 from __future__ import annotations
@@ -58,9 +58,8 @@ _DRIVER_MEMORY = 16 << 20
 class FileRewrite:
     """What to rewrite: a table as it is, the files of its folder, and its changes.
 
-    `log_bytes` estimates the size of the changes. `has_whole_old`: the source may have sent whole
-    old rows. `lacks_values`: the source did not send some values. `max_bytes`: the most bytes of
-    files with a changed key in one portion.
+    `has_whole_old`: the source may have sent whole old rows. `lacks_values`: the source did not
+    send some values. `max_bytes`: the most bytes of files with a changed key in one portion.
     """
 
     folder: LakePlace
@@ -70,13 +69,7 @@ class FileRewrite:
     has_whole_old: bool
     lacks_values: bool
     changes: LogSlice
-    log_bytes: int
     max_bytes: int
-
-    @property
-    def size(self) -> int:
-        """About how many bytes the rewrite may read."""
-        return self.log_bytes + sum(file.size for file in self.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,17 +120,8 @@ def plan_rewrite(
     identities = {relation.identity for relation in plan.relations.values()}
     has_whole_old = ReplicaIdentity.FULL in identities
     lacks_values = bool(plan.unsent)
-    entries = sum(summary.entries for summary in plan.summaries)
     return FileRewrite(
-        folder,
-        found,
-        columns,
-        schema.key,
-        has_whole_old,
-        lacks_values,
-        changes,
-        above.estimate_bytes(str(plan.table), entries),
-        max_bytes,
+        folder, found, columns, schema.key, has_whole_old, lacks_values, changes, max_bytes
     )
 
 
@@ -253,9 +237,9 @@ def _rewrite_in_driver(
     rewrites: Sequence[FileRewrite], portions: list[Portion], limits: MergeLimits
 ) -> list[RewrittenPortion | RefusedPortion] | None:
     """Rewrite portions in this process; None if they are not tiny, or if one was refused."""
-    size = sum(rewrite.size for rewrite in rewrites)
+    size = sum(file.size for rewrite in rewrites for file in rewrite.files)
     log_size = sum(sum(rewrite.changes.own.values()) for rewrite in rewrites)
-    if portions and (size >= limits.driver_bytes or log_size > limits.driver_log_bytes):
+    if portions and (size >= limits.driver_bytes or log_size >= limits.driver_log_bytes):
         return None
     done = rewrite_portions(portions, limits, max_log_bytes=_DRIVER_MEMORY)
     # A task has more memory. If it refuses, too, it gives the reason.

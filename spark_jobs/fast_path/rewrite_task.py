@@ -1,9 +1,9 @@
 """Rewrites the files of a table that its changes touch, by Arrow.
 
 A Spark task runs this, or the driver if the tables are tiny. A portion is some files of one table.
-For each portion, the task folds the table's changes, finds the files that have a
-changed key, and writes the other rows of these files to new files. One portion of each table also
-writes the rows that arrive. The task commits nothing.
+For each portion, the task folds the table's changes, finds the files that have a changed key, and
+writes the other rows of these files to new files. One portion of each table also writes the rows
+that arrive. The task commits nothing.
 
 The task refuses a portion in these cases, among others:
 - Arrow cannot fold a change.

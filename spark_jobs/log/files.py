@@ -91,12 +91,6 @@ class LogRange:
             return None
         return {self.log.folder / file.name: file.size for file in files}
 
-    def estimate_bytes(self, table: str, entries: int) -> int:
-        """Estimate the bytes of a table's entries in the range, from how many it has."""
-        files = self.log.list_reaching(self.low, self.high, table)
-        size, total = sum(file.size for file in files), sum(file.entries for file in files)
-        return size * entries // max(1, total)
-
 
 def _describe(file: Mapping[str, Any]) -> LogFile:
     entries, least, most = file["num_records"], file.get("min.table"), file.get("max.table")

@@ -16,12 +16,12 @@ class MergeLimits:
     one; the limit bounds only the time that one task takes.
     `rewrite_bytes_of_vectors`: the same for a table with deletion vectors. A MERGE writes few bytes
     of it, but takes longer.
-    `driver_bytes`: if the tables that Arrow rewrites in a round, and their changes, are smaller
-    than this together, the driver rewrites them. A Spark job takes 0.1 s more, and longer if the
-    machine is busy.
-    `driver_log_bytes`: the files of the log that the driver may look into for that.
-    `carried_file_bytes`: the files that have values which the source did not send. One task reads
-    them all.
+    `driver_bytes`: if the tables that Arrow rewrites in a round are smaller than this together, the
+    driver rewrites them. A Spark job takes 0.1 s more, and longer if the machine is busy.
+    `driver_log_bytes`: the driver does so only if the files of the log with these tables' changes
+    are smaller than this together.
+    `carried_file_bytes`: the files that have values which the source did not send may have at most
+    this many bytes together. One task reads them all.
     `carried_bytes`: the values that a table's rows keep because the source did not send them. They
     are in memory three times, and become one row group.
     `small_file_bytes`: files of this size or less are joined with the rows that arrive.

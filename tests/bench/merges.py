@@ -41,17 +41,17 @@ _NEWEST = 10_000
 class MergeCase:
     """Tables by their numbers of rows, and how many rows of each a round updates.
 
-    `newest`: the rows are among the newest keys of the table; otherwise anywhere in it.
+    `is_newest`: the rows are among the newest keys of the table; otherwise anywhere in it.
     """
 
     name: str
     sizes: tuple[int, ...]
     changes: tuple[int, ...]
-    newest: bool = True
+    is_newest: bool = True
 
 
 CASES = (
-    MergeCase("1 row anywhere in a table of 140,000", (140_000,), (1,), newest=False),
+    MergeCase("1 row anywhere in a table of 140,000", (140_000,), (1,), is_newest=False),
     MergeCase("4,000 of the newest rows of a table of 545,000", (545_000,), (4_000,)),
     MergeCase(
         "5,000 of the newest rows of seven tables of 300 to 545,000",
@@ -59,7 +59,7 @@ CASES = (
         (2_500, 750, 750, 500, 250, 150, 100),
     ),
     MergeCase(
-        "10,000 scattered rows of a table of 10,000,000", (10_000_000,), (10_000,), newest=False
+        "10,000 scattered rows of a table of 10,000,000", (10_000_000,), (10_000,), is_newest=False
     ),
 )
 # In this case, all files have changed rows. So it is timed with MERGE alone, too.
@@ -141,7 +141,7 @@ class _Merges:
         return seconds, cpu_s
 
     def _choose_keys(self, size: int, count: int) -> list[int]:
-        low = max(0, size - _NEWEST) if self._case.newest else 0
+        low = max(0, size - _NEWEST) if self._case.is_newest else 0
         return self._random.sample(range(low, size), min(count, size - low))
 
     def _stage(self, operation: str, keys: Mapping[Relation, Sequence[int]]) -> None:

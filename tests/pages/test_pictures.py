@@ -106,7 +106,7 @@ def test_pictures_are_taken_of_a_running_shop(
         expect.set_options(timeout=PAGE_MS)
 
         def shows_progress() -> bool:
-            """Open the page at the newest event; whether it tells of a backfill under way."""
+            """Open the page; return whether its newest event reports a running backfill."""
             page.goto(f"{url}/assets/backfill?view=events")
             page.get_by_text("Metadata", exact=True).or_(
                 page.get_by_text("No events")

@@ -162,7 +162,6 @@ def _plan_rewrite(
         has_whole_old=False,
         lacks_values=False,
         changes=changes,
-        log_bytes=0,
         max_bytes=limits.rewrite_bytes,
     )
 

@@ -24,8 +24,8 @@ MERGE_ONLY = replace(DEFAULT_LIMITS, small_table_bytes=0, rewrite_entries=0)
 SPARK_ONLY = replace(DEFAULT_LIMITS, rewrite_entries=0)
 
 
-# The tasks of a Spark job rewrite files, as for large tables. By default, the driver rewrites those
-# of tables as small as in a test.
+# The tasks of a Spark job rewrite files, as for large tables. By default, the driver rewrites the
+# files of small tables, and all tables of tests are small.
 IN_TASKS = replace(DEFAULT_LIMITS, driver_bytes=0)
 
 

@@ -100,8 +100,13 @@ def test_a_value_that_was_not_sent_is_taken_unless_raw_has_its_text(
             replace(APART, carried_file_bytes=5_500),
             "values that were not sent are in files of more than 5500 bytes",
         ),
+        # No other portion rewrites more than the one that looks for the values.
+        (
+            replace(APART, carried_file_bytes=1),
+            "files of more than 1 bytes have changed keys",
+        ),
     ],
-    ids=["values", "files"],
+    ids=["values", "files", "a file"],
 )
 def test_many_values_that_were_not_sent_are_left_to_spark(
     spark: SparkSession, tmp_path: Path, limits: MergeLimits, refusal: str

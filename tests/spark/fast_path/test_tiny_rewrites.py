@@ -36,7 +36,7 @@ def test_files_are_joined_up_to_a_size(small: SmallLake, most: int, files: int) 
     merged = find_result(small.merge(changes, limits=limits), T)
     assert (merged.way, merged.updated) == (WritePlan.REWRITE_FILES, 5)
     assert [row[1] for row in small.rows(T, "k", "v")] == ["b"] * 5 + ["a"] * 5
-    # Of each file one row stays; the rows that arrive make a file, or join the others.
+    # One row of each file stays. The rows that arrive make a file of their own, or join the others.
     assert len(list_files(small, T)) == files
 
 
@@ -59,9 +59,12 @@ def test_the_driver_rewrites_tiny_tables_and_gives_up_what_does_not_fit(
         assert merged.way is WritePlan.REWRITE_FILES
         return len(calls)
 
-    size = sum(list_files(small, T).values())
+    def limit_size(more: int) -> MergeLimits:
+        return replace(DEFAULT_LIMITS, driver_bytes=sum(list_files(small, T).values()) + more)
+
     assert merge(10, DEFAULT_LIMITS) == 0
     assert merge(11, replace(DEFAULT_LIMITS, driver_log_bytes=0)) == 1
-    assert merge(12, replace(DEFAULT_LIMITS, driver_bytes=size)) == 1
+    assert merge(12, limit_size(0)) == 1
+    assert merge(13, limit_size(1)) == 0
     monkeypatch.setattr(file_rewrite, "_DRIVER_MEMORY", 1)
-    assert merge(13, DEFAULT_LIMITS) == 1
+    assert merge(14, DEFAULT_LIMITS) == 1
