@@ -43,7 +43,8 @@ class Watermark:
     """The watermark of one attempt at a chunk; the worker writes it after it has read the rows.
 
     `snapshot` is the one that the rows were read in. `oldest` sees only what every open read of the
-    backfill sees.
+    backfill sees. `more` is 1 if a range was left to read, else 0: the worker then waits until the
+    log has this chunk.
     """
 
     backfill: str
@@ -52,6 +53,7 @@ class Watermark:
     attempt: int
     snapshot: Snapshot
     oldest: Snapshot
+    more: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,8 @@ def _is_well_formed(step: BackfillMark) -> bool:
         return _is_table(step.table)
     if isinstance(step, Watermark):
         numbers = (step.chunk, step.attempt)
-        return all(type(number) is int and 0 <= number < 1 << 31 for number in numbers)
+        is_numbered = all(type(number) is int and 0 <= number < 1 << 31 for number in numbers)
+        return is_numbered and type(step.more) is int and step.more in {0, 1}
     return True
 
 

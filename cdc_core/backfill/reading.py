@@ -251,6 +251,7 @@ class Reading:
             chosen.attempt,
             Snapshot.parse(opened.snapshot),
             self._openings.find_oldest(),
+            more=int(self.has_more),
         )
 
 

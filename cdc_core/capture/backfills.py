@@ -22,10 +22,11 @@ from cdc_core.capture.batches import Runs, Transactions
 from cdc_core.spooled import Chunk, SweepRequest
 from cdc_core.vocabulary import Operation, Relation
 
-# Shares of a batch's time. A worker waits for this entry before it reads and after its sweep.
+# Shares of a batch's time. A worker waits for these entries: before it reads, after its last chunk,
+# and after its sweep.
 _AWAITED = 0.0
-# After a chunk, others may come soon. But a worker waits for the last chunk of its table.
-_MAY_BE_LAST = 0.25
+# More chunks come soon. But the worker may wait until the spool has room for them.
+_MORE_FOLLOW = 0.25
 
 
 class OtherRule(Exception):
@@ -136,8 +137,9 @@ class Backfills:
             high=chunk.high,
             dropped=admitted.dropped,
         )
+        patience = _MORE_FOLLOW if step.more else _AWAITED
         return StepEntry(
-            Operation.MARK, said, relation=chunk.relation, rows=admitted.rows, patience=_MAY_BE_LAST
+            Operation.MARK, said, relation=chunk.relation, rows=admitted.rows, patience=patience
         )
 
     def _take_sweep(self, step: RequestSweep, detail: str) -> StepEntry:

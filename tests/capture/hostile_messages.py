@@ -18,7 +18,7 @@ BACKFILL, MEMORY = "a" * 32, "b" * 32
 SNAPSHOT = Snapshot.parse("90:100:90,95")
 STEPS = (
     BeginBackfill(BACKFILL, MEMORY, "public.a"),
-    Watermark(BACKFILL, MEMORY, 0, 1, SNAPSHOT, SNAPSHOT),
+    Watermark(BACKFILL, MEMORY, 0, 1, SNAPSHOT, SNAPSHOT, 0),
     RequestSweep(BACKFILL),
     EndBackfill(BACKFILL, MEMORY),
 )
@@ -75,6 +75,8 @@ WORST = (
     _begin(7),
     _begin(None),
     _begin('"public".a'),
+    _change(more=2),
+    _change(more="1"),
     _change(snapshot="1:2:3"),
     _change(snapshot="9:1:"),
     _change(snapshot="1:99999999999999999999999:"),

@@ -46,10 +46,15 @@ def alive(memory: str = MEMORY) -> bytes:
 
 
 def watermark(
-    snapshot: str, *, chunk: int = 0, oldest: str | None = None, memory: str = MEMORY
+    snapshot: str,
+    *,
+    chunk: int = 0,
+    oldest: str | None = None,
+    memory: str = MEMORY,
+    more: int = 0,
 ) -> bytes:
-    seen = Snapshot.parse(snapshot)
-    return message(Watermark(BACKFILL, memory, chunk, 1, seen, Snapshot.parse(oldest or snapshot)))
+    seen, oldest_seen = Snapshot.parse(snapshot), Snapshot.parse(oldest or snapshot)
+    return message(Watermark(BACKFILL, memory, chunk, 1, seen, oldest_seen, more))
 
 
 class Session:
@@ -106,6 +111,15 @@ class Session:
 
     def read_keys(self) -> list[str]:
         return [row["values"][0] for row in self.take() if row["op"] == "read"]
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_capture_stages_the_last_chunk_of_a_backfill_at_once(more: int) -> None:
+    session = Session()
+    session.commit(50, begin())
+    session.take()
+    session.commit(51, watermark("100:100:", more=more))
+    assert (session.collector.patience == 0) == (not more)
 
 
 def test_a_chunk_follows_its_watermark_and_the_numbers_go_on() -> None:
