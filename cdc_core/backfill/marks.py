@@ -43,8 +43,8 @@ class Watermark:
     """The watermark of one attempt at a chunk; the worker writes it after it has read the rows.
 
     `snapshot` is the one that the rows were read in. `oldest` sees only what every open read of the
-    backfill sees. `more` is 1 if a range was left to read, else 0: the worker then waits until the
-    log has this chunk.
+    backfill sees. `has_more` is 0 if no range was left to begin, so the worker waits for the log;
+    else 1. A mark holds no booleans.
     """
 
     backfill: str
@@ -53,7 +53,7 @@ class Watermark:
     attempt: int
     snapshot: Snapshot
     oldest: Snapshot
-    more: int
+    has_more: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def _is_well_formed(step: BackfillMark) -> bool:
     if isinstance(step, Watermark):
         numbers = (step.chunk, step.attempt)
         is_numbered = all(type(number) is int and 0 <= number < 1 << 31 for number in numbers)
-        return is_numbered and type(step.more) is int and step.more in {0, 1}
+        return is_numbered and type(step.has_more) is int and step.has_more in {0, 1}
     return True
 
 

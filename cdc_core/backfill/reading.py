@@ -251,7 +251,9 @@ class Reading:
             chosen.attempt,
             Snapshot.parse(opened.snapshot),
             self._openings.find_oldest(),
-            more=int(self.has_more),
+            # Without the lock: another thread may hold it during a query. A late answer costs only
+            # time.
+            has_more=int(self._plan.has_more),
         )
 
 

@@ -25,7 +25,7 @@ from cdc_core.vocabulary import Operation, Relation
 # Shares of a batch's time. A worker waits for these entries: before it reads, after its last chunk,
 # and after its sweep.
 _AWAITED = 0.0
-# More chunks come soon. But the worker may wait until the spool has room for them.
+# More chunks come soon, unless the worker is held, paused or slowed down.
 _MORE_FOLLOW = 0.25
 
 
@@ -137,7 +137,7 @@ class Backfills:
             high=chunk.high,
             dropped=admitted.dropped,
         )
-        patience = _MORE_FOLLOW if step.more else _AWAITED
+        patience = _MORE_FOLLOW if step.has_more else _AWAITED
         return StepEntry(
             Operation.MARK, said, relation=chunk.relation, rows=admitted.rows, patience=patience
         )

@@ -73,6 +73,19 @@ def test_a_stopped_worker_loses_its_lock_and_reads_the_chunk_again(
     assert [mark["chunk"] for mark in marks if mark.get("step") == "watermark"] == [0]
 
 
+def test_only_the_last_watermark_says_that_the_worker_waits(
+    database18: Database, pipeline: Pipeline
+) -> None:
+    database18.execute("create table t (id int primary key)")
+    database18.execute("insert into t select generate_series(1, 2500)")
+    settings = load_settings(pipeline.folder / "walgate.toml", {})
+    run_backfills(settings, [T], chunk_rows=1000, parallel=1, stop=threading.Event())
+    marks = [json.loads(mark.detail) for mark in read_marks(pipeline.lake, Position(1, Lsn(0), 0))]
+    said = [mark["has_more"] for mark in marks if mark.get("step") == "watermark"]
+    assert said == [*[1] * (len(said) - 1), 0]
+    assert len(said) > 1
+
+
 @pytest.fixture
 def silent_source(
     database18: Database,

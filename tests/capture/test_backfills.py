@@ -51,10 +51,10 @@ def watermark(
     chunk: int = 0,
     oldest: str | None = None,
     memory: str = MEMORY,
-    more: int = 0,
+    has_more: int = 0,
 ) -> bytes:
     seen, oldest_seen = Snapshot.parse(snapshot), Snapshot.parse(oldest or snapshot)
-    return message(Watermark(BACKFILL, memory, chunk, 1, seen, oldest_seen, more))
+    return message(Watermark(BACKFILL, memory, chunk, 1, seen, oldest_seen, has_more))
 
 
 class Session:
@@ -113,13 +113,13 @@ class Session:
         return [row["values"][0] for row in self.take() if row["op"] == "read"]
 
 
-@pytest.mark.parametrize("more", [0, 1])
-def test_capture_stages_the_last_chunk_of_a_backfill_at_once(more: int) -> None:
+@pytest.mark.parametrize("has_more", [0, 1])
+def test_capture_stages_the_last_chunk_of_a_backfill_at_once(has_more: int) -> None:
     session = Session()
     session.commit(50, begin())
     session.take()
-    session.commit(51, watermark("100:100:", more=more))
-    assert (session.collector.patience == 0) == (not more)
+    session.commit(51, watermark("100:100:", has_more=has_more))
+    assert (session.collector.patience == 0) == (not has_more)
 
 
 def test_a_chunk_follows_its_watermark_and_the_numbers_go_on() -> None:

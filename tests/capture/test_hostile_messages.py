@@ -54,7 +54,7 @@ def _send_hostile(seed: int, *, count: int) -> None:
     """Send hostile messages between rows and take what comes of them; rows come through whole."""
     chance = random.Random(seed)
     session = Session()
-    known = {"mark", "by", "step", "backfill", "memory", "table", "chunk", "attempt", "more"}
+    known = {"mark", "by", "step", "backfill", "memory", "table", "chunk", "attempt", "has_more"}
     known |= {"snapshot", "oldest", "state", "rows", "stale", "low", "high", "start", "dropped"}
     inserted = 0
     for xid in range(count // 100):
