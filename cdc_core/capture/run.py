@@ -161,7 +161,7 @@ def _take_slot(settings: Settings, source: Source, log: ChangeLog, bound: RunLim
     find_switch = cache(source.stream.switch_point)  # A started stream takes no more commands.
     known = log.read_epoch()
     if known is not None:
-        _require_server(settings, source, log, known, find_switch)
+        _require_server(settings, source, known, log.read_staged(known), find_switch)
     source.read_slot()
     source.require_publications()
     slot = source.take_slot(bound.is_met)
@@ -169,8 +169,10 @@ def _take_slot(settings: Settings, source: Source, log: ChangeLog, bound: RunLim
     epoch = log.read_epoch()
     if epoch != known:
         raise Fenced
+    staged = None
     if epoch is not None:
-        _require_server(settings, source, log, epoch, find_switch)
+        staged = log.read_staged(epoch)
+        _require_server(settings, source, epoch, staged, find_switch)
     if epoch is None:
         epoch = Epoch(
             epoch=1,
@@ -198,7 +200,8 @@ def _take_slot(settings: Settings, source: Source, log: ChangeLog, bound: RunLim
     remember_log(
         settings.state_folder, Adoption(settings.lake.root.uri, epoch.slot, epoch.system_id)
     )
-    staged = log.read_staged(epoch)
+    if staged is None:
+        staged = log.read_staged(epoch)
     # Read the current LSN only now: capture waited for the slot, so the one read before is older.
     require_continuation(slot, staged=staged, current=source.read_current_lsn())
     return _Start(epoch, staged, slot)
@@ -207,15 +210,15 @@ def _take_slot(settings: Settings, source: Source, log: ChangeLog, bound: RunLim
 def _require_server(
     settings: Settings,
     source: Source,
-    log: ChangeLog,
     epoch: Epoch,
+    staged: Lsn,
     find_switch: Callable[[int], Lsn],
 ) -> None:
     """Check that the server continues an epoch and its staged changes. Raises: WalgateError."""
     require_begun(epoch)
     require_server(
         epoch,
-        staged=log.read_staged(epoch),
+        staged=staged,
         slot=settings.source.slot,
         system_id=source.server.system_id,
         timeline=source.server.timeline,
