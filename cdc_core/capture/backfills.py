@@ -25,7 +25,7 @@ from cdc_core.vocabulary import Operation, Relation
 # Shares of a batch's time. A worker waits for these entries: before it reads, after its last chunk,
 # and after its sweep.
 _AWAITED = 0.0
-# More chunks come soon, unless the worker is held, paused or slowed down.
+# The worker does not wait for this chunk: it has more ranges to begin.
 _MORE_FOLLOW = 0.25
 
 

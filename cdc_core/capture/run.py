@@ -161,7 +161,7 @@ def _take_slot(settings: Settings, source: Source, log: ChangeLog, bound: RunLim
     find_switch = cache(source.stream.switch_point)  # A started stream takes no more commands.
     known = log.read_epoch()
     if known is not None:
-        _require_server(settings, source, known, log.read_staged(known), find_switch)
+        _read_staged(settings, source, log, known, find_switch)
     source.read_slot()
     source.require_publications()
     slot = source.take_slot(bound.is_met)
@@ -169,10 +169,7 @@ def _take_slot(settings: Settings, source: Source, log: ChangeLog, bound: RunLim
     epoch = log.read_epoch()
     if epoch != known:
         raise Fenced
-    staged = None
-    if epoch is not None:
-        staged = log.read_staged(epoch)
-        _require_server(settings, source, epoch, staged, find_switch)
+    staged = None if epoch is None else _read_staged(settings, source, log, epoch, find_switch)
     if epoch is None:
         epoch = Epoch(
             epoch=1,
@@ -207,15 +204,16 @@ def _take_slot(settings: Settings, source: Source, log: ChangeLog, bound: RunLim
     return _Start(epoch, staged, slot)
 
 
-def _require_server(
+def _read_staged(
     settings: Settings,
     source: Source,
+    log: ChangeLog,
     epoch: Epoch,
-    staged: Lsn,
     find_switch: Callable[[int], Lsn],
-) -> None:
-    """Check that the server continues an epoch and its staged changes. Raises: WalgateError."""
+) -> Lsn:
+    """Read an epoch's staged LSN; check that the server continues it. Raises: WalgateError."""
     require_begun(epoch)
+    staged = log.read_staged(epoch)
     require_server(
         epoch,
         staged=staged,
@@ -224,6 +222,7 @@ def _require_server(
         timeline=source.server.timeline,
         find_switch=find_switch,
     )
+    return staged
 
 
 def _stream(
