@@ -7,17 +7,22 @@ from collections.abc import Callable
 import psycopg
 from deltalake import DeltaTable
 
+from cdc_core.backfill.marks import Watermark, format_backfill_mark
+from cdc_core.backfill.visibility import Snapshot
 from tests.capture.hostile_messages import WORST
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import Database
 
 ROLE = "stranger"
 MESSAGE = "select pg_logical_emit_message(%s, 'walgate', %s::bytea)"
+# A watermark that capture takes for its own; 60 of them with a long snapshot fill the spool.
+WATERMARK = format_backfill_mark(
+    Watermark("a" * 32, "b" * 32, 0, 1, Snapshot.parse("1:9999999:"), Snapshot.parse("1:1:"), 0)
+)
 MANY_LARGE = """
-    select count(pg_logical_emit_message(true, 'walgate', step))
-    from (select '{"step": "watermark", "backfill": "' || repeat('a', 32) || '", "memory": "'
-                 || repeat('b', 32) || '", "chunk": 0, "attempt": 1, "snapshot": "1:9999999:'
-                 || string_agg(i::text, ',') || '", "oldest": "1:1:"}' as step
+    select count(pg_logical_emit_message(true, 'walgate', watermark))
+    from (select replace(%s, '"1:9999999:"', '"1:9999999:' || string_agg(i::text, ',') || '"')
+                 as watermark
           from generate_series(1000000, 1090000) i) one, generate_series(1, 60) again
 """
 
@@ -37,7 +42,7 @@ def test_what_any_role_may_write_neither_ends_capture_nor_keeps_it_from_starting
                 for transactional in (True, False):
                     stranger.execute(MESSAGE, [transactional, content])
             stranger.execute("select pg_logical_emit_message(true, repeat('p', 3000000), 'x')")
-            stranger.execute(MANY_LARGE)
+            stranger.execute(MANY_LARGE, [WATERMARK])
         database.execute("insert into a values (1)")
         pipeline.wait_until_staged(pipeline.current_lsn())
         assert "spool opened" in child.output()
