@@ -91,10 +91,10 @@ class LakePlace:
         return self._path.stat().st_mtime_ns // 1000
 
     def read_change(self) -> tuple[int, int] | None:
-        """Identify a folder and its last change, to notice another folder in its place.
+        """Identify a file or a folder and its last change, to notice another one in its place.
 
-        A new file in it changes the result, too, unless it comes within one tick of the file
-        system's clock. None if no folder is there.
+        A new file in a folder changes the result, too, unless it comes within one tick of the file
+        system's clock. None if nothing is there.
         """
         try:
             found = self._path.stat()

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -40,6 +41,7 @@ from cdc_core.staging.tables import (
     append_rows,
     open_table,
     read_rows,
+    read_version,
     reopen_table,
     rewrite_newest,
     staging_errors,
@@ -65,6 +67,9 @@ class Log:
         self._changes = open_table(self.changes_folder, CHANGES_SCHEMA)
         self._epochs = open_table(root / EPOCHS, EPOCHS_SCHEMA)
         self._relations = RelationStore(root)
+        # By table: the commit that `read_staged` wrote to new files, and the last change of the
+        # commit's folder then.
+        self._rewritten: dict[LakePlace, tuple[int, tuple[int, int] | None]] = {}
 
     @classmethod
     def of(cls, settings: Settings) -> Log:
@@ -92,9 +97,11 @@ class Log:
             self._changes = reopen_table(self.changes_folder)
             # The session that made the commit may have ended before the disk had it, or because the
             # disk refused it. The parts of that commit are durable.
-            self._rewrite_commit(self._changes.version())
-            for table in (EPOCHS, RELATIONS):
-                rewrite_newest(self._root / table)
+            version = self._changes.version()
+            self._rewrite_once(self.changes_folder, version, partial(self._rewrite_commit, version))
+            for folder in (self._root / EPOCHS, self._root / RELATIONS):
+                version = read_version(folder)
+                self._rewrite_once(folder, version, partial(rewrite_newest, folder, version))
             staged = find_staged(self._changes, epoch)
         self._relations.reload((epoch.epoch, staged))
         return staged
@@ -218,6 +225,16 @@ class Log:
             strict=True,
         ):
             yield TransactionId(Lsn(lsn), xid, at)
+
+    def _rewrite_once(self, folder: LakePlace, version: int, rewrite: Callable[[], None]) -> None:
+        """Call `rewrite` for a table's newest commit, unless nothing came since the last call.
+
+        A run reads the staged LSN before and after it takes the slot. Mostly nothing comes between.
+        """
+        log = folder / DELTA_LOG
+        if self._rewritten.get(folder) != (version, log.read_change()):
+            rewrite()
+            self._rewritten[folder] = version, log.read_change()
 
     def _rewrite_commit(self, version: int) -> None:
         remove_old_copies(self.changes_folder / DELTA_LOG)

@@ -17,6 +17,7 @@ from cdc_core.staging.tables import (
     delete_rows,
     open_table,
     read_rows,
+    read_version,
     reopen_table,
     rewrite_newest,
 )
@@ -93,7 +94,7 @@ class RelationStore:
         Raises: StagingError; it may then be called again.
         """
         if self._is_doubtful:
-            rewrite_newest(self._folder)
+            rewrite_newest(self._folder, read_version(self._folder))
             self._is_doubtful = False
         announced = list(relations)
         stored, rows = dict(self._stored), list[dict[str, Any]]()

@@ -49,14 +49,18 @@ def reopen_table(folder: LakePlace) -> DeltaTable:
         return DeltaTable(folder.uri)
 
 
-def rewrite_newest(folder: LakePlace) -> None:
+def read_version(folder: LakePlace) -> int:
+    """The newest version of an existing table. Raises: StagingError."""
+    return reopen_table(folder).version()
+
+
+def rewrite_newest(folder: LakePlace, newest: int) -> None:
     """Write the files of a table's newest commit to new files, durably. Raises: StagingError.
 
     The process that made the commit may have ended before the disk had it, or because the disk
     refused it.
     """
     with staging_errors(f"write {folder.name}"):
-        newest = DeltaTable(folder.uri).version()
         rewrite_commits(folder, above=newest - 1, through=newest)
 
 

@@ -74,6 +74,55 @@ def test_a_commit_that_the_disk_refused_an_earlier_session_is_written_anew(
     assert disk.find_lost(path_of(log.changes_folder)) == []
 
 
+@pytest.mark.usefixtures("disk")
+def test_a_second_read_of_the_staged_lsn_writes_nothing_anew_if_no_commit_came(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log()
+    log.read_staged(EPOCH)
+    with monkeypatch.context() as patch:
+        patch.setattr(LakePlace, "rewrite", refuse_every_rewrite)
+        assert log.read_staged(EPOCH) == 148
+        with pytest.raises(AssertionError, match=r"wrote .* anew"):
+            open_log().read_staged(EPOCH)
+
+
+def refuse_every_rewrite(place: LakePlace) -> None:
+    raise AssertionError(f"wrote {place.name} anew")
+
+
+def test_a_commit_that_came_between_two_reads_of_the_staged_lsn_is_written_anew(
+    open_log: OpenLog, disk: RefusingDisk
+) -> None:
+    log, other = open_log(), open_log()
+    log.read_staged(EPOCH)
+    other.read_staged(EPOCH)
+    part = other.write_part(make_changes(200, end_lsn=248))
+    disk.refuse(path_of(log.changes_folder.parent), ".json")
+    with pytest.raises(StagingError):
+        other.append([part], epoch=EPOCH, end_lsn=Lsn(248))
+    disk.refuse(path_of(log.changes_folder.parent), ".json", times=2)
+    with pytest.raises(StagingError):
+        other.begin_epoch(replace(EPOCH, epoch=2))
+    assert log.read_staged(EPOCH) == 248
+    assert disk.find_lost(path_of(log.changes_folder.parent)) == []
+
+
+@pytest.mark.usefixtures("disk")
+def test_a_commit_whose_file_another_one_replaced_between_two_reads_is_written_anew(
+    open_log: OpenLog,
+) -> None:
+    log = open_log()
+    log.read_staged(EPOCH)
+    commit = path_of(log.changes_folder) / "_delta_log" / "00000000000000000001.json"
+    copy = commit.with_suffix(".copy")
+    copy.write_bytes(commit.read_bytes())
+    copy.rename(commit)
+    replaced = commit.stat().st_ino
+    log.read_staged(EPOCH)
+    assert commit.stat().st_ino != replaced
+
+
 @pytest.mark.parametrize("file", [".parquet", ".json"])
 def test_an_epoch_that_the_disk_refused_is_written_anew(
     open_log: OpenLog, disk: RefusingDisk, file: str
