@@ -43,8 +43,8 @@ class Watermark:
     """The watermark of one attempt at a chunk; the worker writes it after it has read the rows.
 
     `snapshot` is the one that the rows were read in. `oldest` sees only what every open read of the
-    backfill sees. `has_more` is 1 if the worker had more ranges to begin, and 0 if it now waits for
-    the log. It is a number because a mark holds no booleans.
+    backfill sees. `has_more` is 1 if the plan had another range to read, and 0 if it had none, so
+    that the worker waits for the log. It is a number because a mark holds no booleans.
     """
 
     backfill: str

@@ -22,10 +22,10 @@ from cdc_core.capture.batches import Runs, Transactions
 from cdc_core.spooled import Chunk, SweepRequest
 from cdc_core.vocabulary import Operation, Relation
 
-# Shares of a batch's time. A worker waits for these entries: before it reads, after its last chunk,
-# and after its sweep.
+# How long an entry may wait to be staged, as a fraction of `batch_seconds`.
+# A worker waits for these entries: before it reads, after its last chunk, and after its sweep.
 _AWAITED = 0.0
-# The worker does not wait for this chunk: it has more ranges to begin.
+# A worker that has another range to read does not wait for this chunk.
 _MORE_FOLLOW = 0.25
 
 
@@ -39,8 +39,8 @@ class Spooled:
 
     `load_chunk` and `load_sweep` return None if the spool has no such file. `load_chunk` raises
     OtherRule if the worker applied another exclude or hash rule than capture. `is_claimed` says
-    whether a worker runs the backfill with this id. So a role of the database that invents a
-    backfill cannot make capture remember anything. Capture passes to `note` the relation of each
+    whether a worker runs the backfill with this id. This stops a role of the database that invents
+    a backfill: capture remembers nothing for it. Capture passes to `note` the relation of each
     chunk and sweep that it takes into the log. It does not pass that of a refused chunk, since the
     log has no row of it.
     """

@@ -154,8 +154,9 @@ def _run_session(run: _Run, log: ChangeLog, progress: CaptureProgress, patience:
 
 
 def _take_slot(settings: Settings, source: Source, log: ChangeLog, bound: RunLimit) -> _Start:
-    """Take the slot, then read the log again: others may have written while this run waited.
+    """Check the server, take the slot, then read the log and check the server again.
 
+    Another run may have written to the log while this one waited for the slot.
     Raises: Fenced if the epoch has changed since, WalgateError.
     """
     find_switch = cache(source.stream.switch_point)  # A started stream takes no more commands.

@@ -91,16 +91,17 @@ class LakePlace:
         return self._path.stat().st_mtime_ns // 1000
 
     def read_change(self) -> tuple[int, int] | None:
-        """Identify a file or a folder and its last change, to notice another one in its place.
+        """Identify a folder and its last change, to notice another folder in its place.
 
-        A new file in a folder changes the result, too, unless it comes within one tick of the file
-        system's clock. None if nothing is there.
+        A new file in it changes the result, too, unless it comes within one tick of the file
+        system's clock. None if no folder is there.
         """
         try:
             found = self._path.stat()
         except FileNotFoundError:
             return None
-        return found.st_ino, found.st_mtime_ns
+        # A program that unpacks files can set the time of modification, but not this one.
+        return found.st_ino, found.st_ctime_ns
 
     def create(self) -> NewFile:
         """Create a private file, which is written in pieces. Raises: FileExistsError."""

@@ -3,8 +3,8 @@
 Every commit has an app transaction whose version is the end LSN that it reaches. So reading the
 staged LSN takes milliseconds. A commit names the table version that it extends; Delta refuses it if
 another commit came between. Walgate never retries a commit blindly. An append returns only after
-data, names and the commit are durable. A session makes the newest commit of the session before it
-durable again, and only then trusts it.
+data, names and the commit are durable. The newest commit may be of a session that ended before it
+was durable. So a session writes that commit to a new file before it trusts it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from deltalake import CommitProperties, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
 from cdc_core.crash_points import reach
-from cdc_core.lake_layout import CHANGES, DELTA_LOG, EPOCHS, RELATIONS
+from cdc_core.lake_layout import CHANGES, DELTA_LOG, EPOCHS, RELATIONS, name_checkpoint
 from cdc_core.lake_storage.durability import list_commit, locate_commit, remove_old_copies
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.layout import CHANGES_SCHEMA, EPOCHS_SCHEMA
@@ -67,8 +67,7 @@ class Log:
         self._changes = open_table(self.changes_folder, CHANGES_SCHEMA)
         self._epochs = open_table(root / EPOCHS, EPOCHS_SCHEMA)
         self._relations = RelationStore(root)
-        # By table: the commit that `read_staged` wrote to new files, and the last change of the
-        # commit's folder then.
+        # By table: the version that was rewritten, and the folder of its commits right after that.
         self._rewritten: dict[LakePlace, tuple[int, tuple[int, int] | None]] = {}
 
     @classmethod
@@ -90,20 +89,14 @@ class Log:
     def read_staged(self, epoch: Epoch) -> Lsn:
         """The staged LSN of an epoch, read from the newest version on disk.
 
-        Afterwards this object has that version, with the commits and relations of other writers.
-        All of these are durable.
+        Afterwards this object has the newest versions of the log's tables, with the commits of
+        other writers. All of these are durable.
         """
         with staging_errors("read the staged LSN"):
             self._changes = reopen_table(self.changes_folder)
-            # The session that made the commit may have ended before the disk had it, or because the
-            # disk refused it. The parts of that commit are durable.
-            version = self._changes.version()
-            self._rewrite_once(self.changes_folder, version, partial(self._rewrite_commit, version))
-            for folder in (self._root / EPOCHS, self._root / RELATIONS):
-                version = read_version(folder)
-                self._rewrite_once(folder, version, partial(rewrite_newest, folder, version))
             staged = find_staged(self._changes, epoch)
         self._relations.reload((epoch.epoch, staged))
+        self._rewrite_newest()
         return staged
 
     def read_subscription(self) -> Subscription | None:
@@ -180,9 +173,10 @@ class Log:
         reach("after_delta_commit")
 
     def has_landed(self, parts: Sequence[Part]) -> bool:
-        """Whether the next version of the log has the first of these parts; then make it durable.
+        """Whether the next version of the log has the first of these parts.
 
-        Call this after a failed append: the commit may exist, but not be on the disk.
+        Call this after a failed append: the commit may exist, but not be on the disk. If it exists,
+        this writes it to a new file, durably.
         Raises: Fenced if that version is another writer's; StagingError.
         """
         extended = self._changes.version() + 1
@@ -226,15 +220,34 @@ class Log:
         ):
             yield TransactionId(Lsn(lsn), xid, at)
 
-    def _rewrite_once(self, folder: LakePlace, version: int, rewrite: Callable[[], None]) -> None:
-        """Call `rewrite` for a table's newest commit, unless nothing came since the last call.
+    def _rewrite_newest(self) -> None:
+        """Write the newest commit of each table to new files, durably.
 
-        A run reads the staged LSN before and after it takes the slot. Mostly nothing comes between.
+        The session that made a commit may have ended before the disk had it, or because the disk
+        refused it. The parts that a commit of changes names are durable.
         """
-        log = folder / DELTA_LOG
-        if self._rewritten.get(folder) != (version, log.read_change()):
-            rewrite()
-            self._rewritten[folder] = version, log.read_change()
+        changes, epochs, relations = (self._root / name for name in (CHANGES, EPOCHS, RELATIONS))
+        with staging_errors("write the log's newest commits"):
+            newest = self._changes.version()
+            self._rewrite_unless_known(changes, newest, self._rewrite_commit)
+            newest = read_version(epochs)
+            self._rewrite_unless_known(epochs, newest, partial(rewrite_newest, epochs))
+            newest = self._relations.version
+            self._rewrite_unless_known(relations, newest, partial(rewrite_newest, relations))
+
+    def _rewrite_unless_known(
+        self, table: LakePlace, version: int, rewrite: Callable[[int], None]
+    ) -> None:
+        """Call `rewrite` with a version, unless this object did so and nothing changed since.
+
+        A run reads the staged LSN before and after it takes the slot, and commits seldom come
+        between. A commit with a checkpoint is always rewritten: the checkpoint comes after it.
+        """
+        commits = table / DELTA_LOG
+        is_known = self._rewritten.get(table) == (version, commits.read_change())
+        if not is_known or (table / name_checkpoint(version)).exists():
+            rewrite(version)
+            self._rewritten[table] = version, commits.read_change()
 
     def _rewrite_commit(self, version: int) -> None:
         remove_old_copies(self.changes_folder / DELTA_LOG)

@@ -67,6 +67,11 @@ class RelationStore:
             if epoch == newest and (staged is None or lsn < staged[1])
         }
 
+    @property
+    def version(self) -> int:
+        """The version of the table that was read, or written, last."""
+        return self._table.version()
+
     def remove_unlanded(self, epoch: int, staged: Lsn) -> None:
         """Remove the relations of transactions that the log does not have.
 

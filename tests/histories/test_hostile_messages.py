@@ -15,7 +15,7 @@ from tests.postgres_server import Database
 
 ROLE = "stranger"
 MESSAGE = "select pg_logical_emit_message(%s, 'walgate', %s::bytea)"
-# A watermark that capture takes for its own; 60 of them with a long snapshot fill the spool.
+# Capture accepts this as a watermark of a worker. 60 with a long snapshot exceed `spool_bytes`.
 WATERMARK = format_backfill_mark(
     Watermark("a" * 32, "b" * 32, 0, 1, Snapshot.parse("1:9999999:"), Snapshot.parse("1:1:"), 0)
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from cdc_core.errors import StagingError
 from cdc_core.lake_storage.durability import make_durable, rewrite_commits
@@ -25,6 +26,7 @@ from tests.local_lake import path_of
 from tests.refusing_disk import RefusingDisk
 
 OpenLog = Callable[[], Log]
+TABLES = ("changes", "epochs", "relations")
 
 
 @pytest.fixture
@@ -75,52 +77,81 @@ def test_a_commit_that_the_disk_refused_an_earlier_session_is_written_anew(
 
 
 @pytest.mark.usefixtures("disk")
-def test_a_second_read_of_the_staged_lsn_writes_nothing_anew_if_no_commit_came(
-    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
+def test_the_first_read_of_the_staged_lsn_writes_the_newest_commits_anew_and_the_second_does_not(
+    open_log: OpenLog,
 ) -> None:
+    open_log().store_relations([(make_relation("a"), Lsn(100))], epoch=EPOCH.epoch)
     log = open_log()
-    log.read_staged(EPOCH)
-    with monkeypatch.context() as patch:
-        patch.setattr(LakePlace, "rewrite", refuse_every_rewrite)
+    newest = [max(path_of(commits).glob("*.json")) for commits in list_commit_folders(log)]
+    files = [[commit.stat().st_ino for commit in newest]]
+    for _ in range(2):
         assert log.read_staged(EPOCH) == 148
-        with pytest.raises(AssertionError, match=r"wrote .* anew"):
-            open_log().read_staged(EPOCH)
+        files.append([commit.stat().st_ino for commit in newest])
+    made, after_first, after_second = files
+    assert all(before != after for before, after in zip(made, after_first, strict=True))
+    assert after_first == after_second
 
 
-def refuse_every_rewrite(place: LakePlace) -> None:
-    raise AssertionError(f"wrote {place.name} anew")
-
-
-def test_a_commit_that_came_between_two_reads_of_the_staged_lsn_is_written_anew(
-    open_log: OpenLog, disk: RefusingDisk
+@pytest.mark.parametrize("is_seen", [True, False], ids=["seen", "within one tick"])
+def test_commits_that_come_between_two_reads_of_the_staged_lsn_are_written_anew(
+    open_log: OpenLog, disk: RefusingDisk, monkeypatch: pytest.MonkeyPatch, *, is_seen: bool
 ) -> None:
+    if not is_seen:
+        monkeypatch.setattr(LakePlace, "read_change", lambda _: (1, 1))
     log, other = open_log(), open_log()
     log.read_staged(EPOCH)
     other.read_staged(EPOCH)
+    folder = path_of(log.changes_folder.parent)
     part = other.write_part(make_changes(200, end_lsn=248))
-    disk.refuse(path_of(log.changes_folder.parent), ".json")
+    disk.refuse(folder, ".json")
     with pytest.raises(StagingError):
         other.append([part], epoch=EPOCH, end_lsn=Lsn(248))
-    disk.refuse(path_of(log.changes_folder.parent), ".json", times=2)
+    disk.refuse(folder, ".json", times=2)
     with pytest.raises(StagingError):
         other.begin_epoch(replace(EPOCH, epoch=2))
+    disk.refuse(folder, ".json", times=2)
+    with pytest.raises(StagingError):
+        other.store_relations([(make_relation("a"), Lsn(200))], epoch=EPOCH.epoch)
+    assert len(disk.find_lost(folder)) == 3
     assert log.read_staged(EPOCH) == 248
-    assert disk.find_lost(path_of(log.changes_folder.parent)) == []
+    assert disk.find_lost(folder) == []
 
 
 @pytest.mark.usefixtures("disk")
-def test_a_commit_whose_file_another_one_replaced_between_two_reads_is_written_anew(
+def test_a_commit_that_was_restored_between_two_reads_of_the_staged_lsn_is_written_anew(
     open_log: OpenLog,
 ) -> None:
     log = open_log()
     log.read_staged(EPOCH)
-    commit = path_of(log.changes_folder) / "_delta_log" / "00000000000000000001.json"
-    copy = commit.with_suffix(".copy")
-    copy.write_bytes(commit.read_bytes())
-    copy.rename(commit)
-    replaced = commit.stat().st_ino
+    commits = path_of(log.changes_folder) / "_delta_log"
+    commit, modified = max(commits.glob("*.json")), commits.stat().st_mtime_ns
+    unpacked = commit.with_suffix(".unpacked")
+    unpacked.write_bytes(commit.read_bytes())
+    unpacked.rename(commit)
+    restored = commit.stat().st_ino
+    os.utime(commits, ns=(modified, modified))
     log.read_staged(EPOCH)
-    assert commit.stat().st_ino != replaced
+    assert commit.stat().st_ino != restored
+
+
+@pytest.mark.usefixtures("disk")
+def test_a_commit_with_a_checkpoint_is_written_anew_by_each_read_of_the_staged_lsn(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LakePlace, "read_change", lambda _: (1, 1))
+    log = open_log()
+    log.read_staged(EPOCH)
+    DeltaTable(log.changes_folder.uri).create_checkpoint()
+    commits = path_of(log.changes_folder) / "_delta_log"
+    (checkpoint,) = commits.glob("*.checkpoint.parquet")
+    made = checkpoint.stat().st_ino
+    log.read_staged(EPOCH)
+    assert checkpoint.stat().st_ino != made
+
+
+def list_commit_folders(log: Log) -> list[LakePlace]:
+    """Give the folders of the commits of changes, epochs and relations."""
+    return [log.changes_folder.parent / name / "_delta_log" for name in TABLES]
 
 
 @pytest.mark.parametrize("file", [".parquet", ".json"])
