@@ -100,7 +100,7 @@ class LakePlace:
             found = self._path.stat()
         except FileNotFoundError:
             return None
-        # A program that unpacks files can set the time of modification, but not this one.
+        # A program that restores files can set the modification time, but not the change time.
         return found.st_ino, found.st_ctime_ns
 
     def create(self) -> NewFile:

@@ -67,7 +67,8 @@ class Log:
         self._changes = open_table(self.changes_folder, CHANGES_SCHEMA)
         self._epochs = open_table(root / EPOCHS, EPOCHS_SCHEMA)
         self._relations = RelationStore(root)
-        # By table: the version that was rewritten, and the folder of its commits right after that.
+        # For each table: the version that this object rewrote last, and the state of the folder of
+        # commits after that.
         self._rewritten: dict[LakePlace, tuple[int, tuple[int, int] | None]] = {}
 
     @classmethod
@@ -96,6 +97,7 @@ class Log:
             self._changes = reopen_table(self.changes_folder)
             staged = find_staged(self._changes, epoch)
         self._relations.reload((epoch.epoch, staged))
+        # Rewrite after reading: what was read must be durable, even if it came a moment ago.
         self._rewrite_newest()
         return staged
 
@@ -226,22 +228,24 @@ class Log:
         The session that made a commit may have ended before the disk had it, or because the disk
         refused it. The parts that a commit of changes names are durable.
         """
-        changes, epochs, relations = (self._root / name for name in (CHANGES, EPOCHS, RELATIONS))
+        epochs, relations = self._root / EPOCHS, self._root / RELATIONS
+        rewrites: list[tuple[LakePlace, int, Callable[[int], None]]] = [
+            (self.changes_folder, self._changes.version(), self._rewrite_commit),
+            (epochs, read_version(epochs), partial(rewrite_newest, epochs)),
+            (relations, self._relations.version, partial(rewrite_newest, relations)),
+        ]
         with staging_errors("write the log's newest commits"):
-            newest = self._changes.version()
-            self._rewrite_unless_known(changes, newest, self._rewrite_commit)
-            newest = read_version(epochs)
-            self._rewrite_unless_known(epochs, newest, partial(rewrite_newest, epochs))
-            newest = self._relations.version
-            self._rewrite_unless_known(relations, newest, partial(rewrite_newest, relations))
+            for table, version, rewrite in rewrites:
+                self._rewrite_unless_known(table, version, rewrite)
 
     def _rewrite_unless_known(
         self, table: LakePlace, version: int, rewrite: Callable[[int], None]
     ) -> None:
         """Call `rewrite` with a version, unless this object did so and nothing changed since.
 
-        A run reads the staged LSN before and after it takes the slot, and commits seldom come
-        between. A commit with a checkpoint is always rewritten: the checkpoint comes after it.
+        A run reads the staged LSN before and after it takes the slot, and other writers seldom
+        commit in between. If the commit has a checkpoint, this always calls `rewrite`: another
+        process may have written the checkpoint after the last call.
         """
         commits = table / DELTA_LOG
         is_known = self._rewritten.get(table) == (version, commits.read_change())

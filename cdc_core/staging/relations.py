@@ -69,7 +69,7 @@ class RelationStore:
 
     @property
     def version(self) -> int:
-        """The version of the table that was read, or written, last."""
+        """The version of the table that this object has read or written last."""
         return self._table.version()
 
     def remove_unlanded(self, epoch: int, staged: Lsn) -> None:

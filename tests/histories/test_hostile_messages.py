@@ -9,15 +9,15 @@ from deltalake import DeltaTable
 
 from cdc_core.backfill.marks import Watermark, format_backfill_mark
 from cdc_core.backfill.visibility import Snapshot
-from tests.capture.hostile_messages import WORST
+from tests.capture.hostile_messages import BACKFILL, MEMORY, WORST
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import Database
 
 ROLE = "stranger"
 MESSAGE = "select pg_logical_emit_message(%s, 'walgate', %s::bytea)"
-# Capture accepts this as a watermark of a worker. 60 with a long snapshot exceed `spool_bytes`.
+# Capture takes this for a worker's. The SQL makes its snapshot long: 60 exceed `spool_bytes`.
 WATERMARK = format_backfill_mark(
-    Watermark("a" * 32, "b" * 32, 0, 1, Snapshot.parse("1:9999999:"), Snapshot.parse("1:1:"), 0)
+    Watermark(BACKFILL, MEMORY, 0, 1, Snapshot.parse("1:9999999:"), Snapshot.parse("1:1:"), 0)
 )
 MANY_LARGE = """
     select count(pg_logical_emit_message(true, 'walgate', watermark))

@@ -13,12 +13,14 @@ import pytest
 from deltalake import DeltaTable
 
 from cdc_core.errors import StagingError
+from cdc_core.lake_layout import CHANGES, DELTA_LOG, EPOCHS, RELATIONS
 from cdc_core.lake_storage.durability import make_durable, rewrite_commits
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.layout import END_LSN_NOT_KNOWN
 from cdc_core.staging.ledgers import append_numbered
 from cdc_core.staging.log import Log
 from cdc_core.staging.parts import seal_part
+from cdc_core.staging.relations import RelationStore
 from cdc_core.staging.subscriptions import Subscription
 from cdc_core.vocabulary import Lsn
 from tests.capture.test_interfaces import EPOCH, land, make_changes, make_relation
@@ -26,7 +28,7 @@ from tests.local_lake import path_of
 from tests.refusing_disk import RefusingDisk
 
 OpenLog = Callable[[], Log]
-TABLES = ("changes", "epochs", "relations")
+TABLES = (CHANGES, EPOCHS, RELATIONS)
 
 
 @pytest.fixture
@@ -77,12 +79,13 @@ def test_a_commit_that_the_disk_refused_an_earlier_session_is_written_anew(
 
 
 @pytest.mark.usefixtures("disk")
-def test_the_first_read_of_the_staged_lsn_writes_the_newest_commits_anew_and_the_second_does_not(
+def test_the_first_read_of_the_staged_lsn_rewrites_the_newest_commits_and_the_second_does_not(
     open_log: OpenLog,
 ) -> None:
     open_log().store_relations([(make_relation("a"), Lsn(100))], epoch=EPOCH.epoch)
     log = open_log()
-    newest = [max(path_of(commits).glob("*.json")) for commits in list_commit_folders(log)]
+    root = path_of(log.changes_folder.parent.parent)
+    newest = [max((root / table / DELTA_LOG).glob("*.json")) for table in TABLES]
     files = [[commit.stat().st_ino for commit in newest]]
     for _ in range(2):
         assert log.read_staged(EPOCH) == 148
@@ -93,7 +96,7 @@ def test_the_first_read_of_the_staged_lsn_writes_the_newest_commits_anew_and_the
 
 
 @pytest.mark.parametrize("is_seen", [True, False], ids=["seen", "within one tick"])
-def test_commits_that_come_between_two_reads_of_the_staged_lsn_are_written_anew(
+def test_commits_that_come_between_two_reads_of_the_staged_lsn_are_rewritten(
     open_log: OpenLog, disk: RefusingDisk, monkeypatch: pytest.MonkeyPatch, *, is_seen: bool
 ) -> None:
     if not is_seen:
@@ -117,13 +120,33 @@ def test_commits_that_come_between_two_reads_of_the_staged_lsn_are_written_anew(
     assert disk.find_lost(folder) == []
 
 
+def test_relations_that_come_while_the_staged_lsn_is_read_are_rewritten(
+    open_log: OpenLog, disk: RefusingDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, other = open_log(), open_log()
+    folder = path_of(log.changes_folder.parent)
+    reload = RelationStore.reload
+
+    def reload_after_another_writer(store: RelationStore, staged: tuple[int, Lsn] | None) -> None:
+        monkeypatch.setattr(RelationStore, "reload", reload)
+        disk.refuse(folder, ".json", times=2)
+        with pytest.raises(StagingError):
+            other.store_relations([(make_relation("a"), Lsn(100))], epoch=EPOCH.epoch)
+        assert disk.find_lost(folder)
+        store.reload(staged)
+
+    monkeypatch.setattr(RelationStore, "reload", reload_after_another_writer)
+    log.read_staged(EPOCH)
+    assert disk.find_lost(folder) == []
+
+
 @pytest.mark.usefixtures("disk")
-def test_a_commit_that_was_restored_between_two_reads_of_the_staged_lsn_is_written_anew(
+def test_a_commit_that_was_restored_between_two_reads_of_the_staged_lsn_is_rewritten(
     open_log: OpenLog,
 ) -> None:
     log = open_log()
     log.read_staged(EPOCH)
-    commits = path_of(log.changes_folder) / "_delta_log"
+    commits = path_of(log.changes_folder) / DELTA_LOG
     commit, modified = max(commits.glob("*.json")), commits.stat().st_mtime_ns
     unpacked = commit.with_suffix(".unpacked")
     unpacked.write_bytes(commit.read_bytes())
@@ -135,23 +158,18 @@ def test_a_commit_that_was_restored_between_two_reads_of_the_staged_lsn_is_writt
 
 
 @pytest.mark.usefixtures("disk")
-def test_a_commit_with_a_checkpoint_is_written_anew_by_each_read_of_the_staged_lsn(
+def test_a_commit_with_a_checkpoint_is_rewritten_by_each_read_of_the_staged_lsn(
     open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LakePlace, "read_change", lambda _: (1, 1))
     log = open_log()
     log.read_staged(EPOCH)
     DeltaTable(log.changes_folder.uri).create_checkpoint()
-    commits = path_of(log.changes_folder) / "_delta_log"
+    commits = path_of(log.changes_folder) / DELTA_LOG
     (checkpoint,) = commits.glob("*.checkpoint.parquet")
     made = checkpoint.stat().st_ino
     log.read_staged(EPOCH)
     assert checkpoint.stat().st_ino != made
-
-
-def list_commit_folders(log: Log) -> list[LakePlace]:
-    """Give the folders of the commits of changes, epochs and relations."""
-    return [log.changes_folder.parent / name / "_delta_log" for name in TABLES]
 
 
 @pytest.mark.parametrize("file", [".parquet", ".json"])
