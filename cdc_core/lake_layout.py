@@ -50,6 +50,10 @@ ATTEMPTS = f"{_ATTEMPT}*"
 # In the folder of an attempt: the files that moved into the table's folder.
 MOVED = "moved.json"
 
+# Each commit of the log records the newest log time as the version of this Delta app id, in
+# microseconds since 1970.
+LOG_TIME_APP = "walgate:log_time"
+
 
 def name_table(table: TableName) -> str:
     """The folder of a table's current rows, safe on every file system."""

@@ -12,8 +12,12 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
+
+# The Unix epoch. The log counts times from it, in microseconds.
+UNIX_START = datetime(1970, 1, 1, tzinfo=UTC)
 
 # The prefix of Walgate's own logical messages, the marks. Walgate ignores all other messages.
 MARK_PREFIX = "walgate"
@@ -278,6 +282,11 @@ class Relation:
             case ReplicaIdentity.NOTHING:
                 chosen = []
         return tuple(sorted(chosen, key=lambda i: self.columns[i].key_ordinal or i + 1))
+
+
+def format_time(time: datetime, unit: str = "auto") -> str:
+    """A time in ISO 8601 and UTC, cut to a unit of `datetime.isoformat`."""
+    return time.astimezone(UTC).isoformat(timespec=unit).replace("+00:00", "Z")
 
 
 def quote_identifier(name: str) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cdc_core.coordination.live import Figures
@@ -120,6 +121,17 @@ class FakeLog:
         name = f"part-{len(self._storage.changes)}.parquet"
         self._storage.changes[name] = changes
         return Part(path=Path(name), rows=changes.num_rows, bounds={})
+
+    def read_log_time_us(self) -> int:
+        """Give the newest log time."""
+        return max(
+            (
+                pc.max(self._storage.changes[part].column("log_time").cast(pa.int64())).as_py()
+                for parts, _, _ in self._storage.commits[: self._version]
+                for part in parts
+            ),
+            default=0,
+        )
 
     def open_spool(self) -> PartWriter:
         """Open a part in the spool."""

@@ -6,10 +6,12 @@ deltalake. Nothing of ours is imported: this is the judge. Each table's key is i
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,8 @@ _COLUMNS = [
     "values",
     "old_values",
 ]
+
+_TIMES = ["commit_lsn", "end_lsn", "committed_at", "log_time"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +121,11 @@ def explain_difference(truth: list[Transaction], log: list[Transaction]) -> str 
 def require_whole_commits(root: Path) -> int:
     """Fail unless each Delta commit holds whole transactions, in order; give their number.
 
-    Its app transaction must be the end LSN of the last of them.
+    Its app transaction must be the end LSN of the last of them. The log time of each transaction
+    must be the greatest commit time of it and of all before it.
     """
     reached, commits = 0, 0
+    times: list[tuple[int, datetime, datetime]] = []
     for actions in _read_commits(root / "staging" / "changes"):
         files = [action["add"]["path"] for action in actions if "add" in action]
         if not files:
@@ -127,15 +133,17 @@ def require_whole_commits(root: Path) -> int:
         commits += 1
         bounds: list[tuple[int, int]] = []
         for file in files:
-            content = pq.read_table(
-                root / "staging" / "changes" / file, columns=["commit_lsn", "end_lsn"]
-            )
-            pairs = content.group_by(["commit_lsn", "end_lsn"]).aggregate([]).to_pylist()
-            bounds += [(pair["commit_lsn"], pair["end_lsn"]) for pair in pairs]
-        (version,) = [action["txn"]["version"] for action in actions if "txn" in action]
+            content = pq.read_table(root / "staging" / "changes" / file, columns=_TIMES)
+            for one in content.group_by(_TIMES).aggregate([]).to_pylist():
+                bounds.append((one["commit_lsn"], one["end_lsn"]))
+                times.append((one["commit_lsn"], one["committed_at"], one["log_time"]))
+        (version,) = _list_staged(actions)
         assert min(bounds)[0] >= reached, "a commit holds what an earlier one reached"
         reached = max(end for _, end in bounds)
         assert version == reached, "the staged LSN is not the end of the commit's last transaction"
+    greatest = itertools.accumulate((committed for _, committed, _ in sorted(times)), max)
+    for (lsn, _, log_time), expected in zip(sorted(times), greatest, strict=True):
+        assert log_time == expected, f"the log time at {lsn} is not the greatest commit time so far"
     return commits
 
 
@@ -145,10 +153,8 @@ def read_staged(root: Path) -> int | None:
     Cheap, for it is asked at every poll and every status update: one file is read.
     """
     for path in sorted((root / "staging" / "changes" / "_delta_log").glob("*.json"), reverse=True):
-        for line in path.read_text().splitlines():
-            if "txn" in (action := json.loads(line)):
-                version: int = action["txn"]["version"]
-                return version
+        for version in _list_staged(map(json.loads, path.read_text().splitlines())):
+            return version
     folder = root / "staging" / "epochs"
     # A folder of the log is there before the first commit is.
     if not DeltaTable.is_deltatable(str(folder)):
@@ -160,7 +166,13 @@ def read_staged(root: Path) -> int | None:
 def read_reached(root: Path) -> set[int]:
     """Give every staged LSN that there ever was."""
     commits = _read_commits(root / "staging" / "changes")
-    return {action["txn"]["version"] for line in commits for action in line if "txn" in action}
+    return {version for actions in commits for version in _list_staged(actions)}
+
+
+def _list_staged(actions: Iterable[dict[str, Any]]) -> list[int]:
+    """The end LSNs that the actions of a commit record."""
+    recorded = [action["txn"] for action in actions if "txn" in action]
+    return [txn["version"] for txn in recorded if txn["appId"] != "walgate:log_time"]
 
 
 def _read_commits(folder: Path) -> Iterator[list[dict[str, Any]]]:

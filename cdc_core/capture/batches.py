@@ -21,6 +21,7 @@ from cdc_core.vocabulary import Lsn, Operation, Relation
 # Arrays of numbers cost Python's garbage collector nothing. If each transaction has one row, there
 # are as many numbers as rows.
 Numbers: TypeAlias = "array[int]"
+_TIME = pa.timestamp("us", tz="UTC")
 # The copy of a row costs a microsecond, a slice of all columns some tens of microseconds.
 _WORTH_A_SLICE = 100
 # Bytes of an entry without its detail: as an object, and as a row of columns.
@@ -99,12 +100,21 @@ class Entry:
 
 @dataclass(slots=True)
 class Transactions:
-    """The facts of each transaction, by its index."""
+    """The facts of each transaction, by its index.
+
+    `previous_log_time_us` is the newest log time before the first of them.
+    """
 
     commit_lsn: Numbers = field(default_factory=_no_numbers)
     end_lsn: Numbers = field(default_factory=_no_numbers)
     xid: Numbers = field(default_factory=_no_numbers)
     committed_at_us: Numbers = field(default_factory=_no_numbers)
+    previous_log_time_us: int = field(default=0, kw_only=True)
+
+    @property
+    def newest_log_time_us(self) -> int:
+        """The log time of the newest transaction; without one, the log time before."""
+        return max(self.previous_log_time_us, max(self.committed_at_us, default=0))
 
     def add(self, *, commit_lsn: int, end_lsn: int, xid: int, committed_at_us: int) -> int:
         """Add a transaction; return its index."""
@@ -116,17 +126,35 @@ class Transactions:
 
     def split_last(self) -> tuple[Transactions, Transactions]:
         """Split into all transactions but the newest, and the newest alone."""
-        before, last = Transactions(), Transactions()
-        for name in self.__slots__:
-            values = getattr(self, name)
-            setattr(before, name, values[:-1])
-            setattr(last, name, values[-1:])
+        facts = self._list_facts()
+        before = Transactions(
+            *(values[:-1] for values in facts), previous_log_time_us=self.previous_log_time_us
+        )
+        last = Transactions(
+            *(values[-1:] for values in facts), previous_log_time_us=before.newest_log_time_us
+        )
         return before, last
+
+    def begin_next(self) -> Transactions:
+        """Return an empty set that continues from the newest log time."""
+        return Transactions(previous_log_time_us=self.newest_log_time_us)
 
     def drop_last(self) -> None:
         """Remove the newest transaction."""
-        for values in (self.commit_lsn, self.end_lsn, self.xid, self.committed_at_us):
+        for values in self._list_facts():
             values.pop()
+
+    def list_log_times_us(self) -> np.ndarray:
+        """The log time of each transaction: the greatest commit time of it and of all before it.
+
+        A commit time can be earlier than the one before it: two sessions may commit at once, or
+        somebody may set the clock back.
+        """
+        committed = np.array(self.committed_at_us, np.int64)
+        return np.maximum(np.maximum.accumulate(committed), self.previous_log_time_us)
+
+    def _list_facts(self) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+        return self.commit_lsn, self.end_lsn, self.xid, self.committed_at_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,13 +207,15 @@ class Batch:
             seq = np.append(seq, [entry.seq for entry in self.entries])
         facts = self.transactions
         committed = np.array(facts.committed_at_us, np.int64)[transaction]
+        log_time = facts.list_log_times_us()[transaction]
         columns = {
             "epoch": pa.array(np.full(len(seq), epoch, np.int32)),
             "commit_lsn": pa.array(np.array(facts.commit_lsn, np.int64)[transaction]),
             "seq": pa.array(seq),
             "end_lsn": pa.array(np.array(facts.end_lsn, np.int64)[transaction]),
             "xid": pa.array(np.array(facts.xid, np.int64)[transaction]),
-            "committed_at": pa.array(committed).cast(pa.timestamp("us", tz="UTC")),
+            "committed_at": pa.array(committed).cast(_TIME),
+            "log_time": pa.array(log_time).cast(_TIME),
         }
         rows = pa.Table.from_batches(decoded, schema=DECODED_SCHEMA)
         for name in DECODED_SCHEMA.names:

@@ -63,6 +63,10 @@ class ChangeLog(Protocol):
         """The staged LSN, read from the newest version."""
         ...
 
+    def read_log_time_us(self) -> int:
+        """The newest log time of the version that `read_staged` opened last; 0 if it is empty."""
+        ...
+
     def read_transactions(self, epoch: Epoch, *, since: Lsn) -> Iterator[TransactionId]:
         """The transactions that the log has from commit LSN `since` on, in commit order."""
         ...

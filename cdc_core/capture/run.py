@@ -261,6 +261,7 @@ def _stream(
     collector = Collector(
         staged=start.staged,
         expected=log.read_transactions(start.epoch, since=confirmed),
+        log_time_us=log.read_log_time_us(),
         changed=changed,
         complete=complete,
         conceal=conceal,

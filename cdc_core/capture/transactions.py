@@ -61,13 +61,15 @@ class Collector:
         staged: Lsn,
         expected: Iterable[TransactionId],
         complete: Callable[[Announcement, int], Relation],
+        log_time_us: int,
         changed: str | None = None,
         conceal: Conceal = conceal_nothing,
         spooled: Spooled = NOTHING_SPOOLED,
     ) -> None:
         """Drop transactions up to `staged`; they must be exactly `expected`, in commit order.
 
-        `complete` receives an announcement and its transaction's xid. `changed`: see Replay.
+        `complete` receives an announcement and its transaction's xid. `log_time_us` is the newest
+        log time of the log. `changed`: see Replay.
         """
         self._replay = Replay(staged, expected, changed=changed)
         self._complete = complete
@@ -81,7 +83,7 @@ class Collector:
         self._runs = Runs()
         self._blocks: list[Block] = []
         self._entries: list[Entry] = []
-        self._transactions = Transactions()
+        self._transactions = Transactions(previous_log_time_us=log_time_us)
         self._open: OpenTransaction | None = None
         self._size = 0
         self._waiting_size = 0
@@ -355,7 +357,7 @@ class Collector:
         self._cut_block()
         blocks, kept_blocks = self._blocks, list[Block]()
         entries, kept_entries = self._entries, list[Entry]()
-        transactions, kept = self._transactions, Transactions()
+        transactions, kept = self._transactions, self._transactions.begin_next()
         size, kept_size = self._size, 0
         if (opened := self._open) is not None:
             blocks, kept_blocks = split_blocks(blocks, opened.block, opened.row, opened.index)
@@ -364,7 +366,8 @@ class Collector:
             transactions, kept = transactions.split_last()
             size, kept_size = size - opened.size, opened.size
             opened.index = opened.block = opened.row = opened.entry = 0
-        batch = Batch(tuple(blocks), tuple(entries), transactions, self._take_relations(), size)
+        batch = Batch(tuple(blocks), tuple(entries), transactions, tuple(self._relations), size)
+        self._relations = []
         self._blocks, self._entries, self._transactions = kept_blocks, kept_entries, kept
         self._size = kept_size
         self.patience = 1.0
@@ -383,18 +386,15 @@ class Collector:
             tuple(self._blocks),
             tuple(self._entries),
             self._transactions,
-            self._take_relations(),
+            tuple(self._relations),
             self._size,
         )
-        self._blocks, self._entries, self._size, self._rows = [], [], 0, 0
+        self._blocks, self._entries, self._relations = [], [], []
+        self._size = self._rows = 0
         if self._open is None:
-            self._transactions = Transactions()
+            self._transactions = self._transactions.begin_next()
             self.spool_ended = None
         else:
             self._open.spooled = True
             self._open.block = self._open.row = self._open.entry = 0
         return batch
-
-    def _take_relations(self) -> tuple[tuple[Relation, Lsn], ...]:
-        taken, self._relations = tuple(self._relations), []
-        return taken

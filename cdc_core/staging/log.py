@@ -22,7 +22,14 @@ from deltalake import CommitProperties, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
 from cdc_core.crash_points import reach
-from cdc_core.lake_layout import CHANGES, DELTA_LOG, EPOCHS, RELATIONS, name_checkpoint
+from cdc_core.lake_layout import (
+    CHANGES,
+    DELTA_LOG,
+    EPOCHS,
+    LOG_TIME_APP,
+    RELATIONS,
+    name_checkpoint,
+)
 from cdc_core.lake_storage.durability import list_commit, locate_commit, remove_old_copies
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.layout import CHANGES_SCHEMA, EPOCHS_SCHEMA
@@ -43,6 +50,7 @@ from cdc_core.staging.tables import (
     read_rows,
     read_version,
     reopen_table,
+    require_columns,
     rewrite_newest,
     staging_errors,
 )
@@ -65,6 +73,7 @@ class Log:
         self._root, self._spool = root, spool
         self.changes_folder = root / CHANGES
         self._changes = open_table(self.changes_folder, CHANGES_SCHEMA)
+        require_columns(self._changes, CHANGES_SCHEMA)
         self._epochs = open_table(root / EPOCHS, EPOCHS_SCHEMA)
         self._relations = RelationStore(root)
         # For each table: the version that this object rewrote last, and the state of the folder of
@@ -100,6 +109,10 @@ class Log:
         # Rewrite after reading: what was read must be durable, even if it came a moment ago.
         self._rewrite_newest()
         return staged
+
+    def read_log_time_us(self) -> int:
+        """The newest log time of the version that `read_staged` opened last; 0 if it is empty."""
+        return self._changes.transaction_version(LOG_TIME_APP) or 0
 
     def read_subscription(self) -> Subscription | None:
         """The publications and the origin of the newest changes; None if there are no changes."""
@@ -143,6 +156,7 @@ class Log:
         """
         landed = [move_part(part, self.changes_folder) for part in parts]
         self.changes_folder.sync()
+        log_time_us = max(int(part.bounds["log_time"][1] or 0) for part in landed)
         actions: list[AddAction | RemoveAction] = [
             AddAction(
                 path=part.path.name,
@@ -163,7 +177,10 @@ class Log:
                 self._changes.schema(),
                 commit_properties=CommitProperties(
                     custom_metadata=self.subscription.describe(),
-                    app_transactions=[Transaction(epoch.application, int(end_lsn))],
+                    app_transactions=[
+                        Transaction(epoch.application, int(end_lsn)),
+                        Transaction(LOG_TIME_APP, log_time_us),
+                    ],
                     max_commit_retries=0,
                 ),
             )

@@ -14,6 +14,7 @@ import os
 import struct
 import uuid
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,10 +25,10 @@ from cdc_core.errors import Retry, StagingError
 from cdc_core.lake_storage.local_files import NewFile
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.layout import CHANGES_SCHEMA, END_LSN_NOT_KNOWN
-from cdc_core.vocabulary import Lsn
+from cdc_core.vocabulary import UNIX_START, Lsn, format_time
 
 # Readers skip files by these columns only. Statistics of values would cost time and leak values.
-STATISTICS_COLUMNS = ("epoch", "commit_lsn", "seq", "end_lsn", "table")
+STATISTICS_COLUMNS = ("epoch", "commit_lsn", "seq", "end_lsn", "log_time", "table")
 _BOUNDED_IN_FOOTER = ["epoch", "commit_lsn", "seq", "table", "op"]
 # These have few values in long runs. A dictionary of row values would be built in vain.
 _DICTIONARY_COLUMNS = [
@@ -36,10 +37,13 @@ _DICTIONARY_COLUMNS = [
     "end_lsn",
     "xid",
     "committed_at",
+    "log_time",
     "table",
     "relation_version",
     "op",
 ]
+# The greatest time that `datetime` can show.
+_LAST_MILLISECOND = 253_402_300_799_999
 # The writer keeps encoded rows in memory until their row group is complete.
 _GROUP_ROWS = 20_000
 
@@ -57,6 +61,7 @@ class Part:
 
     path: Path | LakePlace
     rows: int
+    # The bounds of `log_time` are microseconds since 1970.
     bounds: dict[str, tuple[int | str | None, int | str | None]]
     sealed: bool = True
     marks: int = 0  # Rows without a table.
@@ -64,6 +69,9 @@ class Part:
     def statistics(self) -> str:
         """The file's statistics as the Delta protocol writes them (section Per-file Statistics)."""
         known = {name: bound for name, bound in self.bounds.items() if bound[0] is not None}
+        # Statistics have milliseconds: round the least time down and the greatest up.
+        first, last = (int(time or 0) for time in known["log_time"])
+        known["log_time"] = _format_time(first // 1000), _format_time((last + 999) // 1000)
         return json.dumps(
             {
                 "numRecords": self.rows,
@@ -111,7 +119,10 @@ class PartWriter:
         self._rows += changes.num_rows
         self._marks += changes.column("table").null_count
         for name in STATISTICS_COLUMNS:
-            bound = pc.min_max(changes.column(name)).as_py()
+            column = changes.column(name)
+            if name == "log_time":
+                column = column.cast(pa.int64())
+            bound = pc.min_max(column).as_py()
             self._bounds[name] = _widen(self._bounds.get(name), (bound["min"], bound["max"]))
 
     def finish(self) -> Part:
@@ -197,6 +208,12 @@ def _leaf_paths() -> list[str]:
         f"{field.name}.list.element" if pa.types.is_list(field.type) else field.name
         for field in CHANGES_SCHEMA
     ]
+
+
+def _format_time(milliseconds: int) -> str:
+    """A time as the Delta protocol writes it in statistics; at most the end of the year 9999."""
+    time = UNIX_START + timedelta(milliseconds=min(milliseconds, _LAST_MILLISECOND))
+    return format_time(time, "milliseconds")
 
 
 def _widen(

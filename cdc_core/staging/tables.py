@@ -40,6 +40,18 @@ def open_table(folder: LakePlace, schema: pa.Schema) -> DeltaTable:
             return table
 
 
+def require_columns(table: DeltaTable, schema: pa.Schema) -> None:
+    """Refuse the log of an earlier version of Walgate. Raises: StagingError."""
+    found = {field.name for field in table.schema().fields}
+    missing = [name for name in schema.names if name not in found]
+    if missing:
+        raise StagingError(
+            f"the log is of an earlier version of Walgate: it lacks the column {missing[0]}",
+            fix="begin a new lake under another [lake] root, with a new slot",
+            retry=Retry.AFTER_FIX,
+        )
+
+
 def reopen_table(folder: LakePlace) -> DeltaTable:
     """Open an existing table at its newest version.
 

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from cdc_core.errors import ConfigurationError, LakeError, Retry
-from cdc_core.vocabulary import Lsn
+from cdc_core.read_point import ReadPoint, parse_read_point
 
 _logger = logging.getLogger("walgate.sql")
 # Classes of SQLSTATE that the statement or the data causes: 21 cardinality, 22 values.
@@ -37,7 +37,7 @@ def sql(
     statement: Annotated[str, typer.Argument(help="One SQL statement that only reads.")],
     *,
     at: Annotated[
-        str, typer.Option(help="latest (the newest cut), live (all staged), or an LSN.")
+        str, typer.Option(help="latest (the newest cut), live (all staged), an LSN or a time.")
     ] = "latest",
     form: Annotated[
         RowForm | None,
@@ -45,18 +45,18 @@ def sql(
     ] = None,
 ) -> None:
     """Run Spark SQL over the lake: name `schema.table`, or `table` alone if it is in public."""
-    _require_place(at)
+    point = _parse_read_point(at)
     chosen = form or (RowForm.TABLE if sys.stdout.isatty() else RowForm.TSV)
     settings = context.obj.load_settings()
     from orchestration.cli.row_lines import write_rows
     from orchestration.runs.spark import open_spark
     from spark_jobs.lake.lake import Lake
-    from spark_jobs.query.as_of import find_bound_at
+    from spark_jobs.query.read_bound import find_bound_at
     from spark_jobs.query.sql import answer_query
     from spark_jobs.session.read_only import require_read_only
 
     lake = Lake.of(settings)
-    bound = find_bound_at(lake, at)
+    bound = find_bound_at(lake, point)
     session = open_spark(settings)
     require_read_only(session, statement)
     with _query_errors():
@@ -70,15 +70,11 @@ def sql(
         write_rows(answer.rows, chosen.value, sys.stdout)
 
 
-def _require_place(at: str) -> None:
-    if at in {"latest", "live"}:
-        return
+def _parse_read_point(at: str) -> ReadPoint:
     try:
-        Lsn.parse(at)
+        return parse_read_point(at)
     except ValueError as error:
-        raise ConfigurationError(
-            [f"--at {at!r}: expected latest, live or an LSN"], fix="for example --at 16/B374D848"
-        ) from error
+        raise ConfigurationError([f"--at {error}"], fix="give one of these forms") from error
 
 
 @contextmanager

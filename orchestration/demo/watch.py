@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from cdc_core.vocabulary import TableName
 from orchestration.demo.invariants import Breach, find_breaches, list_whole_cuts
 from spark_jobs.lake.lake import Bound, Lake
-from spark_jobs.query.as_of import find_bound_at
+from spark_jobs.query.read_bound import find_bound_at
 
 T = TypeVar("T")
 

@@ -29,7 +29,7 @@ from cdc_core.staging.epochs import read_newest_epoch
 from cdc_core.staging.tables import staging_errors
 from cdc_core.staging.verifications import DIFFERENT, TableVerification, VerificationLedger
 from cdc_core.table_states import BackfillState, TableState
-from cdc_core.vocabulary import Lsn, TableName
+from cdc_core.vocabulary import Lsn, TableName, format_time
 from orchestration.status.backfills import describe_backfills
 from orchestration.status.table_facts import Facts, read_facts
 from orchestration.status.unpublished import Whereabouts, find_unpublished
@@ -368,4 +368,4 @@ def _format_lsn(lsn: Lsn | None) -> str | None:
 
 
 def _format_time(time: datetime | None) -> str | None:
-    return None if time is None else time.isoformat(timespec="seconds").replace("+00:00", "Z")
+    return None if time is None else format_time(time, "seconds")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +19,18 @@ from cdc_core.vocabulary import Lsn
 from spark_jobs.delta.direct_parquet import can_read
 from spark_jobs.lake.lake import Bound, Lake, open_table
 
+# To make a Python value of each statistic of each file would take most of the time.
+_DESCRIBING = frozenset(
+    {
+        "path",
+        "size_bytes",
+        "num_records",
+        "null_count.table",
+        "min.log_time",
+        *(f"{end}.{name}" for end in ("min", "max") for name in ("epoch", "end_lsn", "table")),
+    }
+)
+
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
@@ -25,6 +38,7 @@ class LogFile:
 
     `begin` and `end` are the least and the greatest end LSN of an entry.
     `tables` are the least and the greatest name of a table; None if they are not known.
+    `min_log_time` is at or below every log time in the file; None if it is not known.
     """
 
     name: str
@@ -34,6 +48,7 @@ class LogFile:
     begin: Bound | None
     end: Bound | None
     tables: tuple[str, str] | None
+    min_log_time: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +65,10 @@ class LogFiles:
         log = open_table(lake.changes)
         if log is None:
             return None
-        known = pa.table(log.get_add_actions(flatten=True)).to_pylist()
-        files = sorted(map(_describe, known), key=lambda file: file.end or Bound(0, Lsn(0)))
+        known = pa.table(log.get_add_actions(flatten=True))
+        wanted = [name for name in known.column_names if name in _DESCRIBING]
+        rows = known.select(wanted).to_pylist()
+        files = sorted(map(_describe, rows), key=lambda file: file.end or Bound(0, Lsn(0)))
         return cls(lake.changes, log, tuple(files))
 
     def list_reaching(
@@ -103,7 +120,16 @@ def _describe(file: Mapping[str, Any]) -> LogFile:
         for end in ("min", "max")
     )
     tables = None if least is None or most is None else (least, most)
-    return LogFile(file["path"], file["size_bytes"], entries, marks or 0, begin, end, tables)
+    return LogFile(
+        file["path"],
+        file["size_bytes"],
+        entries,
+        marks or 0,
+        begin,
+        end,
+        tables,
+        file.get("min.log_time"),
+    )
 
 
 def _may_hold(file: LogFile, table: str) -> bool:

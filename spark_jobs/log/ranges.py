@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,13 +20,12 @@ from pyspark.sql import functions as F
 
 from cdc_core.lake_storage.arrow_files import open_input
 from cdc_core.lake_storage.place import LakePlace
-from cdc_core.vocabulary import Lsn, Position
+from cdc_core.vocabulary import UNIX_START, Lsn, Position
 from spark_jobs.delta.decoded_size import bound_size
 from spark_jobs.lake.lake import Bound
 from spark_jobs.log.entries import is_inside, naming
 from spark_jobs.log.reading import POSITION
 
-_UNIX_START = datetime(1970, 1, 1, tzinfo=UTC)
 _OF = ("table", "relation_version", "op")
 _COLUMNS = [*_OF, *POSITION, "end_lsn", "committed_at", "unchanged", "old_values"]
 # These columns have few distinct values, so Arrow reads them as dictionaries.
@@ -80,8 +79,8 @@ def summarize(log: DataFrame) -> list[RangeSummary]:
             row["entries"],
             Position(row["first"][0], Lsn(row["first"][1]), row["first"][2]),
             Position(row["last"][0], Lsn(row["last"][1]), row["last"][2]),
-            _UNIX_START + timedelta(microseconds=row["first_committed_at"]),
-            _UNIX_START + timedelta(microseconds=row["committed_at"]),
+            UNIX_START + timedelta(microseconds=row["first_committed_at"]),
+            UNIX_START + timedelta(microseconds=row["committed_at"]),
             frozenset(row["unchanged"]),
             row["has_old_values"],
         )
@@ -160,8 +159,8 @@ def summarize_entries(entries: pa.Table) -> Iterator[RangeSummary]:
             row["count_all_sum"],
             Position(row["epoch_first"], Lsn(row["commit_lsn_first"]), row["seq_min_first"]),
             Position(row["epoch_last"], Lsn(row["commit_lsn_last"]), row["seq_max_last"]),
-            _UNIX_START + timedelta(microseconds=row["at_us_min_min"]),
-            _UNIX_START + timedelta(microseconds=row["at_us_max_max"]),
+            UNIX_START + timedelta(microseconds=row["at_us_min_min"]),
+            UNIX_START + timedelta(microseconds=row["at_us_max_max"]),
             unchanged.get(tuple(row[name] for name in _OF), frozenset()),
             row["is_old_any_any"],
         )

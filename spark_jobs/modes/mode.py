@@ -18,6 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -115,6 +117,14 @@ class Mode:
         if self.kept is not None:
             present = stored.alias("t").where(self.is_present("t"))
         return present.drop(*(field.name for field in self.fields)) if self.fields else present
+
+    def select_present_arrow(self, stored: pa.Table) -> pa.Table:
+        """The same, of an Arrow table."""
+        present = stored
+        if self.kept is not None:
+            is_kept = pc.fill_null(stored[self.kept.mark], False)
+            present = stored.filter(pc.invert(is_kept))
+        return present.drop_columns([field.name for field in self.fields])
 
     def _arrive(self, source: str) -> Values:
         mark = {} if self.kept is None else {self.kept.mark: F.lit(False)}

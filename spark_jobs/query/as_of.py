@@ -16,25 +16,24 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc_core.errors import LakeError, Retry
-from cdc_core.vocabulary import Lsn, TableName
+from cdc_core.vocabulary import TableName
 from spark_jobs.delta.direct_parquet import read_rows
 from spark_jobs.fold.outcome import fold_plan
 from spark_jobs.fold.plan import as_query, choose_types, plan_table, read_schema
 from spark_jobs.fold.rebuild import plan_rebuild
 from spark_jobs.fold.rows import table_fields, widen
-from spark_jobs.lake.completeness import Incomplete, read_completeness
-from spark_jobs.lake.cut_plan import Place, needs_fold
+from spark_jobs.lake.completeness import Incomplete
 from spark_jobs.lake.damaged_tables import open_current
-from spark_jobs.lake.lake import Bound, Lake, find_bound, require_epochs
-from spark_jobs.lake.ledger import Cut, find_cut, read_states
+from spark_jobs.lake.lake import Bound, Lake, find_bound
+from spark_jobs.lake.ledger import find_cut
 from spark_jobs.log.files import LogFiles
 from spark_jobs.log.ranges import summarize
 from spark_jobs.log.reading import read_log
 from spark_jobs.modes.current import CURRENT
 from spark_jobs.modes.registry import choose_mode
 from spark_jobs.modes.table_rows import Removal, apply_rows
+from spark_jobs.query.stored import find_stored, make_gone_error, open_version
 from spark_jobs.schema.evolution import Halt
-from spark_jobs.target.older_tables import know_place
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,51 +50,6 @@ class TableReading:
     incomplete: Incomplete | None
 
 
-def find_bound_at(lake: Lake, at: str) -> Bound:
-    """Find the bound of `latest` (the newest cut), `live` (the staged LSN) or an LSN.
-
-    Raises: LakeError if the lake cannot be read at the LSN; it names the ranges that can be read.
-    """
-    epochs = require_epochs(lake)
-    if at == "latest":
-        cut = find_cut(lake)
-        if cut is None:
-            raise LakeError(
-                "no cut was written yet", fix="run `walgate merge` first", retry=Retry.AFTER_FIX
-            )
-        return cut.bound
-    staged = lake.read_staged(epochs)
-    if staged is None:
-        raise LakeError(
-            "nothing was staged yet", fix="run `walgate replicate` first", retry=Retry.AFTER_FIX
-        )
-    if at == "live":
-        return staged
-    try:
-        lsn = Lsn.parse(at)
-    except ValueError as error:
-        raise LakeError(
-            f"{at!r} is neither latest, live nor an LSN",
-            fix="give latest, live, or an LSN such as 16/B374D848",
-            retry=Retry.AFTER_FIX,
-        ) from error
-    # A newer epoch may have smaller LSNs. The newest epoch whose range has the LSN counts.
-    held: list[str] = []
-    for epoch in reversed(epochs):
-        end = staged.lsn if epoch.number == staged.epoch else _find_end(lake, epoch.app)
-        if end is not None and epoch.first_lsn <= lsn <= end:
-            return Bound(epoch.number, lsn)
-        if end is not None:
-            held.append(f"{epoch.first_lsn} to {end}")
-    # The log has nothing between two epochs.
-    covered = ", or from ".join(reversed(held))
-    raise LakeError(
-        f"the lake cannot be read at {lsn}: expected an LSN from {covered}",
-        fix="give an LSN that the log covers",
-        retry=Retry.AFTER_FIX,
-    )
-
-
 def table_at(
     session: SparkSession, lake: Lake, table: TableName, at: Bound, *, is_newest: bool = False
 ) -> TableReading:
@@ -107,27 +61,21 @@ def table_at(
     Raises: LakeError if the lake has no rows of the table at the bound, or if the version in the
     cut is gone.
     """
-    cut = find_cut(lake, at)
     name = str(table)
-    incomplete = read_completeness(lake).find_incomplete(name, at)
-    version = None if cut is None else cut.versions.get(name)
-    low = None if cut is None else cut.merged.get(name, cut.bound)
-    if cut is not None and version is not None:
-        _require_named(lake, table, cut.find_place(name))
+    stored = find_stored(lake, table, at)
+    opened, low, incomplete = stored.opened, stored.low, stored.incomplete
     if is_newest:
-        version, low = _find_newest(lake, table, at, version, low)
-    base = None if version is None else _read_version(session, lake, table, version)
-    if cut is not None and low is not None and base is not None and not is_newest:
-        halt = _find_halt(lake, cut, name) if at == cut.bound else None
-        if not needs_fold(low, at, is_halted=halt is not None):
-            return TableReading(base, low, halt, incomplete)
+        opened, low = _find_newest(lake, table, at, opened, low)
+    base = None if opened is None else _read_version(session, lake, table, opened)
+    if not stored.needs_fold and low is not None and base is not None and not is_newest:
+        return TableReading(base, low, stored.halt, incomplete)
     files = LogFiles.open(lake)
     assert files is not None
     log = read_log(session, files, low, at)
     plot = partial(
         plan_table,
         table=table,
-        before=None if version is None else read_schema(_open_version(lake, table, version)),
+        before=None if opened is None else read_schema(opened),
         relations=lake.read_relations(),
         upper=at,
         choose=choose_types(lake, table),
@@ -173,73 +121,34 @@ def list_tables(lake: Lake) -> list[TableName]:
     return sorted(merged | {relation.table for relation in lake.read_relations().values()})
 
 
-def _find_end(lake: Lake, app: str) -> Lsn | None:
-    lsn = DeltaTable(lake.changes.uri).transaction_version(app)
-    return None if lsn is None else Lsn(lsn)
-
-
 def _find_newest(
-    lake: Lake, table: TableName, at: Bound, version: int | None, low: Bound | None
-) -> tuple[int | None, Bound | None]:
+    lake: Lake, table: TableName, at: Bound, opened: DeltaTable | None, low: Bound | None
+) -> tuple[DeltaTable | None, Bound | None]:
     """Find the newest version that holds no change above a bound, and its merged bound.
 
-    `version` is the version in the newest cut at or below the bound; it is merged through `low`.
+    `opened` is the version in the newest cut at or below the bound; it is merged through `low`.
     """
     newest = open_current(lake.locate(table))
     if newest is None:
-        return version, low
+        return opened, low
     epochs = lake.read_epochs()
-    known = None if version is None else find_bound(_open_version(lake, table, version), epochs)
-    for number in range(newest.version(), -1 if version is None else version, -1):
-        through = find_bound(_open_version(lake, table, number), epochs)
+    known = None if opened is None else find_bound(opened, epochs)
+    for number in range(newest.version(), -1 if opened is None else opened.version(), -1):
+        candidate = open_version(lake, table, number)
+        through = find_bound(candidate, epochs)
         if through is not None and through <= at:
             # Commits of other writers do not move the bound beyond that of the cut's version.
-            return number, low if through == known else through
-    return version, low
+            return candidate, low if through == known else through
+    return opened, low
 
 
-def _read_version(session: SparkSession, lake: Lake, table: TableName, version: int) -> DataFrame:
-    """The present rows of a table at a version."""
-    opened = _open_version(lake, table, version)
+def _read_version(
+    session: SparkSession, lake: Lake, table: TableName, opened: DeltaTable
+) -> DataFrame:
+    """The present rows of an open table."""
     try:
         stored = read_rows(session, lake.locate(table), opened)
     except AnalysisException as error:
         # The Delta log still has the version, but some of its data files are gone.
-        raise _miss_version(table, version) from error
+        raise make_gone_error(table, opened.version()) from error
     return choose_mode(lake, table).select_present(stored)
-
-
-def _open_version(lake: Lake, table: TableName, version: int) -> DeltaTable:
-    try:
-        return DeltaTable(lake.locate(table).uri, version=version)
-    except Exception as error:
-        # If the Delta log cannot be opened at any version, this raises the error with that remedy.
-        open_current(lake.locate(table))
-        raise _miss_version(table, version) from error
-
-
-def _require_named(lake: Lake, table: TableName, place: Place) -> None:
-    """Check that the version that a cut names is still the same commit. Raises: LakeError."""
-    assert place.version is not None
-    epochs = lake.read_epochs()
-    held = know_place(place, epochs).held
-    if held is not None and find_bound(_open_version(lake, table, place.version), epochs) != held:
-        raise _miss_version(table, place.version)
-
-
-def _miss_version(table: TableName, version: int) -> LakeError:
-    return LakeError(
-        f"version {version} of {table}, which a cut names, is gone",
-        fix="run `walgate merge`: it builds a deleted or restored table again; or"
-        " give a newer LSN, and do not let VACUUM remove versions that you read",
-        retry=Retry.AFTER_FIX,
-    )
-
-
-def _find_halt(lake: Lake, cut: Cut, table: str) -> Halt | None:
-    if table not in cut.halted:
-        return None
-    state = read_states(lake).get(table)
-    if state is None:
-        return Halt("", "")
-    return Halt(state.reason or "", state.fix or "", state.curable)

@@ -160,6 +160,7 @@ class _Merges:
                 "end_lsn": end_lsn,
                 "xid": end_lsn,
                 "committed_at": EPOCH_START,
+                "log_time": EPOCH_START,
                 "table": str(relation.table),
                 "relation_version": version,
                 "op": operation,

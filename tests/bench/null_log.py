@@ -47,6 +47,10 @@ class NullLog:
         """Nothing is staged."""
         return epoch.first_lsn
 
+    def read_log_time_us(self) -> int:
+        """Nothing is kept."""
+        return 0
+
     def read_transactions(self, epoch: Epoch, *, since: Lsn) -> Iterator[TransactionId]:
         """None."""
         del epoch, since

@@ -35,6 +35,7 @@ class Sent:
     end_lsn: int
     xid: int
     steps: tuple[Step, ...] = field(default=())
+    time_us: int = TIME_US
 
     @property
     def has_entries(self) -> bool:
@@ -44,14 +45,14 @@ class Sent:
     @property
     def identity(self) -> TransactionId:
         """How staging knows it."""
-        return TransactionId(Lsn(self.commit_lsn), self.xid, TIME_US + POSTGRES_EPOCH_US)
+        return TransactionId(Lsn(self.commit_lsn), self.xid, self.time_us + POSTGRES_EPOCH_US)
 
     def frames(self) -> list[bytes]:
         """Give all its frames; each table is announced before its first use, or not again."""
         return [
-            encoding.begin(self.commit_lsn, TIME_US, self.xid),
+            encoding.begin(self.commit_lsn, self.time_us, self.xid),
             *map(encode_step, self.steps),
-            encoding.commit(self.commit_lsn, self.end_lsn, TIME_US),
+            encoding.commit(self.commit_lsn, self.end_lsn, self.time_us),
         ]
 
     def entries(self) -> list[Entry]:
@@ -140,6 +141,8 @@ def streams(draw: st.DrawFn) -> list[Sent]:
         steps = draw(st.lists(_STEPS, max_size=8))
         # The server announces a table once a session, before its first change.
         announced = [Step("announce", oid) for oid in TABLES] if index == 0 else []
-        sent.append(Sent(at, at + 48, 100 + index, (*announced, *steps)))
+        # Commit times step back.
+        time_us = TIME_US + draw(st.integers(-3, 3))
+        sent.append(Sent(at, at + 48, 100 + index, (*announced, *steps), time_us))
         at += 48
     return sent

@@ -82,6 +82,7 @@ class Session:
                 for lsn, xid in expected or ()
             ],
             complete=complete,
+            log_time_us=0,
             spooled=Spooled(
                 lambda step: self.chunk if step.chunk == 0 else None,
                 lambda _: self.sweeping,

@@ -83,7 +83,7 @@ def test_a_backfill_that_no_worker_runs_is_not_remembered_for() -> None:
 
 
 def test_large_marks_of_one_transaction_are_counted_toward_the_spool() -> None:
-    collector = Collector(staged=Lsn(0), expected=[], complete=complete)
+    collector = Collector(staged=Lsn(0), expected=[], complete=complete, log_time_us=0)
     running = ",".join(str(xid) for xid in range(10_000, 20_000))
     large = watermark(f"10000:20000:{running}")
     collector.feed([encoding.begin(1000, TIME_US, 7), announcement(A), *[large] * 20])

@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from cdc_core.capture.interfaces import ChangeLog, Stream
-from cdc_core.errors import SourceError, StagingError
+from cdc_core.errors import Retry, SourceError, StagingError
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.layout import CHANGES_SCHEMA, END_LSN_NOT_KNOWN
 from cdc_core.settings import SourceSettings
@@ -59,6 +59,7 @@ def make_changes(commit_lsn: int, *, end_lsn: int, xid: int = 7, count: int = 2)
             "end_lsn": end_lsn,
             "xid": xid,
             "committed_at": 1000 + xid,
+            "log_time": 1000 + xid,
             "table": "public.t",
             "op": "insert",
         }
@@ -140,6 +141,18 @@ def test_transactions_are_told_from_a_commit_lsn_on_in_commit_order(open_log: Op
     ]
     assert list(log.read_transactions(EPOCH, since=Lsn(401))) == []
     assert list(log.read_transactions(replace(EPOCH, epoch=2), since=Lsn(0))) == []
+
+
+def test_the_newest_log_time_is_read_with_the_staged_lsn(open_log: OpenLog) -> None:
+    log, other = open_log(), open_log()
+    assert log.read_log_time_us() == 0
+    land(log, 200, xid=9)
+    log.read_staged(EPOCH)
+    assert log.read_log_time_us() == open_log().read_log_time_us() == 1009
+    # A new epoch goes on from there.
+    land(log, 100, xid=12, epoch=replace(EPOCH, epoch=2))
+    other.read_staged(replace(EPOCH, epoch=2))
+    assert other.read_log_time_us() == 1012
 
 
 def test_several_spooled_parts_land_in_one_commit(open_log: OpenLog) -> None:
@@ -313,6 +326,14 @@ def test_a_commit_says_what_its_changes_were_sent_for(open_log: OpenLog) -> None
     land(open_log(changed), 300)
     assert log.read_staged(EPOCH) == 348
     assert log.read_subscription() == open_log().read_subscription() == changed
+
+
+def test_the_log_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
+    older = CHANGES_SCHEMA.remove(CHANGES_SCHEMA.get_field_index("log_time"))
+    DeltaTable.create(str(tmp_path / "staging" / "changes"), schema=older)
+    with pytest.raises(StagingError, match="it lacks the column log_time") as caught:
+        Log(LakePlace.of(tmp_path), spool=tmp_path / "spool", subscription=SUBSCRIPTION)
+    assert caught.value.retry is Retry.AFTER_FIX
 
 
 def test_a_commit_of_another_tool_is_passed_over_when_the_subscription_is_read(

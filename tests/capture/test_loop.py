@@ -86,7 +86,9 @@ class Run:
         self.stream = FakeStream(frames)
         log = FakeLog(self.storage, spool=spool, subscription=SUBSCRIPTION)
         log.remove_leftovers(EPOCH, Lsn(staged))
-        collector = Collector(staged=Lsn(staged), expected=expected, complete=complete)
+        collector = Collector(
+            staged=Lsn(staged), expected=expected, complete=complete, log_time_us=0
+        )
         self.bound = RunLimit(threading.Event(), until_current=True)
         self.progress = CaptureProgress(Lsn(staged), Lsn(0), Lsn(0), collector.is_replay_checked)
         self.loop = CaptureLoop(

@@ -40,10 +40,22 @@ def block_rows(count: int) -> Iterator[None]:
 
 
 def collect(
-    sent: list[Sent], plan: list[tuple[int, str]], staged: int, expected: list[TransactionId]
+    sent: list[Sent],
+    plan: list[tuple[int, str]],
+    staged: int,
+    expected: list[TransactionId],
+    log_times: dict[int, int],
 ) -> list[Entry]:
-    """Feed a stream in pieces, taking and spooling as planned; all entries in order taken."""
-    collector = Collector(staged=Lsn(staged), expected=expected, complete=complete)
+    """Feed a stream in pieces, taking and spooling as planned; all entries in order taken.
+
+    Each entry must have the log time of its commit LSN.
+    """
+    collector = Collector(
+        staged=Lsn(staged),
+        expected=expected,
+        complete=complete,
+        log_time_us=max((time for lsn, time in log_times.items() if lsn < staged), default=0),
+    )
     frames = [frame for transaction in sent for frame in transaction.frames()]
     entries: list[Entry] = []
     spooled: list[pa.Table] = []
@@ -53,7 +65,7 @@ def collect(
             assert batch.size >= 0
             table = batch.to_table(1)
             assert batch.end_lsn == max(table.column("end_lsn").to_pylist())
-            entries.extend(read_entries([table]))
+            entries.extend(read_entries([table], log_times))
 
     for count, action in itertools.cycle(plan):
         if not frames:
@@ -65,7 +77,7 @@ def collect(
             ended = collector.spool_ended
             if ended is not None:
                 spooled.append(collector.take_spooled().to_table(1))
-                entries.extend(read_entries(spooled, end_lsn=ended))
+                entries.extend(read_entries(spooled, log_times, end_lsn=ended))
                 spooled.clear()
             elif spooled or (action == "spool" and collector.open_size):
                 take()
@@ -78,11 +90,18 @@ def collect(
     return entries
 
 
-def read_entries(tables: list[pa.Table], end_lsn: int | None = None) -> list[Entry]:
-    """Give a batch's entries by position; a spooled one gets its end LSN here."""
+def read_entries(
+    tables: list[pa.Table], log_times: dict[int, int], end_lsn: int | None = None
+) -> list[Entry]:
+    """Give a batch's entries by position; a spooled one gets its end LSN here.
+
+    Each must have the log time of its commit LSN.
+    """
     table = pa.concat_tables(tables).sort_by([("commit_lsn", "ascending"), ("seq", "ascending")])
     assert table.schema == CHANGES_SCHEMA
     rows = table.to_pylist()
+    times = table.column("log_time").cast(pa.int64()).to_pylist()
+    assert times == [log_times[row["commit_lsn"]] for row in rows]
     assert all((row["end_lsn"] == END_LSN_NOT_KNOWN) == (end_lsn is not None) for row in rows)
     return [
         (
@@ -102,6 +121,13 @@ def expect(sent: list[Sent]) -> list[Entry]:
     return [entry for transaction in sent for entry in transaction.entries()]
 
 
+def expect_log_times(sent: list[Sent]) -> dict[int, int]:
+    """The greatest commit time up to each transaction with entries, by commit LSN."""
+    staged = [transaction for transaction in sent if transaction.has_entries]
+    times = itertools.accumulate((one.identity.committed_at_us for one in staged), max)
+    return {one.commit_lsn: time_us for one, time_us in zip(staged, times, strict=True)}
+
+
 @pytest.mark.parametrize("before", [0, 1, 9])
 @pytest.mark.parametrize("behind", [0, 1, 9])
 def test_a_row_as_large_as_a_block_may_be_is_decoded_alone(
@@ -112,7 +138,7 @@ def test_a_row_as_large_as_a_block_may_be_is_decoded_alone(
     monkeypatch.setattr("cdc_core.capture.transactions.BLOCK_BYTES", 1000)
     monkeypatch.setattr("cdc_core.protocol.tuples._MAX_BYTES", len(large))
     little = encoding.insert(11, ["2", "y" * 50])
-    collector = Collector(staged=Lsn(0), expected=[], complete=complete)
+    collector = Collector(staged=Lsn(0), expected=[], complete=complete, log_time_us=0)
     frames = [
         encoding.begin(1000, TIME_US, 7),
         announcement(11),
@@ -141,7 +167,7 @@ def test_a_large_row_is_decoded_alone_beside_rows_of_other_transactions(
     monkeypatch.setattr(
         "cdc_core.protocol.tuples._MAX_BYTES", len(encoding.insert(11, ["1", "x" * 5000]))
     )
-    collector = Collector(staged=Lsn(0), expected=[], complete=complete)
+    collector = Collector(staged=Lsn(0), expected=[], complete=complete, log_time_us=0)
     frames = [announcement(11)]
     for at, length in enumerate(order, 1):
         frames.insert(-1 if at == 1 else len(frames), encoding.begin(1000 * at, TIME_US, 7))
@@ -169,7 +195,7 @@ def test_any_cut_into_feeds_batches_and_spools_gives_the_same_entries(
     sent: list[Sent], plan: list[tuple[int, str]], rows: int
 ) -> None:
     with block_rows(rows):
-        assert collect(sent, plan, 0, []) == expect(sent)
+        assert collect(sent, plan, 0, [], expect_log_times(sent)) == expect(sent)
 
 
 @settings(max_examples=EXAMPLES)
@@ -187,7 +213,8 @@ def test_a_replay_from_any_confirmed_lsn_gives_only_what_is_not_staged(
         head = tuple(Step("announce", oid) for oid in (11, 22))
         again = [replace(again[0], steps=(*head, *again[0].steps)), *again[1:]]
     with block_rows(rows):
-        assert collect(again, plan, staged, expected) == expect(sent[reached:])
+        found = collect(again, plan, staged, expected, expect_log_times(sent))
+    assert found == expect(sent[reached:])
 
 
 @pytest.mark.parametrize(
@@ -206,7 +233,7 @@ def test_a_replay_from_any_confirmed_lsn_gives_only_what_is_not_staged(
 def test_a_replay_of_another_history_stages_nothing(
     expected: list[TransactionId], said: str
 ) -> None:
-    collector = Collector(staged=Lsn(1096), expected=expected, complete=complete)
+    collector = Collector(staged=Lsn(1096), expected=expected, complete=complete, log_time_us=0)
     frames = [frame for transaction in SENT for frame in transaction.frames()]
     with pytest.raises(WrongServer, match=said):
         collector.feed(frames)
@@ -215,7 +242,7 @@ def test_a_replay_of_another_history_stages_nothing(
 
 def test_what_waits_for_its_replay_check_is_told() -> None:
     expected = [SENT[0].identity, SENT[1].identity]
-    collector = Collector(staged=Lsn(1096), expected=expected, complete=complete)
+    collector = Collector(staged=Lsn(1096), expected=expected, complete=complete, log_time_us=0)
     collector.feed(SENT[0].frames())
     assert not collector.is_replay_checked
     collector.feed(SENT[1].frames())
@@ -245,7 +272,7 @@ OUTSIDE = [
     + [pytest.param(len(SENT[0].frames()), frame, id=f"{name} outside") for name, frame in OUTSIDE],
 )
 def test_an_illegal_order_raises_and_changes_nothing(at: int, wrong: bytes) -> None:
-    collector = Collector(staged=Lsn(0), expected=[], complete=complete)
+    collector = Collector(staged=Lsn(0), expected=[], complete=complete, log_time_us=0)
     frames = [frame for transaction in SENT for frame in transaction.frames()]
     collector.feed(frames[:at])
     with pytest.raises(ProtocolError):
@@ -253,12 +280,12 @@ def test_an_illegal_order_raises_and_changes_nothing(at: int, wrong: bytes) -> N
     collector.feed(frames[at:])
     batch = collector.take()
     assert batch is not None
-    assert read_entries([batch.to_table(1)]) == expect(SENT)
+    assert read_entries([batch.to_table(1)], expect_log_times(SENT)) == expect(SENT)
     assert (collector.size, collector.rows) == (0, 0)
 
 
 def test_a_row_of_a_table_that_was_not_announced_is_refused() -> None:
-    collector = Collector(staged=Lsn(0), expected=[], complete=complete)
+    collector = Collector(staged=Lsn(0), expected=[], complete=complete, log_time_us=0)
     bare = Sent(1000, 1048, 7, (Step("insert", value="x"),))
     collector.feed(bare.frames())
     with pytest.raises(UnexpectedMessage, match="not announced"):
@@ -266,7 +293,7 @@ def test_a_row_of_a_table_that_was_not_announced_is_refused() -> None:
 
 
 def test_nothing_is_taken_while_the_only_transaction_is_open() -> None:
-    collector = Collector(staged=Lsn(0), expected=[], complete=complete)
+    collector = Collector(staged=Lsn(0), expected=[], complete=complete, log_time_us=0)
     collector.feed(SENT[0].frames()[:-1])
     assert collector.take() is None
     collector.feed(SENT[0].frames()[-1:])
@@ -278,7 +305,7 @@ def test_nothing_is_taken_while_the_only_transaction_is_open() -> None:
 def test_rows_are_sorted_by_table_so_that_one_table_is_read_without_the_others() -> None:
     steps = [Step("announce", 11), Step("announce", 22)]
     steps += [Step("insert", oid, "v") for oid in (22, 11, 22, 11)] + [Step("mark")]
-    collector = Collector(staged=Lsn(0), expected=[], complete=complete)
+    collector = Collector(staged=Lsn(0), expected=[], complete=complete, log_time_us=0)
     collector.feed(Sent(1000, 1048, 7, tuple(steps)).frames())
     batch = collector.take()
     assert batch is not None

@@ -54,7 +54,7 @@ class Bench:
 
     def submit(self) -> int:
         """Hand over a transaction of one row; its end LSN."""
-        collector = Collector(staged=Lsn(0), expected=[], complete=complete)
+        collector = Collector(staged=Lsn(0), expected=[], complete=complete, log_time_us=0)
         end_lsn = self._at + 48
         steps = (Step("announce"), Step("insert"))
         collector.feed(Sent(self._at, end_lsn, 7, steps).frames())

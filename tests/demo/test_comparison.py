@@ -14,7 +14,7 @@ from cdc_core.vocabulary import TableName
 from orchestration.demo.comparison import Comparison, compare_table, list_published
 from spark_jobs.lake.lake import Lake
 from spark_jobs.merge.rounds import merge_until
-from spark_jobs.query.as_of import find_bound_at
+from spark_jobs.query.read_bound import find_bound_at
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import Database
 

@@ -12,7 +12,7 @@ import pyarrow.csv
 from pyspark.sql import SparkSession
 
 from spark_jobs.lake.lake import Lake
-from spark_jobs.query.as_of import find_bound_at
+from spark_jobs.query.read_bound import find_bound_at
 from spark_jobs.query.sql import answer_query
 from tests.postgres_server import Database
 

@@ -12,11 +12,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc_core.lake_storage.place import LakePlace
+from cdc_core.read_point import ReadPoint
 from spark_jobs.lake.completeness import NEVER
 from spark_jobs.lake.lake import Lake
 from spark_jobs.lake.ledger import find_cut
 from spark_jobs.merge.rounds import merge_until
-from spark_jobs.query.as_of import find_bound_at
+from spark_jobs.query.read_bound import find_bound_at
 from spark_jobs.query.sql import answer_query
 from tests.deadline import wait_for
 from tests.fix_dagster import RunningDagster
@@ -101,9 +102,10 @@ def test_a_shell_leads_from_data_to_whole_tables(
         cut = find_cut(lake)
         assert cut is not None
         assert cut.partial == ("public.late",)
-        for place in ("latest", "live"):
+        points: tuple[ReadPoint, ...] = ("latest", "live")
+        for point in points:
             query = "select (select count(*) from big), (select count(*) from late)"
-            answer = answer_query(session, lake, query, find_bound_at(lake, place))
+            answer = answer_query(session, lake, query, find_bound_at(lake, point))
             assert [tuple(row) for row in answer.rows.collect()] == [(3000, 1)]
             assert {str(t): lack.reason for t, lack in answer.lacking.items()} == {
                 "public.late": NEVER

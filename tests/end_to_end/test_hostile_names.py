@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from cdc_core.errors import LakeError
 from spark_jobs.lake.lake import Lake
 from spark_jobs.merge.rounds import merge_until
-from spark_jobs.query.as_of import find_bound_at
+from spark_jobs.query.read_bound import find_bound_at
 from spark_jobs.query.sql import answer_query
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import Database

@@ -12,9 +12,10 @@ from pyspark.sql import SparkSession
 
 from cdc_core.errors import LakeError
 from cdc_core.lake_storage.place import LakePlace
+from cdc_core.read_point import ReadPoint
 from spark_jobs.lake.lake import Lake
 from spark_jobs.merge.rounds import merge_until
-from spark_jobs.query.as_of import find_bound_at
+from spark_jobs.query.read_bound import find_bound_at
 from spark_jobs.query.sql import answer_query
 from tests.child_process import ChildProcess
 from tests.deadline import wait_for
@@ -71,7 +72,7 @@ def _check_pgbench(
     run_pgbench(database, "-i", "-I", "g", "-q", "-s", str(scale))
     first = tmp_path / "lake/staging/changes/_delta_log" / f"{1:020}.json"
     wait_for(lambda: first.exists() or not capture.is_running, 60, "the first commit")
-    looks = {"latest": 0, "live": 0}
+    looks: dict[ReadPoint, int] = {"latest": 0, "live": 0}
     while min(looks.values()) < 2:
         load = start_load(database, seconds)
         while load.poll() is None:
@@ -89,7 +90,7 @@ def _check_pgbench(
         assert read_lake(session, lake, table, key).equals(read_source(database, table, key))
 
 
-def _count_balanced(session: SparkSession, lake: Lake, at: str) -> int:
+def _count_balanced(session: SparkSession, lake: Lake, at: ReadPoint) -> int:
     """Check the sums at one LSN; 0 where not all three tables had a change by then."""
     bound = find_bound_at(lake, at)
     try:

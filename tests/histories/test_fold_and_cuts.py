@@ -12,7 +12,7 @@ from cdc_core.errors import LakeError
 from cdc_core.vocabulary import Lsn, Relation
 from spark_jobs.lake.lake import Bound
 from spark_jobs.lake.ledger import find_cut, read_states
-from spark_jobs.query.as_of import find_bound_at
+from spark_jobs.query.read_bound import find_bound_at
 from tests.spark.relations import Entry, delete, insert, make_relation, truncate, update
 from tests.spark.small_lake import SmallLake
 
@@ -75,7 +75,7 @@ def test_history_12_a_new_epoch_with_smaller_lsns_outranks_the_old(lake: SmallLa
     assert cut is not None
     assert cut.bound == find_bound_at(lake.lake, "live") == Bound(2, Lsn(ends[1] + 16))
     with pytest.raises(LakeError, match="0/10 to 100/20, or from 0/3E8 to 0/418"):
-        find_bound_at(lake.lake, "0/1")
+        find_bound_at(lake.lake, Lsn(1))
 
 
 def test_history_16_rows_with_inexact_keys_do_not_multiply(lake: SmallLake) -> None:

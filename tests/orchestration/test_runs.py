@@ -14,7 +14,7 @@ from cdc_core.settings import load_settings
 from cdc_core.vocabulary import TableName
 from orchestration.assembly import build_definitions
 from spark_jobs.lake.lake import Lake, open_table
-from spark_jobs.query.as_of import find_bound_at
+from spark_jobs.query.read_bound import find_bound_at
 from spark_jobs.query.sql import answer_query
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import Database

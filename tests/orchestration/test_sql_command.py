@@ -7,7 +7,9 @@ import io
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.compute as pc
 import pytest
+from deltalake import DeltaTable
 
 from tests.fix_postgres import lend_database
 from tests.fix_spark import STATE_FOLDER, find_java
@@ -92,10 +94,29 @@ def test_a_statement_that_is_refused_is_one_line(folder: Path, query: str, words
     assert CANARY not in line
 
 
-def test_a_place_that_is_none_is_wrong_use(folder: Path) -> None:
+def test_a_malformed_point_exits_with_2(folder: Path) -> None:
     answer = run_walgate("sql", "select 1", "--at", "yesterday", folder=folder)
     assert answer.exit_code == 2
-    assert "expected latest, live or an LSN" in answer.stderr
+    (line,) = answer.stderr.splitlines()
+    assert "--at 'yesterday' is not a point of the log: expected latest, live, an LSN" in line
+
+
+def test_a_time_reads_the_transactions_up_to_it(folder: Path) -> None:
+    log = DeltaTable(folder / "lake" / "staging" / "changes").to_pyarrow_table()
+    of_orders = log.filter(pc.equal(log["table"], "public.orders"))
+    committed_at = pc.max(of_orders["committed_at"]).as_py()
+    query = "select count(*) from orders where (select count(*) from `Odd s`.`T~1`) >= 0"
+    answer = run_walgate("sql", query, "--at", committed_at.isoformat(), folder=folder)
+    assert answer.exit_code == 4
+    # Its only row came a transaction later.
+    assert 'the lake holds no rows of "Odd s"."T~1" at ' in answer.stderr
+
+
+def test_a_time_after_the_newest_log_time_exits_with_3(folder: Path) -> None:
+    answer = run_walgate("sql", "select 1", "--at", "9999-01-01", folder=folder)
+    assert answer.exit_code == 3
+    (line,) = answer.stderr.splitlines()
+    assert "cannot be read at 9999-01-01T00:00:00Z yet: the log is complete only before" in line
 
 
 def test_without_java_the_fix_is_named(folder: Path, tmp_path: Path) -> None:

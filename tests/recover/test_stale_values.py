@@ -14,7 +14,8 @@ from orchestration.backfill.backfill import run_backfills
 from orchestration.recovery.recover import plan_recovery, recover
 from spark_jobs.lake.lake import Lake
 from spark_jobs.merge.rounds import merge_until
-from spark_jobs.query.as_of import find_bound_at, table_at
+from spark_jobs.query.as_of import table_at
+from spark_jobs.query.read_bound import find_bound_at
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import Database
 from tests.recover.recovering import read_settings

@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc_core.errors import LakeError
+from cdc_core.read_point import ReadPoint
 from cdc_core.vocabulary import Lsn
 from orchestration.backfill.backfill import run_backfills
 from orchestration.recovery.recover import plan_recovery, recover
@@ -21,7 +22,8 @@ from spark_jobs.lake.completeness import read_completeness
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.lake.ledger import find_cut
 from spark_jobs.merge.rounds import merge_until
-from spark_jobs.query.as_of import find_bound_at, table_at
+from spark_jobs.query.as_of import table_at
+from spark_jobs.query.read_bound import find_bound_at
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import PostgresServer
 from tests.recover.recovering import ORDERS, change, fill, lose_slot, read_settings
@@ -43,7 +45,7 @@ class Reader:
         assert cut is not None
         return cut.bound
 
-    def read(self, at: str = "latest") -> Rows:
+    def read(self, at: ReadPoint = "latest") -> Rows:
         rows = table_at(self.session, self.lake, ORDERS, find_bound_at(self.lake, at)).rows
         return [tuple(row) for row in rows.select("id", "note", "v").orderBy("id").collect()]
 
@@ -95,10 +97,10 @@ def test_tables_keep_their_rows_until_they_equal_the_source_again(reader: Reader
     assert lack.state == "queued"
     assert read_status(settings)["capture"]["epoch"] == 2
     # Every LSN of either epoch can be read, and none between them.
-    assert reader.read(str(first.lsn)) == merged
-    assert reader.read(str(last.lsn)) == old
+    assert reader.read(first.lsn) == merged
+    assert reader.read(last.lsn) == old
     with pytest.raises(LakeError, match=f"to {last.lsn}, or from"):
-        find_bound_at(reader.lake, str(Lsn(between)))
+        find_bound_at(reader.lake, Lsn(between))
 
     backfill(pipeline)
     reader.merge()

@@ -53,6 +53,7 @@ class _Session:
             staged=Lsn(staged),
             expected=self._log.read_transactions(epoch, world.confirmed),
             complete=self._complete,
+            log_time_us=0,
             spooled=_find_spooled(cast("Any", _Settings()), self._known),
         )
         stream = Walsender(world.server, world.confirmed)

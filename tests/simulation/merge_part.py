@@ -30,7 +30,7 @@ from spark_jobs.log.files import LogFile, LogRange
 from spark_jobs.log.ranges import RangeSummary
 from spark_jobs.merge import merge, rounds, tables
 from spark_jobs.merge.merge import TableMerge
-from spark_jobs.query import as_of
+from spark_jobs.query import as_of, stored
 from spark_jobs.target import older_tables
 from spark_jobs.target.limits import MergeLimits
 from spark_jobs.target.result import TableMergeResult, WritePlan
@@ -140,7 +140,7 @@ class _LogFiles:
     @staticmethod
     def open(_: Any) -> SimpleNamespace:
         files = [
-            LogFile(f"{n}", 1, count, 0, None, Bound(epoch, Lsn(end)), None)
+            LogFile(f"{n}", 1, count, 0, None, Bound(epoch, Lsn(end)), None, None)
             for n, (epoch, end, count) in enumerate(World.now.log.batches)
         ]
         return SimpleNamespace(files=tuple(files))
@@ -234,10 +234,11 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "summarize", frames.summarize)
     for module in (rounds, as_of, older_tables):
         monkeypatch.setattr(module, "LogFiles", _LogFiles)
-    for module in (tables, as_of, older_tables):
+    for module in (tables, as_of, stored, older_tables):
         monkeypatch.setattr(module, "open_current", _open_table)
-    for module in (rounds, as_of):
+    for module in (rounds, as_of, stored):
         monkeypatch.setattr(module, "find_cut", _find_cut)
+    for module in (rounds, stored):
         monkeypatch.setattr(module, "read_states", lambda _: dict(World.now.tables.states))
         monkeypatch.setattr(module, "read_completeness", lambda _: lacking)
     for module in (tables, as_of):
@@ -262,7 +263,8 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "reporting_jvm_death", lambda _: nullcontext())
     monkeypatch.setattr(rounds, "reach", _reach)
     monkeypatch.setattr(as_of, "_read_version", _read_version)
-    monkeypatch.setattr(as_of, "_open_version", _open_version)
+    for module in (as_of, stored):
+        monkeypatch.setattr(module, "open_version", _open_version)
     monkeypatch.setattr(as_of, "widen", lambda base, _: base)
     monkeypatch.setattr(as_of, "fold_plan", _work_out)
     monkeypatch.setattr(as_of, "apply_rows", lambda _, rows, *__, **___: rows)
@@ -290,5 +292,5 @@ def _open_version(lake: SimulatedLake, table: TableName, version: int) -> Opened
     return Opened(tuple(World.now.tables.versions[lake.locate(table)][: version + 1]))
 
 
-def _read_version(_: Any, lake: SimulatedLake, table: TableName, version: int) -> _Rows:
-    return _Rows(_open_version(lake, table, version).newest.rows)
+def _read_version(_: Any, __: SimulatedLake, ___: TableName, opened: Opened) -> _Rows:
+    return _Rows(opened.newest.rows)

@@ -29,7 +29,7 @@ from cdc_core.vocabulary import TableName
 from spark_jobs.lake.cut_plan import ORIGIN, Place
 from spark_jobs.lake.lake import Bound, find_bound
 from spark_jobs.merge import rounds, tables
-from spark_jobs.query import as_of
+from spark_jobs.query import stored
 from tests.simulation import capture_part, worlds
 from tests.simulation.histories import Play
 from tests.simulation.server import Server
@@ -84,7 +84,7 @@ def _read_every_table_as_the_cut_names_it(monkeypatch: pytest.MonkeyPatch) -> No
         cut = World.now.tables.find_cut(at)
         return cut is None or cut.bound != at
 
-    monkeypatch.setattr(as_of, "needs_fold", needs_fold)
+    monkeypatch.setattr(stored, "needs_fold", needs_fold)
 
 
 def _name_versions_above_the_cut(monkeypatch: pytest.MonkeyPatch) -> None:

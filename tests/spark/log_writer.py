@@ -10,8 +10,9 @@ from typing import Any
 import pyarrow as pa
 from deltalake import CommitProperties, Transaction, write_deltalake
 
+from cdc_core.lake_layout import LOG_TIME_APP
 from cdc_core.layout import CHANGES_SCHEMA, EPOCHS_SCHEMA, RELATIONS_SCHEMA
-from cdc_core.vocabulary import Relation
+from cdc_core.vocabulary import UNIX_START, Relation
 from spark_jobs.lake.lake import Lake
 from tests.local_lake import path_of
 
@@ -28,6 +29,8 @@ class LogWriter:
     lsn: int = 0
     pending: list[dict[str, Any]] = field(default_factory=list)
     relations: set[int] = field(default_factory=set)
+    log_time: datetime = UNIX_START
+    commit_time: datetime | None = None  # Of the next transactions.
 
     def begin_epoch(self, first_lsn: int) -> None:
         """A new slot incarnation."""
@@ -64,6 +67,8 @@ class LogWriter:
         """
         commit_lsn, end_lsn = self.lsn + 8, self.lsn + 16
         self.lsn = end_lsn
+        committed_at = self.commit_time or EPOCH_START + timedelta(milliseconds=end_lsn)
+        self.log_time = max(self.log_time, committed_at)
         for seq, (relation, entry) in enumerate(entries):
             row = {
                 "epoch": self.epoch,
@@ -71,7 +76,8 @@ class LogWriter:
                 "seq": seq,
                 "end_lsn": end_lsn,
                 "xid": end_lsn // 16,
-                "committed_at": EPOCH_START + timedelta(milliseconds=end_lsn),
+                "committed_at": committed_at,
+                "log_time": self.log_time,
                 "table": str(relation.table),
                 "relation_version": self.announce(relation),
             }
@@ -92,7 +98,11 @@ class LogWriter:
         target = path_of(self.lake.root / path)
         transactions = []
         if staged is not None:
-            transactions = [Transaction(f"walgate:{SYSTEM_ID}:{self.epoch}", staged)]
+            log_time_us = (self.log_time - UNIX_START) // timedelta(microseconds=1)
+            transactions = [
+                Transaction(f"walgate:{SYSTEM_ID}:{self.epoch}", staged),
+                Transaction(LOG_TIME_APP, log_time_us),
+            ]
         write_deltalake(
             target,
             pa.Table.from_pylist(rows, schema),

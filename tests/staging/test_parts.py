@@ -36,6 +36,7 @@ def make_changes(
             "end_lsn": end_lsn,
             "xid": 7,
             "committed_at": 0,
+            "log_time": 0,
             "table": table,
             "relation_version": 1,
             "op": "insert",
@@ -90,6 +91,20 @@ def test_a_sealed_part_tells_delta_the_bounds_its_rows_have(tmp_path: Path) -> N
         assert (told["minValues"][name], told["maxValues"][name]) == (min(held), max(held)), name
     assert told["minValues"].keys() == told["maxValues"].keys()
     assert "values" not in told["minValues"]
+
+
+def test_log_time_bounds_are_rounded_outwards_to_milliseconds(tmp_path: Path) -> None:
+    changes = make_changes(0, 2, end_lsn=900)
+    times = pa.array([1_234_567, 253_402_300_799_999_999], pa.timestamp("us", tz="UTC"))
+    index = changes.schema.get_field_index("log_time")
+    changes = changes.set_column(index, changes.schema.field("log_time"), times)
+    part = write_part(LakePlace.of(tmp_path), changes.slice(0, 1))
+    statistics = json.loads(part.statistics())
+    assert statistics["minValues"]["log_time"] == "1970-01-01T00:00:01.234Z"
+    assert statistics["maxValues"]["log_time"] == "1970-01-01T00:00:01.235Z"
+    assert part.bounds["log_time"] == (1_234_567, 1_234_567)
+    latest = json.loads(write_part(LakePlace.of(tmp_path), changes).statistics())
+    assert latest["maxValues"]["log_time"] == "9999-12-31T23:59:59.999Z"
 
 
 def test_a_part_tells_delta_how_many_of_its_rows_are_marks(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ def make_entries(first: int, operations: list[Operation]) -> pa.Table:
             "end_lsn": 600,
             "xid": 7,
             "committed_at": 0,
+            "log_time": 0,
             "table": None if operation is Operation.MARK else "public.t",
             "relation_version": 1,
             "op": operation.value,

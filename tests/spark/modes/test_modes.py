@@ -22,6 +22,7 @@ from spark_jobs.lake.ledger import read_requests
 from spark_jobs.modes import registry
 from spark_jobs.modes.registry import choose_mode
 from spark_jobs.query.as_of import TableReading
+from spark_jobs.query.stored import read_stored
 from spark_jobs.target.limits import DEFAULT_LIMITS, MergeLimits
 from spark_jobs.target.missing_values import count_holes
 from spark_jobs.target.result import TableMergeResult, WritePlan
@@ -207,6 +208,15 @@ def check_readers(small: SmallLake, model: Model) -> None:
     assert sum_up(kept) == sum_up(current)
 
 
+def check_arrow_reader(small: SmallLake, model: Model) -> None:
+    """Arrow reads only the present rows, without the columns of the mode."""
+    opened = open_table(small.lake.locate(KEPT.table))
+    assert opened is not None
+    rows = read_stored(small.lake, KEPT.table, opened)
+    assert not {"_deleted", "_deleted_at"}.intersection(rows.column_names)
+    assert sorted(rows[KEPT.columns[0].name].to_pylist()) == sorted(model.rows)
+
+
 def change_for(kind: str, small: SmallLake, model: Model) -> list[list[Change]]:
     """The transactions of a round."""
     match kind:
@@ -246,6 +256,7 @@ def test_a_mode_that_keeps_deleted_rows_keeps_them_by_every_way(
             assert list_stored(small) == model.end_round(), (cycle, number)
             assert describe(merged) == describe(done.tables["public.plain"]), (cycle, number)
             assert merged.rows == len(model.rows)
+            check_arrow_reader(small, model)
         check_readers(small, model)
     assert {is_timed for _, is_timed in model.kept.values()} == {False, True}
     assert not read_requests(small.lake), "no merge has found damage"

@@ -10,12 +10,15 @@ from collections.abc import Callable
 import psycopg
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from psycopg import sql
 from pyspark.sql import SparkSession
 
+from cdc_core.vocabulary import TableName
 from spark_jobs.lake.lake import Lake
 from spark_jobs.merge.rounds import Round, merge_until
 from spark_jobs.pg_types.built_in import OIDS
+from spark_jobs.query.stored import read_stored
 from spark_jobs.target.limits import DEFAULT_LIMITS, MergeLimits
 from spark_jobs.target.result import WritePlan
 from tests.fix_pipeline import Pipeline
@@ -38,6 +41,7 @@ def test_delta_gives_back_the_text_of_every_value_of_every_type(
     fill(database, tables)
     merge_all(pipeline, spark)
     kept = require_equal(pipeline, spark, tables)
+    require_same_by_arrow(pipeline, spark, tables)
     # Nor does a verification find a difference where there is none; version 15 has all types.
     if database.server.version == 15:
         verified = Verifying(pipeline, spark.newSession()).compare(*tables)
@@ -132,6 +136,19 @@ def merge_all(
     lake = Lake(pipeline.lake)
     (done,) = merge_until(spark, lake, round_rows=1_000_000, limits=limits)
     return done
+
+
+def require_same_by_arrow(pipeline: Pipeline, spark: SparkSession, tables: Tables) -> None:
+    """Fail unless Arrow reads the rows that Spark reads."""
+    lake = Lake(pipeline.lake)
+    for name in tables:
+        table = TableName("public", name)
+        path = lake.locate(table).uri
+        by_arrow = read_stored(lake, table, DeltaTable(path))
+        by_spark = spark.read.format("delta").load(path).toArrow()
+        # NaN is not equal to itself.
+        found, expected = (repr(rows.sort_by("k").to_pylist()) for rows in (by_arrow, by_spark))
+        assert found == expected, name
 
 
 def require_equal(

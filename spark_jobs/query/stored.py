@@ -1,0 +1,123 @@
+"""Finds a table's version at the newest cut at or below a bound, and reads it by Arrow.
+
+No JVM. If changes above this version must be folded, `as_of` folds them with Spark.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import DeltaError
+
+from cdc_core.errors import LakeError, Retry
+from cdc_core.vocabulary import TableName
+from spark_jobs.lake.completeness import Incomplete, read_completeness
+from spark_jobs.lake.cut_plan import Place, needs_fold
+from spark_jobs.lake.damaged_tables import open_current
+from spark_jobs.lake.lake import Bound, Lake, find_bound
+from spark_jobs.lake.ledger import Cut, find_cut, read_states
+from spark_jobs.modes.registry import choose_mode
+from spark_jobs.schema.evolution import Halt
+from spark_jobs.target.older_tables import know_place
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTable:
+    """A table at the newest cut at or below a bound.
+
+    `opened` is the table at the version that the cut names; None before its first version. The
+    table is merged through `low`; None if there is no such cut. If `needs_fold`, its changes above
+    `low` must be folded on top of the version; else the version is the table at the bound. `halt`
+    says why the table halted at `low`, if it did and the bound is that of the cut. If `incomplete`
+    is not None, rows may be missing at the bound.
+    """
+
+    opened: DeltaTable | None
+    low: Bound | None
+    halt: Halt | None
+    incomplete: Incomplete | None
+    needs_fold: bool
+
+
+def find_stored(lake: Lake, table: TableName, at: Bound) -> StoredTable:
+    """Find what a table is at the newest cut at or below a bound.
+
+    Raises: LakeError if the version in the cut is gone.
+    """
+    cut = find_cut(lake, at)
+    name = str(table)
+    incomplete = read_completeness(lake).find_incomplete(name, at)
+    if cut is None:
+        return StoredTable(None, None, None, incomplete, needs_fold=True)
+    place = cut.find_place(name)
+    if place.version is None:
+        return StoredTable(None, place.bound, None, incomplete, needs_fold=True)
+    opened = open_version(lake, table, place.version)
+    _require_named(lake, table, place, opened)
+    halt = _find_halt(lake, cut, name, place.bound) if at == cut.bound else None
+    is_behind = needs_fold(place.bound, at, is_halted=halt is not None)
+    return StoredTable(opened, place.bound, halt, incomplete, needs_fold=is_behind)
+
+
+def open_version(lake: Lake, table: TableName, version: int) -> DeltaTable:
+    """Open a table at a version that a cut names. Raises: LakeError if it is gone."""
+    try:
+        return DeltaTable(lake.locate(table).uri, version=version)
+    except Exception as error:
+        # This raises a better error if the table cannot be opened at any version.
+        open_current(lake.locate(table))
+        raise make_gone_error(table, version) from error
+
+
+def read_stored(lake: Lake, table: TableName, opened: DeltaTable) -> pa.Table:
+    """Read the present rows of an open table by Arrow, in no order.
+
+    Raises: LakeError if a file of its version is gone, or if delta-rs cannot read the table.
+    """
+    # Unlike delta-rs's own reader for Arrow, this also reads tables with deletion vectors.
+    try:
+        found = QueryBuilder().register("stored", opened).execute("select * from stored")
+    except DeltaError as error:
+        raise LakeError(
+            f"delta-rs cannot read {table}: {type(error).__name__}",
+            fix="read the table with Spark",
+            retry=Retry.AFTER_FIX,
+        ) from error
+    try:
+        stored = pa.table(found)
+    except (DeltaError, OSError, pa.ArrowException) as error:
+        # The Delta log still has the version, but some of its data files are gone.
+        raise make_gone_error(table, opened.version()) from error
+    # DataFusion gives some texts as views.
+    stored = stored.cast(pa.schema(opened.schema().to_arrow()))
+    return choose_mode(lake, table).select_present_arrow(stored)
+
+
+def make_gone_error(table: TableName, version: int) -> LakeError:
+    """The error for a version that a cut names and that is gone."""
+    return LakeError(
+        f"version {version} of {table}, which a cut names, is gone",
+        fix="run `walgate merge`: it builds a deleted or restored table again; or"
+        " give a newer LSN, and do not let VACUUM remove versions that you read",
+        retry=Retry.AFTER_FIX,
+    )
+
+
+def _require_named(lake: Lake, table: TableName, place: Place, opened: DeltaTable) -> None:
+    """Check that the version that a cut names is still the same commit. Raises: LakeError."""
+    epochs = lake.read_epochs()
+    held = know_place(place, epochs).held
+    if held is not None and find_bound(opened, epochs) != held:
+        raise make_gone_error(table, opened.version())
+
+
+def _find_halt(lake: Lake, cut: Cut, table: str, low: Bound) -> Halt | None:
+    """The halt of a table at a cut. The ledger has the reason of its newest halt only."""
+    if table not in cut.halted:
+        return None
+    state = read_states(lake).get(table)
+    if state is None or state.since != low:
+        return Halt("", "")
+    return Halt(state.reason or "", state.fix or "", state.curable)

@@ -1,0 +1,105 @@
+"""The bound of a time is the end of the last transaction whose log time is at or before it."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from cdc_core.errors import LakeError, Retry
+from cdc_core.lake_storage.place import LakePlace
+from cdc_core.vocabulary import Lsn
+from spark_jobs.lake.lake import Bound, Lake
+from spark_jobs.log.files import LogFiles
+from spark_jobs.log.log_time import find_bound_at_time
+from spark_jobs.query.read_bound import find_bound_at
+from tests.spark.log_writer import LogWriter
+from tests.spark.relations import insert, make_relation, mark
+
+TABLE = make_relation("t", "k int4")
+START = datetime(2026, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(LakePlace.of(tmp_path / "lake"))
+
+
+def at(microseconds: int) -> datetime:
+    return START + timedelta(microseconds=microseconds)
+
+
+def find(lake: Lake, time: datetime) -> Bound:
+    log = LogFiles.open(lake)
+    assert log is not None
+    return find_bound_at_time(log, time)
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_a_time_finds_the_end_of_the_last_transaction_at_or_before_it(
+    lake: Lake, seed: int, *, is_compacted: bool
+) -> None:
+    rng = random.Random(seed)
+    log = LogWriter(lake)
+    # The log time of each transaction, and its end, in the order of the log.
+    model: list[tuple[datetime, Bound]] = []
+    for first_lsn in (1600, 16):
+        log.begin_epoch(first_lsn)
+        for _ in range(rng.randint(1, 6)):
+            for _ in range(rng.randint(1, 4)):
+                # Commit times step back, and stay within the millisecond of a statistic.
+                log.commit_time = max(log.log_time, START) + rng.randint(-700, 900) * MICROSECOND
+                entry = rng.choice([insert(TABLE, "1"), mark(TABLE)])
+                end = log.add([entry])
+                model.append((log.log_time, Bound(log.epoch, Lsn(end))))
+            log.commit()
+    if is_compacted:
+        # Another program puts both epochs into one file.
+        DeltaTable(lake.changes.uri).optimize.compact()
+    newest = model[-1][0]
+    end_of_first = max(bound for _, bound in model if bound.epoch == 1)
+    times = {time + step * MICROSECOND for time, _ in model for step in (-1, 0, 1)}
+    for time in sorted(times):
+        if time < model[0][0] or time >= newest:
+            with pytest.raises(LakeError):
+                find(lake, time)
+            continue
+        expected = max(bound for log_time, bound in model if log_time <= time)
+        assert find(lake, time) == expected, time
+        if expected == end_of_first:
+            # What the source committed after it may be missing.
+            with pytest.raises(LakeError, match="epoch 1 ended before"):
+                find_bound_at(lake, time)
+        else:
+            assert find_bound_at(lake, time) == expected
+
+
+@pytest.fixture
+def two_seconds(lake: Lake) -> Lake:
+    """Lend a lake whose log has a transaction in each of the first two seconds of the year."""
+    log = LogWriter(lake)
+    log.begin_epoch(16)
+    for microseconds in (1_000_000, 2_000_000):
+        log.commit_time = at(microseconds)
+        log.add([insert(TABLE, "1")])
+        log.commit()
+    return lake
+
+
+def test_the_newest_log_time_is_refused(two_seconds: Lake) -> None:
+    assert find(two_seconds, at(1_999_999)) == Bound(1, Lsn(32))
+    # The next transaction may have the same log time.
+    with pytest.raises(LakeError, match=r"complete only before 2026-01-01T00:00:02Z") as caught:
+        find(two_seconds, at(2_000_000))
+    assert caught.value.retry is Retry.LATER
+
+
+def test_a_time_before_the_log_is_refused(two_seconds: Lake) -> None:
+    with pytest.raises(LakeError, match=r"from 2026-01-01T00:00:01.001000Z on and") as caught:
+        find(two_seconds, at(999_999))
+    assert caught.value.retry is Retry.AFTER_FIX
+    assert find(two_seconds, at(1_001_000)) == Bound(1, Lsn(32))
