@@ -14,7 +14,7 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 # `path/to/file.py::name`, or `file.py::Class.method`.
 NAME = re.compile(r"`([\w/]+\.py)::([\w.]+)`")
 FILE = re.compile(
-    r"`((?:cdc_core|spark_jobs|orchestration|tests)/[\w/]+\.py|transcripts/\w+\.(?:py|txt))`"
+    r"`((?:cdc_core|spark_jobs|orchestration|walgate|tests)/[\w/]+\.py|transcripts/\w+\.(?:py|txt))`"
 )
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#([\w-]+))?\)")
 MOST_README_LINES = 200
