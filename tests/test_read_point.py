@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 
 import pytest
@@ -24,8 +25,15 @@ SECOND = datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC)
         ("2026-01-01", SECOND.replace(second=0)),
     ],
 )
-def test_each_form_is_read_and_a_time_without_an_offset_is_utc(text: str, point: ReadPoint) -> None:
-    assert parse_read_point(text) == point
+def test_each_form_is_read_and_a_time_without_an_offset_is_utc(
+    text: str, point: ReadPoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        found = parse_read_point(text)
+    time.tzset()
+    assert found == point
 
 
 @pytest.mark.parametrize(

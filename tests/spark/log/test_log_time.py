@@ -103,3 +103,36 @@ def test_a_time_before_the_log_is_refused(two_seconds: Lake) -> None:
         find(two_seconds, at(999_999))
     assert caught.value.retry is Retry.AFTER_FIX
     assert find(two_seconds, at(1_001_000)) == Bound(1, Lsn(32))
+
+
+@pytest.mark.parametrize("first_lsns", [(1600, 16), (16, 1600)])
+def test_the_newer_epoch_of_a_file_counts(lake: Lake, first_lsns: tuple[int, int]) -> None:
+    log = LogWriter(lake)
+    for second, first_lsn in enumerate(first_lsns):
+        log.begin_epoch(first_lsn)
+        log.commit_time = at(1_000_000 * second)
+        log.add([insert(TABLE, "1")])
+    log.commit_time = at(2_000_000)
+    log.add([insert(TABLE, "1")])
+    log.commit()
+    assert find(lake, at(1_500_000)) == Bound(2, Lsn(first_lsns[1] + 16))
+
+
+def test_a_time_between_two_epochs_is_refused(lake: Lake) -> None:
+    log = LogWriter(lake)
+    ends: list[Bound] = []
+    for epoch, first_lsn in enumerate((1600, 16)):
+        log.begin_epoch(first_lsn)
+        for second in (1, 2):
+            log.commit_time = at(1_000_000 * (second + 4 * epoch))
+            ends.append(Bound(log.epoch, Lsn(log.add([insert(TABLE, "1")]))))
+        log.commit()
+    # Another program puts both epochs into one file.
+    DeltaTable(lake.changes.uri).optimize.compact()
+    assert find_bound_at(lake, at(1_500_000)) == ends[0]
+    assert find_bound_at(lake, at(5_500_000)) == ends[2]
+    for microseconds in (2_000_000, 4_999_999):
+        assert find(lake, at(microseconds)) == ends[1]
+        with pytest.raises(LakeError, match="epoch 1 ended before") as caught:
+            find_bound_at(lake, at(microseconds))
+        assert f"or {ends[1].lsn} for the end of epoch 1" in caught.value.fix
