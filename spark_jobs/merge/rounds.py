@@ -33,6 +33,7 @@ from spark_jobs.log.backlog import choose_cut
 from spark_jobs.log.files import LogFiles
 from spark_jobs.log.ranges import RangeSummary
 from spark_jobs.log.round_log import RoundLog
+from spark_jobs.merge.round_size import RoundSize
 from spark_jobs.merge.round_start import RoundStart, find_behind
 from spark_jobs.merge.tables import TableRound, has_sweep, merge_tables
 from spark_jobs.schema.evolution import Halt
@@ -82,7 +83,7 @@ def merge_until(
     session: SparkSession,
     lake: Lake,
     *,
-    round_rows: int,
+    round_rows: int | RoundSize,
     stop: threading.Event | None = None,
     deadline: float | None = None,
     tables: Collection[str] | None = None,
@@ -93,6 +94,7 @@ def merge_until(
 ) -> list[Round]:
     """Merge in rounds up to the staged LSN at the start, only `tables` (quoted names) if given.
 
+    Each round takes about `round_rows` entries of a backlog; a `RoundSize` grows with them.
     After `stop` is set or the deadline (of the monotonic clock) has passed, no round begins. The
     first round tries halted tables again, except those in `passed_over`. If the merge of one table
     fails, the table stays where it was. This round still merges the others, and no further round
@@ -104,6 +106,7 @@ def merge_until(
     """
     epochs = require_epochs(lake)
     staged = lake.read_staged(epochs)
+    size = RoundSize.of(round_rows)
     rounds: list[Round] = []
     with reporting_jvm_death(session), lake.lock_table("rounds", jvm=find_jvm(session)):
         if is_thorough:
@@ -123,7 +126,7 @@ def merge_until(
             done = _merge_round(
                 starting,
                 staged,
-                round_rows,
+                size.choose(),
                 chosen=tables,
                 passed_over=passed_over,
                 failures=failures,
@@ -132,6 +135,7 @@ def merge_until(
             if done is not None:
                 merged, cut = done
                 rounds.append(merged)
+                size.count(merged.entries)
                 passed_over = merged.halted
                 on_round(merged)
             failures.require_none()
@@ -158,6 +162,7 @@ def follow(
     takes only what is staged at the start. `wait` waits for a number of seconds, or less if it
     learns of a new batch. Without `wait`, only `stop` ends a wait early.
     """
+    size = RoundSize(round_rows)
     idle_since = time.monotonic()
     merged: Bound | None = None
     halted: Collection[str] = ()
@@ -167,7 +172,7 @@ def follow(
             rounds = merge_until(
                 session,
                 lake,
-                round_rows=round_rows,
+                round_rows=size,
                 stop=stop,
                 deadline=deadline,
                 tables=tables,

@@ -63,6 +63,33 @@ def test_a_merge_that_follows_waits_as_it_is_told_and_goes_on_with_what_came(
     assert [done.tables["public.t"].inserted for done in rounds] == [1, 1]
 
 
+def test_the_rounds_of_a_run_grow_with_what_it_has_merged(small: SmallLake) -> None:
+    rounds: list[Round] = []
+    keys = iter(range(100))
+
+    def stage(count: int) -> None:
+        for _ in range(count):
+            small.commit([insert(TABLE, str(next(keys)))])
+
+    steps: list[Callable[[], object]] = [lambda: stage(20)]
+    stop = threading.Event()
+    stage(8)
+    follow(
+        small.spark,
+        small.lake,
+        round_rows=16,
+        linger_seconds=None,
+        stop=stop,
+        on_round=rounds.append,
+        wait=lambda _: steps.pop()() if steps else stop.set(),
+    )
+    # At first an eighth; then as many as before, also of what came later; 16 at most.
+    assert [done.entries for done in rounds] == [2, 2, 4, 8, 12]
+    assert len(small.rows(TABLE)) == 28
+    stage(20)
+    assert [done.entries for done in small.merge(round_rows=16)] == [16, 4]
+
+
 def test_a_merge_that_follows_ends_at_its_deadline(small: SmallLake) -> None:
     small.commit([insert(TABLE, "1")])
     rounds: list[Round] = []
