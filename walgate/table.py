@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -14,7 +13,7 @@ from cdc_core.settings import Settings
 from cdc_core.vocabulary import TableName
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.query.stored import find_stored, read_stored
-from walgate.spark_session import open_session
+from walgate.spark_session import naming_spark_errors, open_session
 
 if TYPE_CHECKING:
     import polars as pl
@@ -38,6 +37,8 @@ class TableAt:
         """Users call `LakeAt.table`, which says what this raises."""
         self._settings, self._lake, self._table, self._at = settings, lake, table, at
         self._stored = find_stored(lake, table, at)
+        # The table as Spark has read it last.
+        self._reading: TableReading | None = None
 
     @property
     def name(self) -> str:
@@ -56,13 +57,13 @@ class TableAt:
         If `needs_spark`, this and `halted` begin to read by Spark.
         """
         if self.needs_spark or self._stored.low is None:
-            return str(self._reading.through.lsn)
+            return str(self._find_reading().through.lsn)
         return str(self._stored.low.lsn)
 
     @property
     def halted(self) -> str | None:
         """Why and where the table halted, and the fix; None if it did not halt."""
-        halt = self._reading.halt if self.needs_spark else self._stored.halt
+        halt = self._find_reading().halt if self.needs_spark else self._stored.halt
         if halt is None:
             return None
         reason, fix = halt.reason or "the reason is no longer known", halt.fix or "read a newer LSN"
@@ -105,28 +106,32 @@ class TableAt:
         """The rows as a DataFrame of a session that has Delta, or of one that Walgate starts.
 
         Warns: TableWarning if the table may lack rows, or halted before the LSN.
-        Raises: LakeError; WalgateError if Spark does not start; ConfigurationError without Java, or
-        if another program of this process has started Spark and no session is given.
+        Raises: LakeError; WalgateError if Spark does not start or has ended; ConfigurationError
+        without Java, or if this program has started Spark itself and gives no session.
         """
-        rows = (self._reading if session is None else self._read_by(session)).rows
+        if session is not None:
+            self._reading = self._read_by(session)
+        rows = self._find_reading().rows
         self._warn()
         return rows
 
     def _read(self) -> pa.Table:
         opened = self._stored.opened
         if opened is None or self.needs_spark:
-            return self._reading.rows.toArrow()
+            with naming_spark_errors(self.name):
+                return self._find_reading().rows.toArrow()
         return read_stored(self._lake, self._table, opened)
 
-    @cached_property
-    def _reading(self) -> TableReading:
-        """The table as Walgate's own Spark session reads it."""
-        return self._read_by(open_session(self._settings))
+    def _find_reading(self) -> TableReading:
+        if self._reading is None:
+            self._reading = self._read_by(open_session(self._settings))
+        return self._reading
 
     def _read_by(self, session: SparkSession) -> TableReading:
         from spark_jobs.query.as_of import table_at  # noqa: PLC0415 - at a cut nothing needs it.
 
-        return table_at(session, self._lake, self._table, self._at)
+        with naming_spark_errors(self.name):
+            return table_at(session, self._lake, self._table, self._at)
 
     def _warn(self) -> None:
         for flaw in (self.incomplete, self.halted):

@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 _CHECKOUT_STATE = Path(__file__).resolve().parents[2] / ".walgate"
 
 
-def open_spark(settings: Settings) -> SparkSession:
+def open_spark(settings: Settings, *, is_diverting: bool = True) -> SparkSession:
     """Open the session of this process.
 
+    If `is_diverting`, what this process writes while the JVM starts goes to the file, too.
     Raises: ConfigurationError without Java; WalgateError if the JVM does not start.
     """
     folders = (settings.state_folder, _CHECKOUT_STATE)
@@ -48,7 +49,7 @@ def open_spark(settings: Settings) -> SparkSession:
     spark = settings.spark.model_copy(update={"conf": conf | settings.spark.conf})
     log = settings.state_folder / "spark.log"
     try:
-        with _divert_output(log):
+        with _divert_output(log) if is_diverting else nullcontext():
             session = open_session(spark, jars_folder=jars)
     except PySparkRuntimeError as error:
         raise WalgateError(

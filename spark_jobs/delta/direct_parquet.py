@@ -57,6 +57,11 @@ def can_read(path: LakePlace, table: DeltaTable, names: list[str]) -> bool:
     return not list_deletions(table) and can_read_files(path, table, names)
 
 
+def has_exact_files(table: DeltaTable) -> bool:
+    """Whether the files of a table have exactly its rows, so that Arrow can read them directly."""
+    return _has_plain_files(table) and not list_deletions(table)
+
+
 def can_read_files(path: LakePlace, table: DeltaTable, names: list[str]) -> bool:
     """Whether files of a table can be read directly, but for the rows that were deleted in them."""
     return _has_plain_files(table) and not any(
@@ -76,7 +81,7 @@ def read_files(
 
 def is_plain(table: DeltaTable) -> bool:
     """Whether Walgate may both read and commit the files of a table directly."""
-    return is_ours(table) and _has_plain_files(table) and not list_deletions(table)
+    return is_ours(table) and has_exact_files(table)
 
 
 def is_ours(table: DeltaTable) -> bool:

@@ -16,6 +16,7 @@ from cdc_core.errors import LakeError, Retry
 from cdc_core.lake_layout import LOG_TIME_APP
 from cdc_core.lake_storage.arrow_files import open_input
 from cdc_core.vocabulary import UNIX_START, Lsn, format_time
+from spark_jobs.delta.direct_parquet import has_exact_files
 from spark_jobs.lake.lake import Bound
 from spark_jobs.log.entries import naming
 from spark_jobs.log.files import LogFile, LogFiles
@@ -27,7 +28,7 @@ def find_bound_at_time(log: LogFiles, time: datetime) -> Bound:
     """Find the end of the last transaction whose log time is at or before `time`.
 
     Raises: LakeError if the log begins after `time`, or if `time` is not before the newest log
-    time (a later transaction may have the newest log time, too), or if a file cannot be read.
+    time (a later transaction may have the newest log time, too), or if the log cannot be searched.
     """
     newest = UNIX_START + timedelta(microseconds=log.log.transaction_version(LOG_TIME_APP) or 0)
     if time >= newest:
@@ -37,6 +38,13 @@ def find_bound_at_time(log: LogFiles, time: datetime) -> Bound:
             fix="give an earlier time, or live; or wait until capture has staged a later"
             " transaction or mark",
             retry=Retry.LATER,
+        )
+    if not has_exact_files(log.log):
+        raise LakeError(
+            "the log cannot be searched for a time: another program has deleted entries, or has"
+            " changed the features of its Delta table",
+            fix="give an LSN; let no other program write to the log",
+            retry=Retry.AFTER_FIX,
         )
     found: Bound | None = None
     for file in reversed(log.files):
@@ -60,12 +68,6 @@ def find_bound_at_time(log: LogFiles, time: datetime) -> Bound:
 
 def _find_last(log: LogFiles, file: LogFile, time: datetime) -> Bound | None:
     """The end of a file's last transaction at or before `time`; None if it has none."""
-    if not log.can_read([file]):
-        raise LakeError(
-            f"a file of the log cannot be read without Delta: {file.name}",
-            fix="give an LSN; let no other program write to the log",
-            retry=Retry.AFTER_FIX,
-        )
     path = log.folder / file.name
     limit = pa.scalar(time, pa.timestamp("us", tz="UTC"))
     found: Bound | None = None

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _FIRST_SHARE = 8
+# Seconds of rounds, after which the JVM is warm. If rounds take this long with few entries, small
+# rounds would only repeat their fixed cost.
+_WARM_AFTER_S = 60.0
 
 
 @dataclass
@@ -18,6 +21,7 @@ class RoundSize:
 
     most: int
     merged: int = 0
+    seconds: float = 0.0
 
     @classmethod
     def of(cls, size: int | RoundSize) -> RoundSize:
@@ -26,8 +30,15 @@ class RoundSize:
 
     def choose(self) -> int:
         """Choose how many entries the next round takes."""
+        if self.seconds >= _WARM_AFTER_S:
+            return self.most
         return min(self.most, max(self.most // _FIRST_SHARE, self.merged))
 
-    def count(self, entries: int) -> None:
-        """Count the entries of a round that was merged."""
+    def count(self, entries: int, seconds: float) -> None:
+        """Count the entries and the seconds of a round."""
         self.merged += entries
+        self.seconds += seconds
+
+    def stop_growing(self) -> None:
+        """Take `most` from now on."""
+        self.merged = max(self.merged, self.most)

@@ -113,6 +113,9 @@ def merge_until(
             rewrite_newest_commit(lake.cuts)
             rewrite_newest_commit(lake.states)
         cut = find_cut(lake)
+        if cut is not None and find_behind(cut) - set(cut.halted):
+            # The last run failed at a table. If this one fails there, too, it has only one round.
+            size.stop_growing()
         while staged is not None and not _is_over(stop, deadline):
             older = find_older(lake, cut, epochs, is_thorough=is_thorough and not rounds)
             behind = find_behind(cut) | older.keys()
@@ -135,7 +138,7 @@ def merge_until(
             if done is not None:
                 merged, cut = done
                 rounds.append(merged)
-                size.count(merged.entries)
+                size.count(merged.entries, merged.seconds)
                 passed_over = merged.halted
                 on_round(merged)
             failures.require_none()

@@ -76,8 +76,7 @@ def _require_inside_epoch(
                 f"the lake cannot be read at {format_time(time)}: epoch {epoch.number} ended before"
                 f" it, at {bound.lsn}, and the log lacks what the source committed until epoch"
                 f" {successor.number} began",
-                fix=f"give an earlier or a later time, or {bound.lsn} for the end of epoch"
-                f" {epoch.number}",
+                fix="give an earlier or a later time",
                 retry=Retry.AFTER_FIX,
             )
     return bound

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import traceback
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -146,14 +147,38 @@ def test_rows_are_of_the_table_that_was_opened(lake: SmallLake) -> None:
         read.to_arrow()
 
 
-def test_a_session_of_the_program_is_left_alone(lake: SmallLake) -> None:
+def test_a_session_of_the_program_is_left_alone(
+    lake: SmallLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lake.merge([insert(A, "1", "x")])
     record_backfill(lake.lake.root, A, start=16, swept=32)
     settings = load_settings(configure(lake.lake.root), {})
     with pytest.raises(walgate.ConfigurationError, match="a Spark session that Walgate did not"):
         open_session(settings)
-    read = open_lake(lake.lake.root).at().table("a")
-    assert read.to_spark(lake.spark.newSession()).count() == 1
+    monkeypatch.setattr(walgate.table, "open_session", open_session)
+    lake.commit([insert(A, "2", "y")])
+    opened = open_lake(lake.lake.root)
+    for point, count in (("latest", 1), ("live", 2)):
+        read = opened.at(point).table("a")
+        assert read.to_spark(lake.spark.newSession()).count() == count
+        assert (read.halted, read.lsn) == (None, opened.at(point).lsn)
+        assert read.to_arrow().num_rows == count
+
+
+def test_an_error_of_spark_is_one_line_without_values(
+    lake: SmallLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.merge([insert(A, "1", "x")])
+    lake.commit([insert(A, "2", "y")])
+
+    def fail(*_: object) -> None:
+        hostile = "c4n4" + "ry"  # Not in a line of this file, which the traceback shows.
+        lake.spark.sql(f"select cast(v as int) from values ('{hostile}') as t(v)").collect()
+
+    monkeypatch.setattr("spark_jobs.query.as_of.table_at", fail)
+    with pytest.raises(walgate.LakeError, match=r"Spark could not read public\.a: .*") as caught:
+        open_lake(lake.lake.root).at("live").table("a").to_arrow()
+    assert "c4n4ry" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_deletion_vectors_hide_rows_of_any_row_group(lake: SmallLake) -> None:

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from cdc_core.errors import MergeError, Retry
 from spark_jobs.lake.ledger import find_cut
+from spark_jobs.merge.round_size import RoundSize
 from spark_jobs.merge.rounds import Round, follow
 from tests.local_lake import path_of
 from tests.spark.relations import insert, make_relation, mark
@@ -88,6 +89,44 @@ def test_the_rounds_of_a_run_grow_with_what_it_has_merged(small: SmallLake) -> N
     assert len(small.rows(TABLE)) == 28
     stage(20)
     assert [done.entries for done in small.merge(round_rows=16)] == [16, 4]
+
+
+def test_a_run_after_a_failure_begins_with_a_whole_round(small: SmallLake) -> None:
+    other = make_relation("other", "k int4")
+    small.merge([insert(TABLE, "0"), insert(other, "0")])
+    for key in range(1, 9):
+        small.commit([insert(TABLE, str(key)), insert(other, str(key))])
+    # As after a round that failed at one table, and merged the other.
+    small.merge(
+        round_rows=1,
+        tables=[str(TABLE.table)],
+        stop=(stop := threading.Event()),
+        on_round=lambda _: stop.set(),
+    )
+    rounds: list[Round] = []
+    follow(
+        small.spark,
+        small.lake,
+        round_rows=14,
+        linger_seconds=0,
+        stop=threading.Event(),
+        on_round=rounds.append,
+    )
+    assert [done.entries for done in rounds] == [14]
+    assert len(small.rows(other)) == 9
+
+
+def test_the_size_of_rounds_stops_growing_with_time() -> None:
+    size = RoundSize(800)
+    assert size.choose() == 100
+    size.count(50, 59.0)
+    assert size.choose() == 100
+    size.count(130, 0.5)
+    assert size.choose() == 180
+    size.count(10, 0.5)
+    assert size.choose() == 800
+    assert RoundSize.of(size) is size
+    assert RoundSize.of(800).choose() == 800
 
 
 def test_a_merge_that_follows_ends_at_its_deadline(small: SmallLake) -> None:
