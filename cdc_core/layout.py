@@ -35,7 +35,7 @@ CHANGES_SCHEMA = pa.schema(
         pa.field("end_lsn", pa.int64(), nullable=False),
         pa.field("xid", pa.int64(), nullable=False),
         pa.field("committed_at", pa.timestamp("us", tz="UTC"), nullable=False),
-        # The greatest `committed_at` up to this transaction, over all epochs. It never steps back.
+        # The greatest `committed_at` up to this transaction, over all epochs. It never decreases.
         pa.field("log_time", pa.timestamp("us", tz="UTC"), nullable=False),
         *DECODED_FIELDS,
     ]

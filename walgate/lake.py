@@ -36,7 +36,8 @@ class Lake:
         """The lake at `latest` (the newest cut), `live` (all that is staged), an LSN or a time.
 
         A time selects every transaction whose log time is at or before it. Without an offset it is
-        in UTC. Raises: LakeError if the lake cannot be read there, which names what can be read;
+        in UTC.
+        Raises: LakeError if the lake cannot be read there; its text says what can be read.
         ConfigurationError if `point` is none of these.
         """
         lake = files.Lake.of(self._settings)

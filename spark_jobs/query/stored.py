@@ -90,7 +90,7 @@ def read_stored(lake: Lake, table: TableName, opened: DeltaTable) -> pa.Table:
     except (DeltaError, OSError, pa.ArrowException) as error:
         # The Delta log still has the version, but some of its data files are gone.
         raise make_gone_error(table, opened.version()) from error
-    # DataFusion gives some texts as views.
+    # DataFusion, which delta-rs reads with, may give texts as string views.
     stored = stored.cast(pa.schema(opened.schema().to_arrow()))
     return choose_mode(lake, table).select_present_arrow(stored)
 

@@ -36,7 +36,7 @@ def backfill(
     return chunks, differences
 
 
-# On a busy machine, capture needs minutes for what eight writers did at full speed.
+# On a busy machine, capture needs minutes to stage what eight writers did at full speed.
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in range(100, 120))]

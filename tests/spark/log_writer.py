@@ -30,7 +30,8 @@ class LogWriter:
     pending: list[dict[str, Any]] = field(default_factory=list)
     relations: set[int] = field(default_factory=set)
     log_time: datetime = UNIX_START
-    commit_time: datetime | None = None  # Of the next transactions.
+    # The commit time of the next transactions. None: each has a later one than the one before.
+    commit_time: datetime | None = None
 
     def begin_epoch(self, first_lsn: int) -> None:
         """A new slot incarnation."""
