@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 
 from cdc_core.errors import ConfigurationError, LakeError, Retry
@@ -67,7 +68,7 @@ class LakeAt:
 
     def tables(self) -> list[str]:
         """List the tables of the lake, by name as PostgreSQL quotes it."""
-        return [str(table) for table in list_tables(self._lake)]
+        return [str(table) for table in self._tables]
 
     def table(self, name: str) -> TableAt:
         """A table, by `schema.name`, or by `name` alone if its schema is public. Starts no JVM.
@@ -76,15 +77,19 @@ class LakeAt:
         ConfigurationError if `name` is not a table name.
         """
         table = _parse_name(name)
-        known = list_tables(self._lake)
-        if table not in known:
-            listed = ", ".join(map(str, known)) or "none"
+        if table not in self._tables:
+            listed = ", ".join(self.tables()) or "none"
             raise LakeError(
                 f"the lake has no table {table}: expected one of {listed}",
                 fix="check the name and the publication",
                 retry=Retry.AFTER_FIX,
             )
         return TableAt(self._settings, self._lake, table, self._bound)
+
+    @cached_property
+    def _tables(self) -> list[TableName]:
+        """All tables of the lake. To list them reads every relation of the log, so do it once."""
+        return list_tables(self._lake)
 
 
 def _parse(point: str | datetime) -> ReadPoint:
