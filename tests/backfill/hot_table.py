@@ -84,8 +84,10 @@ def lay(pipeline: Pipeline, rows: int) -> Path:
 
 
 @contextmanager
-def writing(database: Database, folder: Path, *, keys: int, seed: int) -> Iterator[ChildProcess]:
-    """Have eight writers change the table as fast as they can while a block runs."""
+def writing(
+    database: Database, folder: Path, *, keys: int, seed: int, rate: int | None = None
+) -> Iterator[ChildProcess]:
+    """Have eight writers change the table while a block runs: `rate` times a second, or at will."""
     server = database.server
     files = []
     for name, (weight, statement) in _SCRIPTS.items():
@@ -97,7 +99,9 @@ def writing(database: Database, folder: Path, *, keys: int, seed: int) -> Iterat
         [
             server.bin("pgbench"),
             *("-h", str(server.socket_folder), "-p", str(server.port), "-U", "postgres"),
-            *("-n", "-c", "8", "-T", "3600", f"--random-seed={seed}", *files, database.name),
+            *("-n", "-c", "8", "-T", "3600", f"--random-seed={seed}", *files),
+            *(() if rate is None else (f"--rate={rate}",)),
+            database.name,
         ],
         log=folder / "pgbench.log",
     )

@@ -73,7 +73,13 @@ def expect_emails(rule: str, key: str) -> dict[int, str | None] | None:
     return {**emails}
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(name, marks=pytest.mark.soak if name.endswith("removed") else ())
+        for name in CHANGES
+    ],
+)
 def test_a_changed_rule_is_never_called_equal_halts_the_table_and_is_cured_by_a_whole_read(
     database18: Database,
     make_pipeline: Callable[..., Pipeline],

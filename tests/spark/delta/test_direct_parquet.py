@@ -82,10 +82,16 @@ def test_a_table_that_loses_every_row_is_empty(spark: SparkSession, tmp_path: Pa
 @pytest.mark.parametrize(
     "change",
     [
-        "alter table {} set tblproperties (delta.enableChangeDataFeed = true)",
         "alter table {} add constraint positive check (k > 0)",
         "alter table {} set tblproperties (delta.columnMapping.mode = 'name')",
-        "alter table {} set tblproperties (delta.checkpointInterval = 3)",
+        pytest.param(
+            "alter table {} set tblproperties (delta.enableChangeDataFeed = true)",
+            marks=pytest.mark.soak,
+        ),
+        pytest.param(
+            "alter table {} set tblproperties (delta.checkpointInterval = 3)",
+            marks=pytest.mark.soak,
+        ),
     ],
 )
 def test_a_table_of_which_delta_keeps_more_is_left_to_delta(

@@ -123,7 +123,7 @@ def play(small: SmallLake, history: History, *, rounds: int, transactions: int) 
         pytest.param(True, IN_TASKS, 4, 6, id="shared, in tasks"),
         pytest.param(False, IN_TASKS, 4, 6, id="not shared, in tasks"),
         pytest.param(True, APART, 8, 1, id="several files"),
-        pytest.param(False, APART, 8, 1, id="several files, not shared"),
+        pytest.param(False, APART, 8, 1, id="several files, not shared", marks=pytest.mark.soak),
     ],
 )
 def test_random_changes_leave_the_table_that_spark_would_write(
