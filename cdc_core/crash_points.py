@@ -36,6 +36,13 @@ CRASH_POINTS = (
     "after_slot_made",
     "after_tables_queued",
     "after_epoch_begun",
+    "after_cuts_copied",
+    "after_cuts_dropped",
+    "after_file_removed",
+    "between_cleanings",
+    "before_log_trim",
+    "before_log_compaction",
+    "before_table_compaction",
 )
 _HOLD_POLL_S = 0.02
 

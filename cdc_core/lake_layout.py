@@ -23,6 +23,8 @@ BACKFILLS = f"{_LEDGER}/backfills"
 CUTS = f"{_LEDGER}/cuts"
 STATES = f"{_LEDGER}/states"
 VERIFICATIONS = f"{_LEDGER}/verifications"
+DROPPED_CUTS = f"{_LEDGER}/dropped_cuts"
+MAINTENANCE = f"{_LEDGER}/maintenance"
 
 # The current rows of all tables, one folder for each schema.
 TABLES = "tables"
@@ -31,9 +33,15 @@ TABLES = "tables"
 SPOOL = "spool"
 
 # Folders of the lake in which no spool may be, also those that later versions will make.
-RESERVED_FOLDERS = (_STAGING, TABLES, "history", "quarantine", "reports", _LEDGER)
+# The leases of readers.
+LEASES = "leases"
 
 _LOCKS = "locks"
+
+# Folders of the lake in which no spool may be, also those that later versions will make.
+RESERVED_FOLDERS = (
+    *(_STAGING, TABLES, "history", "quarantine", "reports", _LEDGER, LEASES, _LOCKS),
+)
 # The most bytes that Linux accepts as the name of one file.
 _LONGEST_FILE_NAME = 255
 
@@ -45,6 +53,9 @@ DELTA_LOG = "_delta_log"
 COMMITS = "*.json"
 CHECKPOINTS = "*.checkpoint*.parquet"
 LAST_CHECKPOINT = "_last_checkpoint"
+# How the names of a table's data files end, and of the files in its log.
+DATA_FILES = (".parquet", ".bin")
+LOG_FILES = (".json", ".checkpoint.parquet", ".crc")
 _ATTEMPT = "_attempt-"
 ATTEMPTS = f"{_ATTEMPT}*"
 # In the folder of an attempt: the files that moved into the table's folder.
@@ -53,6 +64,10 @@ MOVED = "moved.json"
 # Each commit of the log records the newest log time as the version of this Delta app id, in
 # microseconds since 1970.
 LOG_TIME_APP = "walgate:log_time"
+# The log lacks all entries up to a bound, if capture has trimmed it. The commit that trims records
+# this bound under two more app ids.
+TRIMMED_EPOCH_APP = "walgate:trimmed:epoch"
+TRIMMED_LSN_APP = "walgate:trimmed:lsn"
 
 
 def name_table(table: TableName) -> str:
@@ -78,6 +93,11 @@ def name_lock(name: str) -> str:
     return f"{_LOCKS}/{encoded}"
 
 
+def name_lease(identifier: object) -> str:
+    """The file of a reader's lease."""
+    return f"{LEASES}/{identifier}.json"
+
+
 def name_commit(version: int) -> str:
     """The file of a commit, inside the folder of its Delta table."""
     return f"{DELTA_LOG}/{version:020}.json"
@@ -86,6 +106,16 @@ def name_commit(version: int) -> str:
 def name_checkpoint(version: int) -> str:
     """The checkpoint of a version, inside the folder of its Delta table."""
     return f"{DELTA_LOG}/{version:020}.checkpoint.parquet"
+
+
+def name_version_checksum(version: int) -> str:
+    """The file in which Spark's Delta keeps a summary of a version, beside the commit."""
+    return f"{version:020}.crc"
+
+
+def name_local_checksum(name: str) -> str:
+    """The file in which Spark keeps the checksum of another file on a local disk, beside it."""
+    return f".{name}.crc"
 
 
 def name_copy(name: str, identifier: object) -> str:

@@ -159,3 +159,29 @@ VERIFICATIONS_SCHEMA = pa.schema(
         pa.field("number", pa.int64(), nullable=False),
     ]
 )
+
+MAINTENANCE_SCHEMA = pa.schema(
+    [
+        pa.field("at", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("seconds", pa.float64(), nullable=False),
+        pa.field("cuts", pa.int64(), nullable=False),
+        pa.field("dropped_cuts", pa.int64(), nullable=False),
+        pa.field("oldest_cut_epoch", pa.int32()),
+        pa.field("oldest_cut_lsn", pa.int64()),
+        pa.field("oldest_cut_at", pa.timestamp("us", tz="UTC")),
+        pa.field("floor_epoch", pa.int32()),
+        pa.field("floor_lsn", pa.int64()),
+        pa.field("holder", pa.string()),
+        pa.field("log_begin_epoch", pa.int32()),
+        pa.field("log_begin_lsn", pa.int64()),
+        pa.field("files", pa.int64(), nullable=False),
+        pa.field("needed_bytes", pa.int64(), nullable=False),
+        pa.field("log_bytes", pa.int64(), nullable=False),
+        pa.field("young_bytes", pa.int64(), nullable=False),
+        pa.field("removed_files", pa.int64(), nullable=False),
+        pa.field("removed_bytes", pa.int64(), nullable=False),
+        pa.field("compacted_tables", pa.int64(), nullable=False),
+        pa.field("problems", _TEXTS),
+        pa.field("number", pa.int64(), nullable=False),
+    ]
+)

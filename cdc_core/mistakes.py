@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -16,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from cdc_core.conninfo import complete_conninfo, is_verified, read_conninfo, remote_hosts
 from cdc_core.lake_layout import RESERVED_FOLDERS
 from cdc_core.origins import Key, Mistake
+from cdc_core.quantities import parse_duration
 
 _SECRET_KEYS: set[Key] = {
     ("source", "dsn"),
@@ -32,8 +34,9 @@ _EXAMPLES: dict[Key, str] = {
     ("capture", "batch_bytes"): '"64MB"',
     ("capture", "spool_bytes"): '"128MB"',
 }
-# Planned settings. They are refused, because this version removes nothing from the lake.
-_WITHOUT_EFFECT: set[Key] = {("lake", "retention"), ("lake", "grace")}
+# Seconds. A reader takes longer from the choice of a cut to the opening of its files, and so does a
+# writer from a file to its commit.
+_SHORTEST_GRACE_S = 60.0
 _PASSWORD_FIX = (
     "set WALGATE_SOURCE__PASSWORD, "  # noqa: S105 - it says where a password goes.
     "or password_file, or use libpq's PGPASSFILE"
@@ -44,6 +47,8 @@ _MIN_HASH_KEY_LENGTH = 32
 _HASH_KEY_FIX = f"set {HASH_KEY_VARIABLE} or hash_key_file to the output of `openssl rand -hex 32`"
 # Defaults from here on are sizes, which the template shows with their unit.
 _SMALLEST_SIZE = 1e6
+# The default of `[merge] run_minutes`.
+_MERGE_RUN_MINUTES = 30.0
 
 
 def find_mistakes(
@@ -66,7 +71,7 @@ def find_mistakes(
     mistakes += _find_hash_key_mistakes(values, environ, folder=folder)
     if isinstance(lake, dict) and all(isinstance(lake.get(key), str) for key in ("root", "spool")):
         mistakes += _find_lake_mistakes(folder / lake["root"], folder / lake["spool"], folder)
-    return mistakes
+    return mistakes + _find_retention_mistakes(values)
 
 
 def explain_mistakes(
@@ -211,6 +216,27 @@ def _find_secret_file_mistakes(name: str, file: Path, *, what: str) -> list[Mist
     return []
 
 
+def _find_retention_mistakes(values: Mapping[str, Any]) -> list[Mistake]:
+    """Refuse a retention in which no reader could use a cut, and a grace that removes too soon."""
+    lake, merge = (
+        section if isinstance(section := values.get(name), dict) else {}
+        for name in ("lake", "merge")
+    )
+    mistakes = []
+    with suppress(ValueError, TypeError):
+        longest = 60 * float(merge.get("run_minutes", _MERGE_RUN_MINUTES))
+        if parse_duration(lake.get("retention", longest)) < longest:
+            what = f"expected at least [merge] run_minutes, which is {longest:g} s"
+            mistakes.append(
+                Mistake(("lake", "retention"), what, fix='for example retention = "7d"')
+            )
+    with suppress(ValueError):
+        if parse_duration(lake.get("grace", _SHORTEST_GRACE_S)) < _SHORTEST_GRACE_S:
+            what = f"expected at least {_SHORTEST_GRACE_S:g} s"
+            mistakes.append(Mistake(("lake", "grace"), what, fix='for example grace = "6h"'))
+    return mistakes
+
+
 def _find_lake_mistakes(root: Path, spool: Path, folder: Path) -> list[Mistake]:
     """Refuse a spool folder if emptying it would remove other files."""
     root, spool = root.resolve(), spool.resolve()
@@ -228,9 +254,6 @@ def _find_lake_mistakes(root: Path, spool: Path, folder: Path) -> list[Mistake]:
 
 def _explain_unknown(key: Key, model: type[BaseModel]) -> Mistake:
     """Report an unknown section or key; name the nearest one that exists."""
-    if key in _WITHOUT_EFFECT:
-        what = "this version removes nothing from the lake, so the setting has no effect"
-        return Mistake(key, what, "remove it; docs/limits.md says what grows and how fast")
     fields: dict[str, Any] = model.model_fields
     what = "unknown section"
     if len(key) > 1:

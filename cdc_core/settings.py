@@ -71,9 +71,15 @@ class SourceSettings(_Section):
 
 
 class LakeSettings(_Section):
-    """`[lake]`: where the log and the tables are."""
+    """`[lake]`: where the log and the tables are, and how long they can be read as they were.
+
+    `retention` is the age of the oldest cut that is kept. `grace` is for how long the files of a
+    dropped cut stay.
+    """
 
     root: LakeRoot
+    retention: Duration = 7 * 86_400.0
+    grace: Duration = 6 * 3600.0
     spool: LocalPath = Field(default_factory=lambda fields: Path(fields["root"].uri) / SPOOL)
 
 
@@ -138,6 +144,18 @@ class VerifySettings(_Section):
     ranges: Count = 2048
 
 
+class MaintenanceSettings(_Section):
+    """`[maintenance]`: how often the lake is maintained, and how densely cuts are kept.
+
+    Every cut is kept for `every_cut`, then one for each 10 minutes until the age of
+    `ten_minute_cuts`, then one for each hour until `[lake] retention`.
+    """
+
+    every: Duration = 600.0
+    every_cut: Duration = 900.0
+    ten_minute_cuts: Duration = 86_400.0
+
+
 class DagsterSettings(_Section):
     """`[dagster]`: the folder of its history, the page's port, and whether sensors start.
 
@@ -190,6 +208,7 @@ class Settings(_Section):
     merge: MergeSettings = MergeSettings()
     backfill: BackfillSettings = BackfillSettings()
     verify: VerifySettings = VerifySettings()
+    maintenance: MaintenanceSettings = MaintenanceSettings()
     dagster: DagsterSettings
     tables: dict[Pattern, TableSettings] = Field(default_factory=dict)
     hash_key: SecretStr | None = Field(default=None, repr=False)

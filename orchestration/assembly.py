@@ -12,6 +12,8 @@ from orchestration.backfill.sensor import build_backfill_queued_tables
 from orchestration.capture.checks import build_staging_checks
 from orchestration.capture.replicate import build_replicate_job
 from orchestration.capture.sensor import build_keep_replicating
+from orchestration.maintenance import asset as maintenance
+from orchestration.maintenance.asset import build_maintain_schedule, build_maintenance_asset
 from orchestration.merge import tables
 from orchestration.merge.sensor import build_merge_staged_changes
 from orchestration.merge.tables import build_staging_asset, build_table_assets
@@ -40,6 +42,13 @@ def build_definitions(settings: Settings) -> dg.Definitions:
         executor_def=dg.in_process_executor,
         tags=tag_runs(settings),
     )
+    maintain = dg.define_asset_job(
+        maintenance.JOB_NAME,
+        selection=dg.AssetSelection.assets(AssetKeys.of(settings).maintenance),
+        description="Drops old cuts and removes the files that nobody reads any more.",
+        executor_def=dg.in_process_executor,
+        tags=tag_runs(settings),
+    )
     verification = verified_through.build_verification(settings, known)
     verifying = [] if verification is None else [verification]
     verify = [
@@ -53,16 +62,25 @@ def build_definitions(settings: Settings) -> dg.Definitions:
         for checks in verifying
     ]
     return dg.Definitions(
-        assets=[build_staging_asset(settings), merged, build_backfill_asset(settings)],
+        assets=[
+            build_staging_asset(settings),
+            merged,
+            build_backfill_asset(settings),
+            build_maintenance_asset(settings),
+        ],
         jobs=[
             build_replicate_job(settings),
             merge,
             backfill,
             build_fill_holes_job(settings),
+            maintain,
             *verify,
         ],
         asset_checks=[build_staging_checks(settings), *verifying],
-        schedules=[verified_through.build_verify_schedule(settings, known)] if verifying else [],
+        schedules=[
+            build_maintain_schedule(settings),
+            *([verified_through.build_verify_schedule(settings, known)] if verifying else []),
+        ],
         sensors=[
             build_keep_replicating(settings),
             build_merge_staged_changes(settings),

@@ -36,6 +36,8 @@ class FakeStorage:
     epochs: list[Epoch] = field(default_factory=list)
     relations: list[tuple[int, Relation, Lsn]] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
+    floor: int = 0
+    trimmed: int = 0
 
 
 class FakeLog:
@@ -110,6 +112,20 @@ class FakeLog:
                         found.add(TransactionId(Lsn(row["commit_lsn"]), row["xid"], at))
         yield from sorted(found, key=lambda known: known.commit_lsn)
 
+    def read_trimmed(self, epoch: Epoch) -> Lsn:  # noqa: ARG002 - The log has one epoch.
+        """Give the end LSN up to which transactions may be missing."""
+        return Lsn(self._storage.trimmed)
+
+    def tend(self, epoch: int, confirmed: Lsn) -> bool:  # noqa: ARG002 - The same.
+        """Trim as far as the floor allows."""
+        limit = min(self._storage.floor, confirmed)
+        for names, _, end in self._storage.commits[:-1]:
+            if self._storage.trimmed < end <= limit:
+                for name in names:
+                    self._storage.changes[name] = self._storage.changes[name].slice(0, 0)
+                self._storage.trimmed = end
+        return False
+
     def store_relations(self, relations: Iterable[tuple[Relation, Lsn]], *, epoch: int) -> None:
         """Write each relation in its order; again, it is written again."""
         for relation, lsn in relations:
@@ -126,7 +142,7 @@ class FakeLog:
         """Give the newest log time."""
         return max(
             (
-                pc.max(self._storage.changes[part].column("log_time").cast(pa.int64())).as_py()
+                pc.max(self._storage.changes[part].column("log_time").cast(pa.int64())).as_py() or 0
                 for parts, _, _ in self._storage.commits[: self._version]
                 for part in parts
             ),

@@ -141,7 +141,7 @@ def test_a_row_that_no_merge_writes_hides_no_state(tmp_path: Path, text: str) ->
     lake = Lake(LakePlace.of(tmp_path / "lake"))
     write_states(lake, [HALTED])
     row = {"table": TABLE, "state": text, "curable": False}
-    ledger._append(lake.states, [row], ledger.STATES_SCHEMA)
+    ledger.append_numbered(lake.states, [row], ledger.STATES_SCHEMA)
     assert read_states(lake) == {TABLE: HALTED}
 
 

@@ -71,6 +71,10 @@ class ChangeLog(Protocol):
         """The transactions that the log has from commit LSN `since` on, in commit order."""
         ...
 
+    def read_trimmed(self, epoch: Epoch) -> Lsn:
+        """The end LSN up to which the log of an epoch may lack transactions; 0 if it has all."""
+        ...
+
     def store_relations(self, relations: Iterable[tuple[Relation, Lsn]], *, epoch: int) -> None:
         """Store the relations that are not stored yet."""
         ...
@@ -89,6 +93,10 @@ class ChangeLog(Protocol):
 
     def has_landed(self, parts: Sequence[Part]) -> bool:
         """Whether the log has the parts although their append failed."""
+        ...
+
+    def tend(self, epoch: int, confirmed: Lsn) -> bool:
+        """Trim, compact or clean the log a little; whether there may be more to do at once."""
         ...
 
 

@@ -16,7 +16,8 @@ from cdc_core.vocabulary import Lsn
 class CaptureProgress:
     """How far capture has staged, what it may confirm, and where the server is.
 
-    `confirmed` is the slot's confirmed flush LSN at the start. `idle_at` is the last time, in Unix
+    `confirmed` is the slot's confirmed flush LSN at the start, `slot_confirmed` the one that the
+    server reported last (None if it has reported none). `idle_at` is the last time, in Unix
     seconds, when nothing waited to be staged. `staged_at` is a time of the monotonic clock.
     `retained_growth` is how fast the slot's retained WAL grows, in bytes per second.
     """
@@ -34,6 +35,7 @@ class CaptureProgress:
     state: str = "starting"
     storage_error: str | None = None
     retained_growth: float | None = None
+    slot_confirmed: Lsn | None = None
     confirm: threading.Event = field(default_factory=threading.Event)
     report: threading.Event = field(default_factory=threading.Event)
 

@@ -48,13 +48,21 @@ class Replay:
     """The staged transactions with entries that the server has not sent again yet."""
 
     def __init__(
-        self, staged: Lsn, expected: Iterable[TransactionId], *, changed: str | None = None
+        self,
+        staged: Lsn,
+        expected: Iterable[TransactionId],
+        *,
+        changed: str | None = None,
+        trimmed: int = 0,
     ) -> None:
         """Expect that the server sends exactly `expected`, up to `staged`, in commit order.
 
         `changed` names the settings of the subscription that have changed since; None if none has.
+        Below `trimmed`, the log may lack transactions, so none is expected there. The slot had
+        confirmed them, but after a crash of the server its slot may be at an earlier LSN.
         """
         self._staged = staged
+        self._trimmed = trimmed
         self._changed = changed
         self._expected = deque(expected)
 
@@ -84,6 +92,8 @@ class Replay:
 
         Raises: WrongServer or SubscriptionChanged if they differ.
         """
+        if begin.commit_lsn < self._trimmed:
+            return
         sent = TransactionId(begin.commit_lsn, begin.xid, begin.committed_at_us)
         if not self._expected:
             raise self._other_history(

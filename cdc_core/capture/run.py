@@ -28,6 +28,7 @@ from cdc_core.capture.progress import CaptureProgress
 from cdc_core.capture.replay import blame_settings
 from cdc_core.capture.reporter import Reporter
 from cdc_core.capture.status import StatusSender
+from cdc_core.capture.tending import LogTending
 from cdc_core.capture.transactions import Collector
 from cdc_core.capture.writer import Writer
 from cdc_core.coordination.live import Figures
@@ -258,9 +259,11 @@ def _stream(
             known.note(replace(relation, left_out=left_out))
         return concealment
 
+    trimmed = log.read_trimmed(start.epoch)
     collector = Collector(
         staged=start.staged,
-        expected=log.read_transactions(start.epoch, since=confirmed),
+        expected=log.read_transactions(start.epoch, since=max(confirmed, trimmed)),
+        trimmed=trimmed,
         log_time_us=log.read_log_time_us(),
         changed=changed,
         complete=complete,
@@ -295,6 +298,7 @@ def _stream(
         settings=settings.capture,
         epoch=start.epoch.epoch,
     )
+    tending = LogTending(log, progress=progress, epoch=start.epoch.epoch)
     reporter = Reporter(
         run.lease, progress=progress, term=term, epoch=start.epoch.epoch, watch=run.watch
     )
@@ -318,6 +322,7 @@ def _stream(
         loop.abandon()
         raise
     finally:
+        tending.finish()
         reporter.finish()
     _logger.info("capture stopped", extra={"fields": {"staged_lsn": str(progress.staged)}})
 

@@ -35,6 +35,8 @@ class SlotWatch:
         """Add a measurement; log a warning if one is due."""
         now = time.monotonic()
         self._growth.add(now, retention.retained_bytes)
+        if retention.confirmed is not None:
+            self._progress.slot_confirmed = retention.confirmed
         self._progress.retained_growth = self._growth.rate
         reason = self._explain_waiting(now)
         level = retention.level

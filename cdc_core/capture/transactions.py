@@ -63,15 +63,16 @@ class Collector:
         complete: Callable[[Announcement, int], Relation],
         log_time_us: int,
         changed: str | None = None,
+        trimmed: int = 0,
         conceal: Conceal = conceal_nothing,
         spooled: Spooled = NOTHING_SPOOLED,
     ) -> None:
-        """Drop transactions up to `staged`; they must be exactly `expected`, in commit order.
+        """Drop transactions up to `staged`; they must be exactly `expected` (see Replay).
 
         `complete` receives an announcement and its transaction's xid. `log_time_us` is the newest
-        log time of the log. `changed`: see Replay.
+        log time of the log.
         """
-        self._replay = Replay(staged, expected, changed=changed)
+        self._replay = Replay(staged, expected, changed=changed, trimmed=trimmed)
         self._complete = complete
         self._conceal = conceal
         self._backfills = Backfills(spooled)
@@ -88,8 +89,7 @@ class Collector:
         self._size = 0
         self._waiting_size = 0
         self._rows = 0
-        # The share of a batch's time for which whole transactions may wait.
-        self.patience = 1.0
+        self.patience = 1.0  # The share of a batch's time for which transactions may wait.
         self.spool_ended: Lsn | None = None
         self.skipped_messages = 0  # Foreign messages with Walgate's prefix.
 

@@ -29,6 +29,7 @@ from cdc_core.lake_layout import (
     LAST_CHECKPOINT,
     name_checkpoint,
     name_commit,
+    name_local_checksum,
 )
 from cdc_core.lake_storage.place import LakePlace
 
@@ -129,7 +130,7 @@ def _handle_commits(
             continue  # VACUUM removed the file. A reader that still needs it fails.
         handle(file)
         # Spark refuses a file whose checksum file is torn.
-        sums = file.parent / f".{file.name}.crc"
+        sums = file.parent / name_local_checksum(file.name)
         if sums.exists():
             handle(sums)
     # A second fsync of a folder can be trusted: if the journal of a file system fails, the file
@@ -151,19 +152,22 @@ def _list_files(table: LakePlace, log: LakePlace, versions: range) -> Iterator[L
         for line in commit.read_text().splitlines():
             if (added := json.loads(line).get("add")) is not None:
                 yield table / unquote(added["path"])
-                yield from _list_deletions(table, added.get("deletionVector"))
+                if (vector := name_deletions(added.get("deletionVector"))) is not None:
+                    yield table / vector
     if versions:
         first = f"{versions[0]:020}"
         yield from (file for file in log.list_matching(CHECKPOINTS) if file.name >= first)
         yield from log.list_matching(LAST_CHECKPOINT)
 
 
-def _list_deletions(table: LakePlace, vector: dict[str, Any] | None) -> Iterator[LakePlace]:
+def name_deletions(vector: dict[str, Any] | None) -> str | None:
     """The file of a deletion vector, named by a UUID in Z85; a vector in the log has no file."""
-    if vector is not None and vector["storageType"] == "u":
-        place = vector["pathOrInlineDv"]
-        folder, name = place[:-_UUID_CHARACTERS], place[-_UUID_CHARACTERS:]
-        yield table / folder / f"deletion_vector_{_decode_uuid(name)}.bin"
+    if vector is None or vector["storageType"] != "u":
+        return None
+    place = vector["pathOrInlineDv"]
+    folder, name = place[:-_UUID_CHARACTERS], place[-_UUID_CHARACTERS:]
+    file = f"deletion_vector_{_decode_uuid(name)}.bin"
+    return f"{folder}/{file}" if folder else file
 
 
 def _decode_uuid(text: str) -> uuid.UUID:

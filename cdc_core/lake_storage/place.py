@@ -8,7 +8,8 @@ which gives the same:
 
 - A file that `open_output`, `create` or `receive` writes appears whole, or not at all.
 - `create` refuses a name that is taken.
-- `list_matching` gives the names with a prefix, and `read_modified_us` the store's own time.
+- `list_matching` and `list_files` give the names with a prefix. `read_modified_us` and
+  `list_files` give the store's own time.
 - Folders need not be made. `remove_folder` removes everything with a prefix.
 - What is written is durable, so `sync` and `rewrite` do nothing.
 - `read_change` gives what tells two states of a folder apart.
@@ -23,12 +24,25 @@ import posixpath
 import shutil
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from cdc_core.lake_layout import name_copy
 from cdc_core.lake_storage.local_files import NewFile, sync_path
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFile:
+    """A file in a folder: its name, its size in bytes, and when it was written last.
+
+    The time is in microseconds since 1970, by the storage's clock.
+    """
+
+    name: str
+    size: int
+    modified_us: int
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -77,6 +91,22 @@ class LakePlace:
         Nothing if this folder does not exist.
         """
         return (self / path.name for path in self._path.glob(pattern))
+
+    def list_files(self) -> Iterator[ListedFile]:
+        """The files in this folder with their sizes and times, unordered; no folders.
+
+        Nothing if this folder does not exist. A file that goes during the listing may be missing.
+        """
+        try:
+            entries = os.scandir(self.uri)
+        except FileNotFoundError:
+            return
+        with entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    if entry.is_file(follow_symlinks=False):
+                        status = entry.stat(follow_symlinks=False)
+                        yield ListedFile(entry.name, status.st_size, status.st_mtime_ns // 1000)
 
     def read_text(self) -> str:
         """The text of a file, which is UTF-8."""

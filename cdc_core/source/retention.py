@@ -16,6 +16,7 @@ from cdc_core.quantities import format_size
 from cdc_core.settings import SourceSettings
 from cdc_core.source.connection import source_errors
 from cdc_core.source.slot import Slot, read_slot
+from cdc_core.vocabulary import Lsn
 
 DEFAULT_SLOT_BUDGET = 10 << 30
 # Percent of the budget at which Walgate reports the slot; each level is more urgent.
@@ -32,7 +33,8 @@ class Retention:
 
     `safe_wal_size` is what may be written before the server gives up the slot; None if the server
     sets no limit. `inactive_seconds` is the time since the slot was last in use; None if it is in
-    use or the server (before 17) does not report it. Units: bytes and seconds.
+    use or the server (before 17) does not report it. `confirmed` is the slot's confirmed flush LSN.
+    Units: bytes and seconds.
     """
 
     slot: str
@@ -41,6 +43,7 @@ class Retention:
     wal_status: str | None
     safe_wal_size: int | None
     inactive_seconds: float | None
+    confirmed: Lsn | None = None
 
     @property
     def left_bytes(self) -> int:
@@ -176,6 +179,7 @@ def find_retention(slot: Slot, budget: int) -> Retention | None:
         wal_status=slot.wal_status,
         safe_wal_size=slot.safe_wal_size,
         inactive_seconds=slot.inactive_seconds,
+        confirmed=slot.confirmed_flush,
     )
 
 

@@ -10,15 +10,18 @@ was durable. So a session writes that commit to a new file before it trusts it.
 from __future__ import annotations
 
 import json
+import math
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from deltalake import CommitProperties, Transaction
+from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
 from cdc_core.crash_points import reach
@@ -28,6 +31,8 @@ from cdc_core.lake_layout import (
     EPOCHS,
     LOG_TIME_APP,
     RELATIONS,
+    TRIMMED_EPOCH_APP,
+    TRIMMED_LSN_APP,
     name_checkpoint,
 )
 from cdc_core.lake_storage.durability import list_commit, locate_commit, remove_old_copies
@@ -36,6 +41,8 @@ from cdc_core.layout import CHANGES_SCHEMA, EPOCHS_SCHEMA
 from cdc_core.settings import Settings
 from cdc_core.staging.chunks import ChunkFolder
 from cdc_core.staging.epochs import Epoch, choose_newest, find_staged
+from cdc_core.staging.log_files import LogPoint, StagedFile
+from cdc_core.staging.maintenance import MaintenanceLedger
 from cdc_core.staging.parts import (
     Part,
     PartWriter,
@@ -54,6 +61,7 @@ from cdc_core.staging.tables import (
     rewrite_newest,
     staging_errors,
 )
+from cdc_core.staging.upkeep import LogUpkeep
 from cdc_core.vocabulary import Lsn, Relation, TransactionId
 
 
@@ -64,10 +72,18 @@ class Fenced(Exception):
 class Log:
     """The log on disk, at the version that the next commit extends."""
 
-    def __init__(self, root: LakePlace, *, spool: Path, subscription: Subscription) -> None:
+    def __init__(
+        self,
+        root: LakePlace,
+        *,
+        spool: Path,
+        subscription: Subscription,
+        grace_s: float = math.inf,
+    ) -> None:
         """Open the log of a lake; create it if it is missing. Raises: StagingError.
 
-        Each append records `subscription` in its commit.
+        Each append records `subscription` in its commit. Files that the log no longer has stay in
+        its folder for `grace_s` seconds.
         """
         self.subscription = subscription
         self._root, self._spool = root, spool
@@ -76,6 +92,9 @@ class Log:
         require_columns(self._changes, CHANGES_SCHEMA)
         self._epochs = open_table(root / EPOCHS, EPOCHS_SCHEMA)
         self._relations = RelationStore(root)
+        # Held while the log gets a commit, or its folder loses files.
+        self.committing: AbstractContextManager[object] = threading.RLock()
+        self._upkeep = LogUpkeep(self, MaintenanceLedger(root), grace_s)
         # For each table: the version that this object rewrote last, and the state of the folder of
         # commits after that.
         self._rewritten: dict[LakePlace, tuple[int, tuple[int, int] | None]] = {}
@@ -84,7 +103,12 @@ class Log:
     def of(cls, settings: Settings) -> Log:
         """The log of a configuration. Raises: StagingError."""
         subscription = Subscription.of(settings.source)
-        return cls(settings.lake.root, spool=settings.lake.spool, subscription=subscription)
+        return cls(
+            settings.lake.root,
+            spool=settings.lake.spool,
+            subscription=subscription,
+            grace_s=settings.lake.grace,
+        )
 
     def read_epoch(self) -> Epoch | None:
         """The newest incarnation of the slot; None before the first run."""
@@ -154,42 +178,68 @@ class Log:
         Raises: StagingError if the storage refuses or another writer's commit came between;
         OSError. The log may have the commit even after an error: ask `has_landed`.
         """
-        landed = [move_part(part, self.changes_folder) for part in parts]
-        self.changes_folder.sync()
-        log_time_us = max(int(part.bounds["log_time"][1] or 0) for part in landed)
-        actions: list[AddAction | RemoveAction] = [
-            AddAction(
-                path=part.path.name,
-                size=(self.changes_folder / part.path.name).read_size(),
-                partition_values={},
-                modification_time=time.time_ns() // 1_000_000,
-                data_change=True,
-                stats=part.statistics(),
-            )
-            for part in landed
-        ]
-        reach("before_delta_commit")
-        extended = self._changes.version() + 1
-        with staging_errors("commit to the log"):
-            self._changes.create_write_transaction(
-                actions,
-                "append",
-                self._changes.schema(),
-                commit_properties=CommitProperties(
-                    custom_metadata=self.subscription.describe(),
-                    app_transactions=[
+        with self.committing:
+            landed = [move_part(part, self.changes_folder) for part in parts]
+            self.changes_folder.sync()
+            log_time_us = max(int(part.bounds["log_time"][1] or 0) for part in landed)
+            reach("before_delta_commit")
+            with staging_errors("commit to the log"):
+                self._commit(
+                    [self._add(part, is_new=True) for part in landed],
+                    [
                         Transaction(epoch.application, int(end_lsn)),
                         Transaction(LOG_TIME_APP, log_time_us),
                     ],
-                    max_commit_retries=0,
-                ),
-            )
-            for file in list_commit(self.changes_folder, extended):
-                file.sync()
-            (self.changes_folder / DELTA_LOG).sync()
-            # Exactly the version just written: a newer one would hide another writer's commit.
-            self._changes.load_as_version(extended)
+                    self.subscription,
+                )
         reach("after_delta_commit")
+
+    def tend(self, epoch: int, confirmed: Lsn) -> bool:
+        """Trim, compact or clean the log a little; return whether there may be more to do at once.
+
+        `confirmed` is what the slot has confirmed in the epoch. Raises: StagingError.
+        """
+        return self._upkeep.do_step(epoch, confirmed)
+
+    def open_newest(self) -> DeltaTable:
+        """The log at the version that this object read or wrote last, as a table of its own."""
+        with staging_errors("open the log"):
+            return DeltaTable(self.changes_folder.uri, version=self._changes.version())
+
+    def replace_files(
+        self, old: Sequence[StagedFile], new: Part | None, *, trimmed: LogPoint | None = None
+    ) -> None:
+        """Commit that a part takes the place of files, durably; without a part, the files just go.
+
+        `trimmed` is the point up to which the log then lacks entries. Raises: StagingError if the
+        storage refuses, or if another commit came between; then the log has not changed, or all of
+        the change has happened.
+        """
+        actions = [
+            RemoveAction(path=file.name, data_change=new is None, deletion_timestamp=_now_ms())
+            for file in old
+        ]
+        with self.committing, staging_errors("commit to the log"):
+            added = [] if new is None else [self._add(new, is_new=False)]
+            # The commit changes no entry, so it keeps the subscription of the newest entries.
+            kept = read_subscription(self.changes_folder, self._changes.version())
+            points = (
+                []
+                if trimmed is None
+                else [
+                    Transaction(TRIMMED_EPOCH_APP, trimmed.epoch),
+                    Transaction(TRIMMED_LSN_APP, int(trimmed.lsn)),
+                ]
+            )
+            self.changes_folder.sync()
+            self._commit([*added, *actions], points, kept or self.subscription)
+
+    def read_trimmed(self, epoch: Epoch) -> Lsn:
+        """The end LSN up to which the log of an epoch may lack transactions; 0 if it has all."""
+        trimmed = self._changes.transaction_version(TRIMMED_EPOCH_APP)
+        if trimmed is None or trimmed < epoch.epoch:
+            return Lsn(0)
+        return Lsn(self._changes.transaction_version(TRIMMED_LSN_APP) or 0)
 
     def has_landed(self, parts: Sequence[Part]) -> bool:
         """Whether the next version of the log has the first of these parts.
@@ -198,9 +248,9 @@ class Log:
         this writes it to a new file, durably.
         Raises: Fenced if that version is another writer's; StagingError.
         """
-        extended = self._changes.version() + 1
-        commit = locate_commit(self.changes_folder, extended)
-        with staging_errors("read the log's newest commit"):
+        with self.committing, staging_errors("read the log's newest commit"):
+            extended = self._changes.version() + 1
+            commit = locate_commit(self.changes_folder, extended)
             if not commit.exists():
                 return False
             named = {
@@ -239,6 +289,40 @@ class Log:
         ):
             yield TransactionId(Lsn(lsn), xid, at)
 
+    def _add(self, part: Part, *, is_new: bool) -> AddAction:
+        return AddAction(
+            path=part.path.name,
+            size=(self.changes_folder / part.path.name).read_size(),
+            partition_values={},
+            modification_time=_now_ms(),
+            data_change=is_new,
+            stats=part.statistics(),
+        )
+
+    def _commit(
+        self,
+        actions: Sequence[AddAction | RemoveAction],
+        points: Sequence[Transaction],
+        subscription: Subscription,
+    ) -> None:
+        """Commit to the version that this object is at, durably. Raises: DeltaError, OSError."""
+        extended = self._changes.version() + 1
+        self._changes.create_write_transaction(
+            [*actions],
+            "append",
+            self._changes.schema(),
+            commit_properties=CommitProperties(
+                custom_metadata=subscription.describe(),
+                app_transactions=[*points],
+                max_commit_retries=0,
+            ),
+        )
+        for file in list_commit(self.changes_folder, extended):
+            file.sync()
+        (self.changes_folder / DELTA_LOG).sync()
+        # Exactly the version just written: a newer one would hide another writer's commit.
+        self._changes.load_as_version(extended)
+
     def _rewrite_newest(self) -> None:
         """Write the newest commit of each table to new files, durably.
 
@@ -275,3 +359,7 @@ class Log:
         for file in list_commit(self.changes_folder, version):
             file.rewrite()
         (self.changes_folder / DELTA_LOG).sync()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

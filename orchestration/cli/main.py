@@ -22,6 +22,7 @@ from orchestration.cli import (
     check,
     demo,
     init,
+    maintain,
     pipeline,
     publish,
     query,
@@ -50,6 +51,7 @@ status.register(app)
 recover.register(app)
 query.register(app)
 verify.register(app)
+maintain.register(app)
 up.register(app)
 demo.register(app)
 

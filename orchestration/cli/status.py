@@ -62,6 +62,11 @@ def format_status(answer: dict[str, Any]) -> Iterator[str]:
         f" {_show(capture['lag_bytes'])} bytes, {_show(capture['lag_seconds'])} s"
     )
     yield f"lake     {lake['root']}, cut {_show(lake['cut_lsn'])} of {_show(lake['cut_at'])}"
+    space = answer["maintenance"]
+    yield (
+        f"space    {_show(space['bytes'])} bytes in {_show(space['files'])} files, readable from"
+        f" {_show(space['oldest_lsn'])} on, maintained {_show(space['at'])}"
+    )
     yield f"redis    {'up' if answer['redis']['up'] else 'down'}"
     width = max((len(table["table"]) for table in answer["tables"]), default=0)
     for table in answer["tables"]:

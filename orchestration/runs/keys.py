@@ -43,6 +43,11 @@ class AssetKeys:
         """The key of the asset whose partitions are tables."""
         return self._make("backfill")
 
+    @property
+    def maintenance(self) -> dg.AssetKey:
+        """The key of the asset that maintains the lake."""
+        return self._make("maintenance")
+
     def find_table(self, table: TableName) -> dg.AssetKey:
         """The key of a table's asset, `tables/<schema>/<name>`."""
         return self._make(TABLES, *list_parts(table))

@@ -31,6 +31,7 @@ from cdc_core.staging.verifications import DIFFERENT, TableVerification, Verific
 from cdc_core.table_states import BackfillState, TableState
 from cdc_core.vocabulary import Lsn, TableName, format_time
 from orchestration.status.backfills import describe_backfills
+from orchestration.status.space import Space, describe_space, list_space_problems, read_space
 from orchestration.status.table_facts import Facts, read_facts
 from orchestration.status.unpublished import Whereabouts, find_unpublished
 from spark_jobs.lake.completeness import Completeness, read_completeness
@@ -88,6 +89,7 @@ class _Progress:
     backfills: list[dict[str, Any]] = field(default_factory=list)
     standings: dict[str, TableVerification] = field(default_factory=dict)
     is_recovering: bool = False
+    space: Space = field(default_factory=Space)
     failure: StagingError | None = None
 
 
@@ -115,6 +117,7 @@ def read_status(settings: Settings) -> dict[str, Any]:
             "cut_lsn": None if progress.cut is None else str(progress.cut.bound.lsn),
             "cut_at": None if progress.cut is None else _format_time(progress.cut.committed_at),
         },
+        "maintenance": describe_space(progress.space),
         "redis": {"up": is_redis_up},
         "tables": _describe_tables(source, progress),
         "backfills": progress.backfills,
@@ -175,6 +178,7 @@ def _read_progress(settings: Settings) -> _Progress:
                 older={table: older[table] for table in older.keys() - facts.unreadable},
                 kept={t for t in versions if lake.locate(TableName.parse(t)).is_folder()},
                 is_recovering=epoch is not None and epoch.is_pending,
+                space=read_space(settings, lake),
             )
     except StagingError as error:
         return _Progress(failure=error)
@@ -323,6 +327,8 @@ def _list_problems(
         what = f"{table} is in the lake, but not published: {state.reason}"
         yield _describe_problem(Severity.WARNING, "table_not_published", what, state.fix or "")
     yield from _list_table_problems(progress)
+    for severity, code, what, fix in list_space_problems(progress.space):
+        yield _describe_problem(severity, code, what, fix)
     if not is_up:
         what = "Redis does not answer: no live figures, nothing else is affected"
         yield _describe_problem(

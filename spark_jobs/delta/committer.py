@@ -41,12 +41,13 @@ class FileChange:
 
     If `replaces_all`, all files of the table leave it, and the table gets the columns of
     `fields`, if they differ. Otherwise the files named in `removed` leave; they must have no
-    deletion vector.
+    deletion vector. If `is_same`, the added files have exactly the rows of the removed ones.
     """
 
     added: Sequence[WrittenFile] = ()
     removed: Sequence[str] = ()
     replaces_all: bool = False
+    is_same: bool = False
     fields: Sequence[T.StructField] | None = None
 
 
@@ -57,7 +58,7 @@ def commit_files(
     *,
     epoch: Epoch,
     reached: Bound,
-    lossy: Losses,
+    lossy: Losses | None,
 ) -> None:
     """Move files into a table's folder and commit them; the commit extends the version of `table`.
 
@@ -71,11 +72,11 @@ def commit_files(
     version = table.version() + 1
     names = [file.path.name for file in change.added]
     with moving_in(path, names, version=version):
-        added = [_move_file(file, path) for file in change.added]
+        added = [_move_file(file, path, is_new=not change.is_same) for file in change.added]
         forced = require_forced(path, names)
         reach("after_files_moved")
         table.create_write_transaction(
-            [*added, *_remove_files(change.removed)],
+            [*added, *_remove_files(change.removed, is_change=not change.is_same)],
             "overwrite" if change.replaces_all else "append",
             schema,
             commit_properties=CommitProperties(
@@ -94,7 +95,7 @@ def commit_files(
     require_durable(path, above=version - 1, through=version, forced=forced)
 
 
-def _move_file(file: WrittenFile, path: LakePlace) -> AddAction:
+def _move_file(file: WrittenFile, path: LakePlace, *, is_new: bool) -> AddAction:
     moved = path / file.path.name
     file.path.move_to(moved)
     return AddAction(
@@ -102,14 +103,15 @@ def _move_file(file: WrittenFile, path: LakePlace) -> AddAction:
         size=moved.read_size(),
         partition_values={},
         modification_time=_now_ms(),
-        data_change=True,
+        data_change=is_new,
         stats=file.statistics,
     )
 
 
-def _remove_files(names: Iterable[str]) -> list[RemoveAction]:
+def _remove_files(names: Iterable[str], *, is_change: bool) -> list[RemoveAction]:
     return [
-        RemoveAction(path=name, data_change=True, deletion_timestamp=_now_ms()) for name in names
+        RemoveAction(path=name, data_change=is_change, deletion_timestamp=_now_ms())
+        for name in names
     ]
 
 

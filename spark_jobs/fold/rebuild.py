@@ -37,9 +37,11 @@ def plan_rebuild(
     plot: Callable[..., TablePlan],
     *,
     entries: DataFrame,
+    trimmed: Bound | None,
 ) -> TablePlan | None:
     """Plan a halted table again, from the start of a backfill; None if no backfill ends the halt.
 
+    A backfill that began below `trimmed`, where the log lacks entries, cannot end the halt.
     `entries` are all entries of the log range, also those that the table cannot follow.
     `read_above` reads the log above a bound, up to the end of the range. `plot` makes a table plan.
     """
@@ -47,7 +49,10 @@ def plan_rebuild(
     for swept in sorted(_find_swept(entries.where(own)), reverse=True):
         if swept.end <= plan.upper:
             continue  # The plan reaches this sweep without a rebuild.
-        log = read_above(Bound(swept.start.epoch, swept.start.commit_lsn))
+        start = Bound(swept.start.epoch, swept.start.commit_lsn)
+        if trimmed is not None and start < trimmed:
+            continue
+        log = read_above(start)
         log = log.where(own & is_after(swept.start))
         renewed = plot(as_query(log), summaries=summarize(log), before=None)
         if renewed.upper >= swept.end:

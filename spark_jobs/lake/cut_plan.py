@@ -122,10 +122,12 @@ def find_origin(
     is_halted: bool,
     log_begins: Bound | None,
     first_cut: Bound | None,
+    trimmed: Bound | None,
 ) -> Origin:
     """Decide where the fold of a table begins, and whether the log has all that it needs.
 
-    `log_begins` is the least bound of an entry in the log, `first_cut` the oldest cut. The log has
+    `log_begins` is the least bound of an entry in the log, `first_cut` the first cut ever written,
+    `trimmed` the bound up to which capture has trimmed the log. A log that was never trimmed has
     lost entries if it begins after the table's own bound, or after `first_cut` if the table has no
     bound. A halted table that is gone or replaced begins at the change that halted it. Its older
     rows have the old table schema, so it needs a whole backfill.
@@ -134,10 +136,15 @@ def find_origin(
     held = found.bound if found is not None and is_ours else None
     if find_age(place, found) is None:
         known = (held, None if place is None else place.bound)
-        return Origin(max((one for one in known if one is not None), default=None), None)
+        low = max((one for one in known if one is not None), default=None)
+        # Maintenance has queued the halted tables whose changes were trimmed.
+        is_lost = trimmed is not None and (low is None or low < trimmed) and not is_halted
+        return Origin(low, trimmed if is_lost else None)
     assert place is not None
     if not is_ours and is_halted:
         return Origin(place.bound, place.bound)
+    if trimmed is not None:
+        return Origin(held, None if held is not None and trimmed <= held else trimmed)
     needed = first_cut if held is None else held
     reaches_back = log_begins is not None and needed is not None and log_begins <= needed
     return Origin(held, None if reaches_back else log_begins or place.bound)

@@ -22,9 +22,14 @@ from cdc_core.lake_layout import (
     BACKFILLS,
     CHANGES,
     CUTS,
+    DROPPED_CUTS,
     EPOCHS,
+    MAINTENANCE,
     RELATIONS,
     STATES,
+    TRIMMED_EPOCH_APP,
+    TRIMMED_LSN_APP,
+    VERIFICATIONS,
     name_lock,
     name_table,
 )
@@ -100,6 +105,21 @@ class Lake:
     def cuts(self) -> LakePlace:
         """The ledger of cuts."""
         return self.root / CUTS
+
+    @property
+    def dropped_cuts(self) -> LakePlace:
+        """The cuts that the ledger of cuts no longer has."""
+        return self.root / DROPPED_CUTS
+
+    @property
+    def verifications(self) -> LakePlace:
+        """The ledger of verifications."""
+        return self.root / VERIFICATIONS
+
+    @property
+    def maintenance(self) -> LakePlace:
+        """The ledger of maintenances."""
+        return self.root / MAINTENANCE
 
     @property
     def states(self) -> LakePlace:
@@ -232,6 +252,13 @@ def find_bound(table: DeltaTable, epochs: list[Epoch]) -> Bound | None:
         if lsn is not None:
             return Bound(epoch.number, Lsn(lsn))
     return None
+
+
+def find_trimmed(log: DeltaTable) -> Bound | None:
+    """Read the bound up to which the log lacks entries; None if capture never trimmed it."""
+    epoch = log.transaction_version(TRIMMED_EPOCH_APP)
+    lsn = log.transaction_version(TRIMMED_LSN_APP)
+    return None if epoch is None or lsn is None else Bound(epoch, Lsn(lsn))
 
 
 def require_epochs(lake: Lake) -> list[Epoch]:

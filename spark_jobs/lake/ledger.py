@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-from deltalake import CommitProperties, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from cdc_core.lake_storage.place import LakePlace
@@ -60,6 +60,7 @@ STATES_SCHEMA = pa.schema(
 )
 
 
+_CUT_ORDER = [("epoch", "ascending"), ("cut_lsn", "ascending"), ("number", "ascending")]
 # If several processes append at once, one commit succeeds, and the others try again.
 _TRIES = 200
 # The state in the row of a request. No table has it recorded as its state.
@@ -138,14 +139,16 @@ def find_cut(lake: Lake, at: Bound | None = None) -> Cut | None:
         return None
     epoch, lsn = ds.field("epoch"), ds.field("cut_lsn")
     above = (epoch > least.epoch) | ((epoch == least.epoch) & (lsn >= int(least.lsn)))
-    rows = [
-        row
-        for row in cuts.to_pyarrow_dataset().to_table(filter=above).to_pylist()
-        if at is None or _bound_of(row) <= at
-    ]
-    row = max(rows, key=lambda row: (_bound_of(row), row["number"]))
+    if at is not None:
+        above &= (epoch < at.epoch) | ((epoch == at.epoch) & (lsn <= int(at.lsn)))
+    rows = cuts.to_pyarrow_dataset().to_table(filter=above).sort_by(_CUT_ORDER)
+    return describe_cut(rows.slice(rows.num_rows - 1).to_pylist()[0])
+
+
+def describe_cut(row: Mapping[str, Any]) -> Cut:
+    """Return the cut of a row of `ledger/cuts`."""
     return Cut(
-        _bound_of(row),
+        Bound(row["epoch"], Lsn(row["cut_lsn"])),
         row["committed_at"],
         row["created_at"],
         row["run_id"],
@@ -157,9 +160,18 @@ def find_cut(lake: Lake, at: Bound | None = None) -> Cut | None:
     )
 
 
+def find_oldest_bound(lake: Lake) -> Bound | None:
+    """Find the bound of the oldest cut that is kept; None if there is none."""
+    return _find_least(open_table(lake.cuts))
+
+
 def find_first_bound(lake: Lake) -> Bound | None:
-    """Find the bound of the oldest cut; None if there is none."""
-    cuts = open_table(lake.cuts)
+    """Find the bound of the first cut that was ever written, kept or dropped; None if none was."""
+    found = [_find_least(open_table(ledger)) for ledger in (lake.cuts, lake.dropped_cuts)]
+    return min((bound for bound in found if bound is not None), default=None)
+
+
+def _find_least(cuts: DeltaTable | None) -> Bound | None:
     files = [] if cuts is None else pa.table(cuts.get_add_actions(flatten=True)).to_pylist()
     starts = [Bound(file["min.epoch"], Lsn(file["min.cut_lsn"])) for file in files]
     return min(starts, default=None)
@@ -182,7 +194,7 @@ def write_cut(lake: Lake, cut: Cut) -> None:
         "halted": list(cut.halted),
         "partial": list(cut.partial),
     }
-    _append(lake.cuts, [row], CUTS_SCHEMA)
+    append_numbered(lake.cuts, [row], CUTS_SCHEMA)
 
 
 def read_states(lake: Lake) -> dict[str, StateRecord]:
@@ -208,7 +220,7 @@ def write_states(lake: Lake, states: Iterable[StateRecord]) -> None:
         | {"reason": state.reason, "fix": state.fix, "curable": state.curable}
         for state in states
     ]
-    _append(lake.states, rows, STATES_SCHEMA)
+    append_numbered(lake.states, rows, STATES_SCHEMA)
 
 
 def rewrite_newest_commit(ledger: LakePlace) -> None:
@@ -231,7 +243,7 @@ def queue_tables(lake: Lake, tables: Iterable[TableName], *, reason: str, since:
     rows = [_describe(str(table), _REQUESTED, since) | {"reason": reason} for table in tables]
     if rows:
         rewrite_newest_commit(lake.states)
-        _append(lake.states, rows, STATES_SCHEMA)
+        append_numbered(lake.states, rows, STATES_SCHEMA)
 
 
 def read_requests(lake: Lake) -> list[Request]:
@@ -249,7 +261,9 @@ def _read_rows(lake: Lake) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["number"])
 
 
-def _append(folder: LakePlace, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> None:
+def append_numbered(
+    folder: LakePlace, rows: Sequence[Mapping[str, Any]], schema: pa.Schema
+) -> None:
     """Append rows in one durable commit; the commit's number gives the order of rows."""
     for _ in range(_TRIES):
         if _try_append(folder, rows, schema):
@@ -296,10 +310,6 @@ def _since_of(row: dict[str, Any]) -> Bound | None:
     return None if epoch is None or lsn is None else Bound(epoch, Lsn(lsn))
 
 
-def _bounds_of(row: dict[str, Any], name: str) -> dict[str, Bound]:
+def _bounds_of(row: Mapping[str, Any], name: str) -> dict[str, Bound]:
     epochs, lsns = dict(row[f"{name}_epoch"]), dict(row[name])
     return {table: Bound(epochs[table], Lsn(lsn)) for table, lsn in lsns.items()}
-
-
-def _bound_of(row: dict[str, Any]) -> Bound:
-    return Bound(row["epoch"], Lsn(row["cut_lsn"]))

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import Lsn
 from spark_jobs.delta.direct_parquet import can_read
-from spark_jobs.lake.lake import Bound, Lake, open_table
+from spark_jobs.lake.lake import Bound, Lake, find_trimmed, open_table
 
 # To make a Python value of each statistic of each file would take most of the time.
 _DESCRIBING = frozenset(
@@ -70,6 +70,11 @@ class LogFiles:
         rows = known.select(wanted).to_pylist()
         files = sorted(map(_describe, rows), key=lambda file: file.end or Bound(0, Lsn(0)))
         return cls(lake.changes, log, tuple(files))
+
+    @property
+    def trimmed(self) -> Bound | None:
+        """The bound up to which the log lacks entries; None if it was never trimmed."""
+        return find_trimmed(self.log)
 
     def list_reaching(
         self, low: Bound | None, high: Bound, table: str | None = None

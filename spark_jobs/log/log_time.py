@@ -24,13 +24,13 @@ from spark_jobs.log.files import LogFile, LogFiles
 _COLUMNS = ["epoch", "end_lsn", "log_time"]
 
 
-def find_bound_at_time(log: LogFiles, time: datetime) -> Bound:
+def find_bound_at_time(log: LogFiles, time: datetime) -> Bound | None:
     """Find the end of the last transaction whose log time is at or before `time`.
 
-    Raises: LakeError if the log begins after `time`, or if `time` is not before the newest log
-    time (a later transaction may have the newest log time, too), or if the log cannot be searched.
+    None if the log begins later. Raises: LakeError if `time` is not before the newest log time (a
+    later transaction may have the newest log time, too), or if the log cannot be searched.
     """
-    newest = UNIX_START + timedelta(microseconds=log.log.transaction_version(LOG_TIME_APP) or 0)
+    newest = _read_newest(log)
     if time >= newest:
         raise LakeError(
             f"the lake cannot be read at {format_time(time)} yet: the log is complete only before"
@@ -54,16 +54,24 @@ def find_bound_at_time(log: LogFiles, time: datetime) -> Bound:
         if not is_later and not is_earlier:
             last = _find_last(log, file, time)
             found = max((bound for bound in (found, last) if bound is not None), default=None)
-    if found is not None:
-        return found
+    return found
+
+
+def make_begins_later_error(log: LogFiles, time: datetime) -> LakeError:
+    """The error for a time before everything that the log has."""
+    newest = _read_newest(log)
     least = min((file.min_log_time for file in log.files if file.min_log_time), default=newest)
     # Statistics have milliseconds, rounded down.
     first = min(least + timedelta(milliseconds=1), newest)
-    raise LakeError(
+    return LakeError(
         f"the lake cannot be read at {format_time(time)}: the log begins later",
         fix=f"give a time from {format_time(first)} on and before {format_time(newest)}, or latest",
         retry=Retry.AFTER_FIX,
     )
+
+
+def _read_newest(log: LogFiles) -> datetime:
+    return UNIX_START + timedelta(microseconds=log.log.transaction_version(LOG_TIME_APP) or 0)
 
 
 def _find_last(log: LogFiles, file: LogFile, time: datetime) -> Bound | None:

@@ -70,13 +70,15 @@ class RoundStart:
             is_halted=self.was_halted(table),
             log_begins=None if age is None else find_log_begin(self.log),
             first_cut=None if age is None else find_first_bound(lake),
+            trimmed=self.log.trimmed,
         )
         if age is not None:
             forget_tables(self.session)
             fields = {"table": table, "reason": age, "is_whole_in_log": origin.missing is None}
             _logger.warning("table is older than its cut", extra={"fields": fields})
         if origin.missing is not None:
-            reason = f"{age}; the log does not have all of its changes"
+            lost = "the log does not have all of its changes"
+            reason = lost if age is None else f"{age}; {lost}"
             queue_tables(lake, [name], reason=reason, since=origin.missing)
         return origin.low
 

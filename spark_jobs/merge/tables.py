@@ -144,7 +144,10 @@ def _prepare_table(
         plan = _plan_from_halt(plan, log.read(), replan)
     if plan.halt is not None and has_sweep(summaries):
         read_above = partial(read_log, start.session, start.log, upper=cut)
-        plan = plan_rebuild(plan, read_above, replan, entries=log.read()) or plan
+        renewed = plan_rebuild(
+            plan, read_above, replan, entries=log.read(), trimmed=start.log.trimmed
+        )
+        plan = renewed or plan
     if plan.is_empty:
         version = None if own is None else own.version()
         bound = plan.upper if low is None else max(low, plan.upper)

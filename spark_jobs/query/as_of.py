@@ -69,8 +69,12 @@ def table_at(
     base = None if opened is None else _read_version(session, lake, table, opened)
     if not stored.needs_fold and low is not None and base is not None and not is_newest:
         return TableReading(base, low, stored.halt, incomplete)
+    if not stored.needs_fold and opened is None:
+        raise _make_no_rows_error(name, at, stored.halt)
     files = LogFiles.open(lake)
     assert files is not None
+    if files.trimmed is not None and (low is None or low < files.trimmed):
+        raise _make_dropped_error(at)
     log = read_log(session, files, low, at)
     plot = partial(
         plan_table,
@@ -83,17 +87,12 @@ def table_at(
     plan = plot(as_query(log), summaries=summarize(log.where(F.col("table") == name)))
     if plan.halt is not None:
         read_above = partial(read_log, session, files, upper=at)
-        renewed = plan_rebuild(plan, read_above, plot, entries=log)
+        renewed = plan_rebuild(plan, read_above, plot, entries=log, trimmed=files.trimmed)
         if renewed is not None:
             plan, base = renewed, None
     through = plan.upper if low is None else max(low, plan.upper)
     if plan.schema is None:
-        reason = f": {plan.halt.reason}" if plan.halt else ""
-        raise LakeError(
-            f"the lake holds no rows of {name} at {at.lsn}{reason}",
-            fix=plan.halt.fix if plan.halt else "check the name and the publication",
-            retry=Retry.AFTER_FIX,
-        )
+        raise _make_no_rows_error(name, at, plan.halt)
     if plan.is_empty:
         assert base is not None
         return TableReading(base, through, plan.halt, incomplete)
@@ -112,6 +111,24 @@ def table_at(
     )
     names = [f"`{field.name}`" for field in table_fields(plan.schema)]
     return TableReading(rows.select(*names), through, plan.halt, incomplete)
+
+
+def _make_no_rows_error(table: str, at: Bound, halt: Halt | None) -> LakeError:
+    reason = f": {halt.reason}" if halt else ""
+    return LakeError(
+        f"the lake holds no rows of {table} at {at.lsn}{reason}",
+        fix=halt.fix if halt else "check the name and the publication",
+        retry=Retry.AFTER_FIX,
+    )
+
+
+def _make_dropped_error(at: Bound) -> LakeError:
+    """The error for a bound whose cut was dropped, after the log was trimmed beyond it."""
+    return LakeError(
+        f"the lake can no longer be read at {at.lsn}: maintenance has dropped the cut below it",
+        fix="open the lake again at latest, or at a newer LSN or time",
+        retry=Retry.AFTER_FIX,
+    )
 
 
 def list_tables(lake: Lake) -> list[TableName]:

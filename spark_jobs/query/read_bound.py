@@ -5,15 +5,13 @@ from __future__ import annotations
 from datetime import datetime
 from itertools import pairwise
 
-from deltalake import DeltaTable
-
 from cdc_core.errors import LakeError, Retry
 from cdc_core.read_point import ReadPoint
 from cdc_core.vocabulary import Lsn, format_time
 from spark_jobs.lake.lake import Bound, Epoch, Lake, require_epochs
-from spark_jobs.lake.ledger import find_cut
+from spark_jobs.lake.ledger import find_cut, find_oldest_bound
 from spark_jobs.log.files import LogFiles
-from spark_jobs.log.log_time import find_bound_at_time
+from spark_jobs.log.log_time import find_bound_at_time, make_begins_later_error
 
 
 def find_bound_at(lake: Lake, point: ReadPoint) -> Bound:
@@ -24,19 +22,35 @@ def find_bound_at(lake: Lake, point: ReadPoint) -> Bound:
     epochs = require_epochs(lake)
     if point == "latest":
         return _find_latest(lake)
-    staged = lake.read_staged(epochs)
-    if staged is None:
+    staged, log = lake.read_staged(epochs), LogFiles.open(lake)
+    if staged is None or log is None:
         raise LakeError(
             "nothing was staged yet", fix="run `walgate replicate` first", retry=Retry.AFTER_FIX
         )
     if point == "live":
         return staged
+    oldest = None if log.trimmed is None else find_oldest_bound(lake)
     if isinstance(point, Lsn):
-        return _find_bound_of_lsn(lake, epochs, staged, point)
-    log = LogFiles.open(lake)
-    assert log is not None
+        return _find_bound_of_lsn(log, epochs, staged, point, oldest)
     assert isinstance(point, datetime)
-    return _require_inside_epoch(log, epochs, find_bound_at_time(log, point), point)
+    bound = find_bound_at_time(log, point)
+    if oldest is not None and (bound is None or bound < oldest):
+        raise _make_dropped_error(lake, format_time(point), oldest)
+    if bound is None:
+        raise make_begins_later_error(log, point)
+    return _require_inside_epoch(log, epochs, bound, point)
+
+
+def _make_dropped_error(lake: Lake, point: str, oldest: Bound) -> LakeError:
+    """The error for a point below the oldest cut, of a log that lacks what came before."""
+    cut = find_cut(lake, oldest)
+    at = None if cut is None else cut.committed_at
+    time = "" if at is None else f", or a time from {format_time(at)} on"
+    return LakeError(
+        f"the lake cannot be read at {point}: [lake] retention keeps it from {oldest.lsn} on",
+        fix=f"give an LSN from {oldest.lsn} on{time}; a longer retention keeps more from now on",
+        retry=Retry.AFTER_FIX,
+    )
 
 
 def _find_latest(lake: Lake) -> Bound:
@@ -48,15 +62,24 @@ def _find_latest(lake: Lake) -> Bound:
     return cut.bound
 
 
-def _find_bound_of_lsn(lake: Lake, epochs: list[Epoch], staged: Bound, lsn: Lsn) -> Bound:
-    """The bound of an LSN in the newest epoch that has it. A newer epoch may have smaller LSNs."""
+def _find_bound_of_lsn(
+    log: LogFiles, epochs: list[Epoch], staged: Bound, lsn: Lsn, oldest: Bound | None
+) -> Bound:
+    """The bound of an LSN in the newest epoch that has it. A newer epoch may have smaller LSNs.
+
+    Nothing can be read below `oldest`, if it is not None.
+    """
     readable: list[str] = []
     for epoch in reversed(epochs):
-        end = staged.lsn if epoch.number == staged.epoch else _find_end(lake, epoch.app)
-        if end is not None and epoch.first_lsn <= lsn <= end:
+        end = staged.lsn if epoch.number == staged.epoch else _find_end(log, epoch.app)
+        first = epoch.first_lsn
+        if oldest is not None and oldest.epoch >= epoch.number:
+            first = oldest.lsn if oldest.epoch == epoch.number else Lsn(0)
+            end = end if oldest.epoch == epoch.number else None
+        if end is not None and first <= lsn <= end:
             return Bound(epoch.number, lsn)
         if end is not None:
-            readable.append(f"{epoch.first_lsn} to {end}")
+            readable.append(f"{first} to {end}")
     # The log has nothing between two epochs.
     covered = ", or from ".join(reversed(readable))
     raise LakeError(
@@ -82,6 +105,6 @@ def _require_inside_epoch(
     return bound
 
 
-def _find_end(lake: Lake, app: str) -> Lsn | None:
-    lsn = DeltaTable(lake.changes.uri).transaction_version(app)
+def _find_end(log: LogFiles, app: str) -> Lsn | None:
+    lsn = log.log.transaction_version(app)
     return None if lsn is None else Lsn(lsn)

@@ -16,7 +16,7 @@ from cdc_core.vocabulary import TableName
 from spark_jobs.lake.completeness import Incomplete, read_completeness
 from spark_jobs.lake.cut_plan import Place, needs_fold
 from spark_jobs.lake.damaged_tables import open_current
-from spark_jobs.lake.lake import Bound, Lake, find_bound
+from spark_jobs.lake.lake import Bound, Lake, find_bound, find_trimmed, open_table
 from spark_jobs.lake.ledger import Cut, find_cut, read_states
 from spark_jobs.modes.registry import choose_mode
 from spark_jobs.schema.evolution import Halt
@@ -30,7 +30,8 @@ class StoredTable:
     `opened` is the table at the version that the cut names; None before its first version. The
     table is merged through `low`; None if there is no such cut. If `needs_fold`, its changes above
     `low` must be folded on top of the version; else the version is the table at the bound. `halt`
-    says why the table halted at `low`, if it did and the bound is that of the cut. If `incomplete`
+    says why the table halted at `low`, if it did and nothing can be folded: the bound is that of
+    the cut, or the log no longer has all changes since then. If `incomplete`
     is not None, rows may be missing at the bound.
     """
 
@@ -52,11 +53,12 @@ def find_stored(lake: Lake, table: TableName, at: Bound) -> StoredTable:
     if cut is None:
         return StoredTable(None, None, None, incomplete, needs_fold=True)
     place = cut.find_place(name)
+    is_cut_off = name in cut.halted and _is_trimmed(lake, place.bound)
+    halt = _find_halt(lake, cut, name, place.bound) if at == cut.bound or is_cut_off else None
     if place.version is None:
-        return StoredTable(None, place.bound, None, incomplete, needs_fold=True)
+        return StoredTable(None, place.bound, halt, incomplete, needs_fold=not is_cut_off)
     opened = open_version(lake, table, place.version)
     _require_named(lake, table, place, opened)
-    halt = _find_halt(lake, cut, name, place.bound) if at == cut.bound else None
     is_behind = needs_fold(place.bound, at, is_halted=halt is not None)
     return StoredTable(opened, place.bound, halt, incomplete, needs_fold=is_behind)
 
@@ -111,6 +113,13 @@ def _require_named(lake: Lake, table: TableName, place: Place, opened: DeltaTabl
     held = know_place(place, epochs).held
     if held is not None and find_bound(opened, epochs) != held:
         raise make_gone_error(table, opened.version())
+
+
+def _is_trimmed(lake: Lake, low: Bound) -> bool:
+    """Whether the log lacks entries above a bound."""
+    log = open_table(lake.changes)
+    trimmed = None if log is None else find_trimmed(log)
+    return trimmed is not None and low < trimmed
 
 
 def _find_halt(lake: Lake, cut: Cut, table: str, low: Bound) -> Halt | None:

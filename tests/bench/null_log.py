@@ -56,6 +56,16 @@ class NullLog:
         del epoch, since
         return iter(())
 
+    def read_trimmed(self, epoch: Epoch) -> Lsn:
+        """Nothing was trimmed."""
+        del epoch
+        return Lsn(0)
+
+    def tend(self, epoch: int, confirmed: Lsn) -> bool:
+        """There is nothing to do."""
+        del epoch, confirmed
+        return False
+
     def store_relations(self, relations: Iterable[tuple[Relation, Lsn]], *, epoch: int) -> None:
         """Drop them."""
 

@@ -57,14 +57,15 @@ BROKEN: dict[str, tuple[str, dict[str, str], list[list[str]]]] = {
     ),
     "bad_quantities": (
         SOURCE + "slot_budget = '0'\nconnect_timeout = '10 parsecs'\n" + LAKE
-        + "retention = '7d'\ngrace = '6h'\n[capture]\nbatch_bytes = '4XB'\nheartbeat_seconds = 0\n"
+        + "retention = '20min'\ngrace = '5s'\n"
+        + "[capture]\nbatch_bytes = '4XB'\nheartbeat_seconds = 0\n"
         + "batch_rows = 0\n[merge]\nlinger_seconds = -1\n",
         {},
         [
             ["walgate.toml:3", "source.slot_budget", "above zero"],
             ["walgate.toml:4", "source.connect_timeout", "ms, s, min, h or d"],
-            ["walgate.toml:7", "lake.retention", "removes nothing"],
-            ["walgate.toml:8", "lake.grace", "removes nothing"],
+            ["walgate.toml:7", "lake.retention", "run_minutes, which is 1800 s"],
+            ["walgate.toml:8", "lake.grace", "at least 60 s"],
             ["walgate.toml:10", "capture.batch_bytes", "B, kB, MB, GB or TB"],
             ["walgate.toml:11", "capture.heartbeat_seconds", "above zero"],
             ["walgate.toml:12", "capture.batch_rows", "above zero"],

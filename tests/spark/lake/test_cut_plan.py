@@ -88,7 +88,9 @@ def test_a_table_is_older_than_its_cut_by_folder_version_or_bound() -> None:
 
 def test_a_table_goes_on_from_the_further_of_its_own_bound_and_the_cut_s() -> None:
     def find(place: Place | None, found: FoundTable | None) -> Origin:
-        return find_origin(place, found, is_halted=False, log_begins=bound(1), first_cut=bound(1))
+        return find_origin(
+            place, found, is_halted=False, log_begins=bound(1), first_cut=bound(1), trimmed=None
+        )
 
     assert find(None, None) == Origin(None, None)
     assert find(Place(bound(5), 3, bound(4)), FoundTable(3, bound(4))) == Origin(bound(5), None)
@@ -106,6 +108,7 @@ def test_an_older_table_goes_on_from_what_is_there_and_what_the_log_lacks_is_rea
             is_halted=is_halted,
             log_begins=begins,
             first_cut=bound(2),
+            trimmed=None,
         )
 
     assert find(FoundTable(2, bound(3)), 1) == Origin(bound(3), None)
@@ -114,3 +117,29 @@ def test_an_older_table_goes_on_from_what_is_there_and_what_the_log_lacks_is_rea
     assert find(None, 3) == Origin(None, bound(3))
     assert find(None, None) == Origin(None, bound(5))
     assert find(None, 1, is_halted=True) == Origin(bound(5), bound(5))
+
+
+def test_what_was_trimmed_from_the_log_is_read_again_and_nothing_else() -> None:
+    def find(
+        place: Place | None, found: FoundTable | None, trimmed: int, *, is_halted: bool = False
+    ) -> Origin:
+        return find_origin(
+            place,
+            found,
+            is_halted=is_halted,
+            log_begins=bound(8),
+            first_cut=bound(9),
+            trimmed=bound(trimmed),
+        )
+
+    whole, older = FoundTable(3, bound(4)), FoundTable(2, bound(3))
+    place = Place(bound(5), 3, bound(4))
+    # The cut says that the table has no change up to 5.
+    assert find(place, whole, 5) == Origin(bound(5), None)
+    assert find(place, whole, 6) == Origin(bound(5), bound(6))
+    assert find(place, whole, 6, is_halted=True) == Origin(bound(5), None)
+    assert find(place, older, 3) == Origin(bound(3), None)
+    assert find(place, older, 4) == Origin(bound(3), bound(4))
+    # A log that was trimmed no longer goes back to the first cut, whatever it begins with.
+    assert find(place, None, 1) == Origin(None, bound(1))
+    assert find(None, None, 1) == Origin(None, bound(1))

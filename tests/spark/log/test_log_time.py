@@ -14,7 +14,7 @@ from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import Lsn
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.log.files import LogFiles
-from spark_jobs.log.log_time import find_bound_at_time
+from spark_jobs.log.log_time import find_bound_at_time, make_begins_later_error
 from spark_jobs.query.read_bound import find_bound_at
 from tests.spark.log_writer import LogWriter
 from tests.spark.relations import insert, make_relation, mark
@@ -36,7 +36,10 @@ def at(microseconds: int) -> datetime:
 def find(lake: Lake, time: datetime) -> Bound:
     log = LogFiles.open(lake)
     assert log is not None
-    return find_bound_at_time(log, time)
+    found = find_bound_at_time(log, time)
+    if found is None:
+        raise make_begins_later_error(log, time)
+    return found
 
 
 @pytest.mark.parametrize("is_compacted", [False, True])

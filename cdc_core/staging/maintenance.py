@@ -1,0 +1,104 @@
+"""`ledger/maintenance`: what each maintenance of the lake found and did.
+
+Capture reads from it how far it may trim the log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from deltalake import DeltaTable
+
+from cdc_core.lake_layout import MAINTENANCE
+from cdc_core.lake_storage.place import LakePlace
+from cdc_core.layout import MAINTENANCE_SCHEMA
+from cdc_core.staging.ledgers import append_numbered
+from cdc_core.staging.log_files import LogPoint
+from cdc_core.staging.tables import staging_errors
+from cdc_core.vocabulary import Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenanceReport:
+    """What one maintenance found and did.
+
+    `floor` is how far the log may be trimmed, and `holder` what does not allow more. `log_begin` is
+    the end of the log's first file. Sizes are in bytes: `needed_bytes` of what cuts and readers
+    need of tables and ledgers, `young_bytes` of what goes after the grace, `log_bytes` of the log.
+    `problems` has a line for each thing that a person should look at.
+    """
+
+    at: datetime
+    seconds: float
+    cuts: int
+    dropped_cuts: int
+    oldest_cut: LogPoint | None
+    oldest_cut_at: datetime | None
+    floor: LogPoint | None
+    holder: str | None
+    log_begin: LogPoint | None
+    files: int
+    needed_bytes: int
+    log_bytes: int
+    young_bytes: int
+    removed_files: int
+    removed_bytes: int
+    compacted_tables: int
+    problems: tuple[str, ...]
+
+
+class MaintenanceLedger:
+    """The ledger of all maintenances of a lake."""
+
+    def __init__(self, root: LakePlace) -> None:
+        """This reads nothing yet."""
+        self._folder = root / MAINTENANCE
+
+    def record(self, report: MaintenanceReport) -> None:
+        """Add a report. Raises: StagingError."""
+        row = {
+            name: getattr(report, name)
+            for name in MAINTENANCE_SCHEMA.names
+            if hasattr(report, name)
+        }
+        row |= _describe("oldest_cut", report.oldest_cut) | _describe("floor", report.floor)
+        row |= _describe("log_begin", report.log_begin)
+        row["problems"] = [*report.problems]
+        with staging_errors(f"write {MAINTENANCE}"):
+            append_numbered(self._folder, [row], MAINTENANCE_SCHEMA)
+
+    def read_newest(self) -> MaintenanceReport | None:
+        """The newest report; None before the first. Raises: StagingError."""
+        with staging_errors(f"read {MAINTENANCE}"):
+            if not DeltaTable.is_deltatable(self._folder.uri):
+                return None
+            rows = DeltaTable(self._folder.uri).to_pyarrow_table()
+        if not rows.num_rows:
+            return None
+        row = rows.sort_by([("number", "descending")]).slice(0, 1).to_pylist()[0]
+        plain = {
+            name: row[name]
+            for name in MaintenanceReport.__dataclass_fields__
+            if name in row and name != "problems"
+        }
+        return MaintenanceReport(
+            **plain,
+            oldest_cut=_point(row, "oldest_cut"),
+            floor=_point(row, "floor"),
+            log_begin=_point(row, "log_begin"),
+            problems=tuple(row["problems"]),
+        )
+
+
+def _describe(name: str, point: LogPoint | None) -> dict[str, int | None]:
+    return {
+        f"{name}_epoch": None if point is None else point.epoch,
+        f"{name}_lsn": None if point is None else int(point.lsn),
+    }
+
+
+def _point(row: dict[str, Any], name: str) -> LogPoint | None:
+    epoch, lsn = row[f"{name}_epoch"], row[f"{name}_lsn"]
+    return None if epoch is None else LogPoint(epoch, Lsn(lsn))

@@ -1,0 +1,137 @@
+"""The upkeep of the log: trims it, compacts old files, and removes what nobody reads any more.
+
+Only capture commits to the log, so capture does this, beside its appends. A trim is one commit,
+which also records how far the log was trimmed. Compaction writes the entries of some old, small
+files as one file, in a commit that changes no entry.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from cdc_core.crash_points import reach
+from cdc_core.errors import Retry, StagingError
+from cdc_core.lake_storage.arrow_files import open_input
+from cdc_core.lake_storage.cleaning import clean_table
+from cdc_core.lake_storage.place import LakePlace
+from cdc_core.layout import CHANGES_SCHEMA
+from cdc_core.staging.log_files import (
+    LogPoint,
+    StagedFile,
+    choose_compacted,
+    choose_trimmed,
+    list_staged_files,
+)
+from cdc_core.staging.maintenance import MaintenanceLedger
+from cdc_core.staging.parts import Part
+from cdc_core.staging.tables import staging_errors
+from cdc_core.vocabulary import Lsn
+
+# A merge reads the newest files. Seconds.
+SETTLED_S = 600.0
+# What nobody needs goes soon after a maintenance would remove it. Seconds.
+_CLEANING_INTERVAL_S = 600.0
+_ORDER = [("table", "ascending"), ("commit_lsn", "ascending"), ("seq", "ascending")]
+
+
+class TendedLog(Protocol):
+    """What the upkeep needs of the log."""
+
+    changes_folder: LakePlace
+    committing: AbstractContextManager[object]
+
+    def open_newest(self) -> DeltaTable:
+        """The log at the version of its last commit, as a table of its own."""
+        ...
+
+    def write_part(self, changes: pa.Table) -> Part:
+        """Write entries to a part that no reader sees yet."""
+        ...
+
+    def replace_files(
+        self, old: Sequence[StagedFile], new: Part | None, *, trimmed: LogPoint | None = None
+    ) -> None:
+        """Commit that a part takes the place of files; without a part, the files just go."""
+        ...
+
+
+@dataclass(slots=True)
+class LogUpkeep:
+    """The upkeep of one log by the session that appends to it.
+
+    `ledger` says how far the log may be trimmed. Files that nobody reads any more go after
+    `grace_s`; files younger than `settled_s` are not compacted. Units: seconds.
+    """
+
+    log: TendedLog
+    ledger: MaintenanceLedger
+    grace_s: float
+    settled_s: float = SETTLED_S
+    _cleaned_at: float = float("-inf")
+
+    def do_step(self, epoch: int, confirmed: Lsn) -> bool:
+        """Trim, compact or clean a little; return whether there may be more to do at once.
+
+        `confirmed` is what the slot has confirmed in the session's epoch.
+        Raises: StagingError; the log then has all entries that it had.
+        """
+        files = list_staged_files(self.log.open_newest())
+        report = self.ledger.read_newest()
+        floor = None if report is None else report.floor
+        trimmed = (
+            []
+            if floor is None
+            else choose_trimmed(files, floor=floor, confirmed=LogPoint(epoch, confirmed))
+        )
+        if trimmed:
+            reach("before_log_trim")
+            self.log.replace_files(trimmed, None, trimmed=max(file.end for file in trimmed))
+            return True
+        before_ms = int((time.time() - self.settled_s) * 1000)
+        if group := choose_compacted(files, before_ms=before_ms):
+            compact_files(self.log, group)
+            return True
+        interval_s = min(_CLEANING_INTERVAL_S, self.grace_s)
+        if self.grace_s != math.inf and time.monotonic() - self._cleaned_at >= interval_s:
+            self._clean()
+        return False
+
+    def _clean(self) -> None:
+        """Remove old files of the log's folder; readers open the newest version only."""
+        before_us = int((time.time() - self.grace_s) * 1e6)
+        with staging_errors("remove old files of the log"):
+            clean_table(
+                self.log.changes_folder, named=(), before_us=before_us, lock=self.log.committing
+            )
+        self._cleaned_at = time.monotonic()
+
+
+def compact_files(log: TendedLog, group: list[StagedFile]) -> None:
+    """Write the entries of some files as one file, sorted as a batch is. Raises: StagingError."""
+    with staging_errors("compact the log"):
+        read = []
+        for file in group:
+            with open_input(log.changes_folder / file.name) as source:
+                read.append(pq.read_table(source, schema=CHANGES_SCHEMA, use_threads=False))
+        entries = pa.concat_tables(read)
+        del read
+        if entries.num_rows != sum(file.rows for file in group):
+            raise StagingError(
+                f"cannot compact the log: {len(group)} files have {entries.num_rows} entries, but"
+                f" the log counts {sum(file.rows for file in group)}",
+                fix="let no other program write to the log",
+                retry=Retry.AFTER_FIX,
+            )
+        part = log.write_part(entries.sort_by(_ORDER))
+    del entries
+    reach("before_log_compaction")
+    log.replace_files(group, part)

@@ -1,0 +1,1 @@
+"""Maintenance of the lake under Dagster and from a shell."""

@@ -1,0 +1,115 @@
+"""Runs a maintenance by the settings, records it, and finds what a person should look at."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+
+from cdc_core.quantities import format_size
+from cdc_core.settings import Settings
+from cdc_core.staging.log_files import LogPoint
+from cdc_core.staging.maintenance import MaintenanceLedger, MaintenanceReport
+from spark_jobs.lake.lake import Bound, Lake, require_epochs
+from spark_jobs.log.files import LogFiles
+from spark_jobs.maintenance.maintenance import Maintained, maintain
+from spark_jobs.maintenance.thinning import Keeping
+
+# So many intervals may pass between two maintenances, before that is a problem.
+_MISSED_INTERVALS = 3
+
+
+def run_maintenance(settings: Settings, *, tell: Callable[[str], None]) -> MaintenanceReport:
+    """Maintain the lake once and record what was found; return the same.
+
+    Raises: WalgateError.
+    """
+    lake, ledger = Lake.of(settings), MaintenanceLedger(settings.lake.root)
+    require_epochs(lake)
+    before = ledger.read_newest()
+    began, now = time.monotonic(), datetime.now(UTC)
+    done = maintain(lake, keeping=choose_keeping(settings), now=now, tell=tell)
+    log = LogFiles.open(lake)
+    begin = None if log is None or len(log.files) < 2 else log.files[0].end  # noqa: PLR2004 - The newest file always stays.
+    report = _report(done, before, begin, now=now, seconds=time.monotonic() - began)
+    ledger.record(report)
+    return report
+
+
+def choose_keeping(settings: Settings) -> Keeping:
+    """How long cuts are kept, by the settings."""
+    lake, maintenance = settings.lake, settings.maintenance
+    return Keeping(
+        retention=timedelta(seconds=lake.retention),
+        grace=timedelta(seconds=lake.grace),
+        every_cut=timedelta(seconds=maintenance.every_cut),
+        often=timedelta(seconds=maintenance.ten_minute_cuts),
+    )
+
+
+def find_late(
+    report: MaintenanceReport | None, settings: Settings, *, now: datetime, began: datetime
+) -> str | None:
+    """Say that no maintenance has run for long; None if one has. The log began at `began`."""
+    since = now - (began if report is None else report.at)
+    if since.total_seconds() <= _MISSED_INTERVALS * settings.maintenance.every:
+        return None
+    hours = since.total_seconds() / 3600
+    last = "never ran" if report is None else f"last ran {hours:.1f} h ago"
+    return f"maintenance {last}, expected every {settings.maintenance.every / 60:g} min"
+
+
+def _report(
+    done: Maintained,
+    before: MaintenanceReport | None,
+    begin: Bound | None,
+    *,
+    now: datetime,
+    seconds: float,
+) -> MaintenanceReport:
+    oldest = done.cuts[0] if done.cuts else None
+    space = done.cleaned
+    return MaintenanceReport(
+        at=now,
+        seconds=seconds,
+        cuts=len(done.cuts),
+        dropped_cuts=done.dropped_cuts,
+        oldest_cut=None if oldest is None else _point(oldest.bound),
+        oldest_cut_at=None if oldest is None else oldest.created_at,
+        floor=None if done.floor is None else _point(done.floor.bound),
+        holder=None if done.floor is None else done.floor.holder,
+        log_begin=None if begin is None else _point(begin),
+        files=space.needed.files + space.young.files + done.log.files,
+        needed_bytes=space.needed.size,
+        log_bytes=done.log.size,
+        young_bytes=space.young.size,
+        removed_files=space.removed.files,
+        removed_bytes=space.removed.size,
+        compacted_tables=len(done.compacted),
+        problems=tuple(_list_problems(done, before, begin)),
+    )
+
+
+def _list_problems(
+    done: Maintained, before: MaintenanceReport | None, begin: Bound | None
+) -> Iterator[str]:
+    """List what takes more space than retention and grace explain, and what was left undone."""
+    yield from done.problems
+    for table in done.queued:
+        yield f"{table} is halted, and the log no longer has all of its changes: it was queued"
+    floor, oldest = done.floor, done.cuts[0].bound if done.cuts else None
+    if floor is not None and oldest is not None and floor.bound < oldest:
+        yield (
+            f"the log is kept from {floor.bound.lsn} on, though the oldest cut is at {oldest.lsn}:"
+            f" {floor.holder} needs it ({format_size(done.log.size)})"
+        )
+    known = None if before is None else before.floor
+    if known is not None and begin is not None and _point(begin) <= known:
+        yield (
+            f"capture has not trimmed the log since the last maintenance: it still has a file that"
+            f" ends at {begin.lsn}, and may be trimmed through {known.lsn}"
+        )
+
+
+def _point(bound: Bound) -> LogPoint:
+    return LogPoint(bound.epoch, bound.lsn)

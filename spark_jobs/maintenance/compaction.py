@@ -1,0 +1,125 @@
+"""Writes the small files of a table as one: appends leave a file for each round.
+
+Every round and every reader lists all files of a table, and opens those that may have its keys. So
+many small files make both slow. The commit changes no row and keeps the bound of the table. It
+names the version that it extends, so it is refused if a merge came between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from cdc_core.crash_points import reach
+from cdc_core.errors import MergeError, Retry
+from cdc_core.lake_storage.arrow_files import open_input
+from cdc_core.lake_storage.place import LakePlace
+from cdc_core.vocabulary import TableName
+from spark_jobs.delta.attempts import attempting, clear_attempts
+from spark_jobs.delta.committer import FileChange, commit_files
+from spark_jobs.delta.direct_parquet import is_plain
+from spark_jobs.delta.file_writer import write_batches
+from spark_jobs.fold.plan import has_table_schema, read_schema
+from spark_jobs.lake.lake import Epoch, Lake, find_bound, open_table, read_losses
+
+# A file of at least this size stays. So a compacted file is at most about twice as large. Bytes.
+_SMALL_BYTES = 8 << 20
+_MOST_BYTES = 32 << 20
+_FEWEST_FILES = 10
+_BATCH_ROWS = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """A file of a table at one version. `rows` is None if its writer did not count them."""
+
+    name: str
+    size: int
+    rows: int | None
+
+
+def choose_small(files: Sequence[TableFile]) -> list[TableFile]:
+    """Choose the small files of a table to write as one; none if they are few. Pure."""
+    small = sorted((file for file in files if file.size < _SMALL_BYTES), key=lambda file: file.size)
+    chosen, size = list[TableFile](), 0
+    for file in small:
+        if size + file.size > _MOST_BYTES:
+            break
+        chosen.append(file)
+        size += file.size
+    return chosen if len(chosen) >= _FEWEST_FILES else []
+
+
+def compact_table(lake: Lake, name: TableName, epochs: list[Epoch]) -> bool:
+    """Write the small files of a table as one; return whether there were enough of them.
+
+    Raises: MergeError if somebody else keeps the table's lock, or if the storage refuses.
+    """
+    folder = lake.locate(name)
+    table = open_table(folder)
+    if table is None or not has_table_schema(table) or not is_plain(table):
+        return False
+    if not choose_small(_list_files(table)):
+        return False
+    with lake.lock_table(str(name), jvm=None):
+        clear_attempts(folder)
+        table = open_table(folder)
+        bound = None if table is None else find_bound(table, epochs)
+        if table is None or bound is None or not is_plain(table):
+            return False
+        chosen = choose_small(_list_files(table))
+        epoch = next(epoch for epoch in epochs if epoch.number == bound.epoch)
+        with attempting(folder) as attempt:
+            rows = _read_files(folder, table, chosen)
+            written = write_batches(attempt, rows.to_batches(max_chunksize=_BATCH_ROWS))
+            del rows
+            reach("before_table_compaction")
+            change = FileChange(
+                [] if written is None else [written],
+                removed=[file.name for file in chosen],
+                is_same=True,
+            )
+            try:
+                commit_files(
+                    folder, table, change, epoch=epoch, reached=bound, lossy=read_losses(table)
+                )
+            except DeltaError as error:
+                raise MergeError(
+                    f"{name} was not compacted: another process has committed to it",
+                    fix="nothing: the next maintenance tries again",
+                    retry=Retry.LATER,
+                ) from error
+    return True
+
+
+def _list_files(table: DeltaTable) -> list[TableFile]:
+    known = pa.table(table.get_add_actions()).select(["path", "size_bytes", "num_records"])
+    return [
+        TableFile(row["path"], row["size_bytes"], row["num_records"]) for row in known.to_pylist()
+    ]
+
+
+def _read_files(folder: LakePlace, table: DeltaTable, files: Sequence[TableFile]) -> pa.Table:
+    """The rows of some files in the order of the key. Raises: MergeError if rows are missing."""
+    schema = pa.schema(table.schema().to_arrow())
+    read = []
+    for file in files:
+        with open_input(folder / unquote(file.name)) as source:
+            rows = pq.read_table(source, schema=schema, use_threads=False)
+        if file.rows is not None and rows.num_rows != file.rows:
+            raise MergeError(
+                f"{folder / file.name} has {rows.num_rows} rows, but its table counts {file.rows}",
+                fix="delete the folder of the table: a merge builds it again",
+                retry=Retry.AFTER_FIX,
+            )
+        read.append(rows)
+    found = pa.concat_tables(read)
+    # A reader of one key then opens few row groups.
+    shape = read_schema(table)
+    return found.sort_by([(shape.columns[index].name, "ascending") for index in shape.key])

@@ -1,0 +1,128 @@
+"""Drops cuts from `ledger/cuts`, and remembers for the time of grace what they named.
+
+A reader may have found a cut just before it was dropped. So the files of its versions stay until
+the grace is over, by the copy of the cut in `ledger/dropped_cuts`. The copy comes first: a crash
+leaves the cut in both ledgers, and the next maintenance drops it again. The first cut that was ever
+written stays in `ledger/dropped_cuts`: it shows where the first log began.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
+
+from cdc_core.crash_points import reach
+from cdc_core.lake_storage.place import LakePlace
+from cdc_core.vocabulary import Lsn
+from spark_jobs.lake.durability import require_durable
+from spark_jobs.lake.lake import Bound, Lake, open_table
+from spark_jobs.lake.ledger import CUTS_SCHEMA, Cut, append_numbered, describe_cut
+from spark_jobs.maintenance.thinning import DatedCut, Keeping, choose_dropped
+
+_TIME = pa.timestamp("us", tz="UTC")
+DROPPED_SCHEMA = pa.schema(
+    [
+        pa.field("epoch", pa.int32()),
+        pa.field("cut_lsn", pa.int64()),
+        pa.field("created_at", _TIME),
+        pa.field("dropped_at", _TIME),
+        pa.field("tables", pa.map_(pa.string(), pa.int64())),
+        pa.field("number", pa.int64()),
+    ]
+)
+_COPIED = ("epoch", "cut_lsn", "created_at", "tables")
+# A ledger with more files is written as one file. A read at a cut opens few of them, but lists all.
+_MOST_FILES = 20
+# Rounds commit cuts at any time.
+_TRIES = 20
+
+
+def thin_cuts(
+    lake: Lake, *, now: datetime, keeping: Keeping, leased: Collection[Bound] = ()
+) -> list[Cut]:
+    """Drop the cuts that are not kept; return the kept ones, oldest first.
+
+    Raises: DeltaError, MergeError if the storage refuses.
+    """
+    cuts = open_table(lake.cuts)
+    if cuts is None:
+        return []
+    rows = cuts.to_pyarrow_table().to_pylist()
+    dated = [DatedCut(_bound_of(row), row["created_at"]) for row in rows]
+    dropped = choose_dropped(dated, now=now, keeping=keeping, leased=leased)
+    if dropped:
+        _copy_dropped(lake, [row for row in rows if _bound_of(row) in dropped], now)
+        reach("after_cuts_copied")
+    if dropped or len(cuts.file_uris()) > _MOST_FILES:
+        _rewrite(lake.cuts, CUTS_SCHEMA, lambda row: _bound_of(row) not in dropped)
+        reach("after_cuts_dropped")
+    kept = [describe_cut(row) for row in rows if _bound_of(row) not in dropped]
+    return sorted(kept, key=lambda cut: cut.bound)
+
+
+def forget_dropped(lake: Lake, *, now: datetime, keeping: Keeping) -> None:
+    """Remove the copies of dropped cuts whose grace is over, but for the first cut's copy."""
+    ledger = open_table(lake.dropped_cuts)
+    if ledger is None:
+        return
+    rows = ledger.to_pyarrow_table(columns=["epoch", "cut_lsn", "dropped_at"]).to_pylist()
+    first = min(map(_bound_of, rows), default=None)
+    over = now - keeping.grace
+
+    def is_kept(row: dict[str, Any]) -> bool:
+        return row["dropped_at"] >= over or _bound_of(row) == first
+
+    if len(ledger.file_uris()) > _MOST_FILES or not all(map(is_kept, rows)):
+        _rewrite(lake.dropped_cuts, DROPPED_SCHEMA, is_kept)
+
+
+def list_named_versions(
+    lake: Lake, kept: Iterable[Cut], *, now: datetime, keeping: Keeping
+) -> dict[str, set[int]]:
+    """List the versions of each table that kept cuts name, and cuts dropped within the grace."""
+    found: defaultdict[str, set[int]] = defaultdict(set)
+    ledger, over = open_table(lake.dropped_cuts), now - keeping.grace
+    columns = ["tables", "dropped_at"]
+    rows = [] if ledger is None else ledger.to_pyarrow_table(columns=columns).to_pylist()
+    dropped = [dict(row["tables"]) for row in rows if row["dropped_at"] >= over]
+    for versions in [*(cut.versions for cut in kept), *dropped]:
+        for table, version in versions.items():
+            found[table].add(version)
+    return found
+
+
+def _copy_dropped(lake: Lake, rows: list[dict[str, Any]], now: datetime) -> None:
+    copies = [{name: row[name] for name in _COPIED} | {"dropped_at": now} for row in rows]
+    append_numbered(lake.dropped_cuts, copies, DROPPED_SCHEMA)
+
+
+def _rewrite(
+    folder: LakePlace, schema: pa.Schema, is_kept: Callable[[dict[str, Any]], bool]
+) -> None:
+    """Write the kept rows of a ledger as one file, with the numbers that they have."""
+    for _ in range(_TRIES):
+        ledger = DeltaTable(folder.uri)
+        rows = [row for row in ledger.to_pyarrow_table().to_pylist() if is_kept(row)]
+        rows.sort(key=lambda row: (_bound_of(row), row["number"]))
+        try:
+            write_deltalake(
+                ledger,
+                pa.Table.from_pylist(rows, schema=schema),
+                mode="overwrite",
+                commit_properties=CommitProperties(max_commit_retries=0),
+            )
+        except CommitFailedError:
+            continue
+        version = ledger.version()
+        require_durable(folder, above=version - 1, through=version)
+        return
+
+
+def _bound_of(row: dict[str, Any]) -> Bound:
+    return Bound(row["epoch"], Lsn(row["cut_lsn"]))

@@ -1,0 +1,113 @@
+"""Decides how far capture may trim the log: up to the floor.
+
+Above the floor, the log must have every entry that a reader or a merge may still need. A table that
+is halted does not hold the floor: retention wins, and the table then needs a whole backfill.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cdc_core.table_states import BackfillState
+from cdc_core.vocabulary import Lsn, TableName
+from spark_jobs.lake.lake import Bound, Lake, open_table
+from spark_jobs.lake.ledger import Cut, queue_tables, read_requests
+
+OLDEST_CUT = "the oldest cut"
+_COLUMNS = ["backfill_id", "table", "chunk", "state", "number", "epoch", "start_lsn", "staged_lsn"]
+_OVER = frozenset({BackfillState.DONE, BackfillState.CANCELLED})
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """The bound up to which the log may be trimmed, and what does not allow more."""
+
+    bound: Bound
+    holder: str
+
+
+def find_floor(
+    cuts: Sequence[Cut], *, started: Iterable[tuple[str, Bound]], leased: Iterable[Bound]
+) -> Floor | None:
+    """Find the floor of the log; None before the first cut. Pure.
+
+    `cuts` are the kept cuts, oldest first. `started` has, for each backfill that is not over or not
+    merged, its table and the bound that it began at. `leased` are the bounds of readers.
+    """
+    if not cuts:
+        return None
+    held = [Floor(cuts[0].bound, OLDEST_CUT)]
+    for cut in cuts:
+        held += [
+            Floor(bound, f"{table}, which is not merged further at a cut that is kept")
+            for table, bound in cut.merged.items()
+            if table not in cut.halted
+        ]
+    held += [Floor(start, f"the backfill of {table}") for table, start in started]
+    held += [Floor(bound, "a reader") for bound in leased]
+    # The first of several at one bound: the oldest cut.
+    return min(held, key=lambda floor: floor.bound)
+
+
+def find_unmerged_starts(lake: Lake, newest: Cut) -> list[tuple[str, Bound]]:
+    """Find the backfills whose entries a merge may still need: their tables, and where they began.
+
+    Only the newest epoch counts: after a recovery, every table is read again. Once the newest cut
+    is beyond the end of a backfill and its table is still halted, the backfill cannot help.
+    """
+    starts: list[tuple[str, Bound]] = []
+    for table, rows in _read_by_table(lake).items():
+        last = {row["backfill_id"]: row for row in rows}
+        open_since = 0
+        for row in last.values():
+            if row["state"] == BackfillState.DONE and row["staged_lsn"] is not None:
+                open_since = max(open_since, row["number"])
+                end = Bound(row["epoch"], Lsn(row["staged_lsn"]))
+                place = newest.find_place(table)
+                seen = newest.bound if table in newest.halted else place.bound
+                if end > seen:
+                    starts.append((table, _start_of(row)))
+        starts += [
+            (table, _start_of(row))
+            for row in last.values()
+            if row["state"] not in _OVER and row["number"] > open_since
+        ]
+    return [(table, start) for table, start in starts if start.epoch == newest.bound.epoch]
+
+
+def queue_halted(lake: Lake, newest: Cut, floor: Bound) -> list[str]:
+    """Queue a whole backfill of each halted table whose changes go with the log up to the floor.
+
+    Return their quoted names. A table that was queued since it halted is not queued again.
+    """
+    requests = read_requests(lake)
+
+    def is_lost(table: str) -> bool:
+        halted_at = newest.find_place(table).bound
+        is_queued = any(one.table == table and one.since > halted_at for one in requests)
+        return halted_at < floor and not is_queued
+
+    lost = [table for table in newest.halted if is_lost(table)]
+    reason = "the log no longer has all changes since the table halted"
+    queue_tables(lake, map(TableName.parse, lost), reason=reason, since=floor)
+    return lost
+
+
+def _read_by_table(lake: Lake) -> dict[str, list[dict[str, Any]]]:
+    """The rows about states of backfills, by table, oldest first."""
+    ledger = open_table(lake.backfills)
+    if ledger is None:
+        return {}
+    rows = ledger.to_pyarrow_table(columns=_COLUMNS)
+    found: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in sorted(rows.to_pylist(), key=lambda row: row["number"]):
+        if row["chunk"] is None:
+            found[row["table"]].append(row)
+    return found
+
+
+def _start_of(row: dict[str, Any]) -> Bound:
+    return Bound(row["epoch"], Lsn(row["start_lsn"]))

@@ -1,0 +1,195 @@
+"""Maintains a lake: drops cuts, finds how far the log may be trimmed, compacts, and removes files.
+
+Each step can be killed, and the next maintenance does it again. Merges, readers, capture and a
+second maintenance may run at the same time. Only a table's own lock is held, and only while its
+files are written as one or removed. Capture trims, compacts and cleans the log itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+
+import pyarrow as pa
+
+from cdc_core.errors import WalgateError
+from cdc_core.lake_storage.cleaning import Cleaned, Space, clean_table
+from cdc_core.lake_storage.place import LakePlace
+from cdc_core.vocabulary import UNIX_START, TableName
+from spark_jobs.delta.attempts import clear_attempts
+from spark_jobs.lake.lake import Bound, Epoch, Lake, open_table
+from spark_jobs.lake.leases import list_leased
+from spark_jobs.lake.ledger import Cut
+from spark_jobs.maintenance.compaction import compact_table
+from spark_jobs.maintenance.cut_ledgers import forget_dropped, list_named_versions, thin_cuts
+from spark_jobs.maintenance.ledgers import compact_ledger
+from spark_jobs.maintenance.log_floor import Floor, find_floor, find_unmerged_starts, queue_halted
+from spark_jobs.maintenance.thinning import Keeping
+
+
+@dataclass(frozen=True, slots=True)
+class Maintained:
+    """What a maintenance found and did.
+
+    `cuts` are the kept cuts, oldest first. `cleaned` sums up tables and ledgers, `log` the files of
+    the log. `problems` has a line for each table that was left as it was, and why.
+    """
+
+    cuts: tuple[Cut, ...]
+    dropped_cuts: int
+    floor: Floor | None
+    queued: tuple[str, ...]
+    compacted: tuple[str, ...]
+    cleaned: Cleaned
+    log: Space
+    problems: tuple[str, ...]
+
+
+def maintain(
+    lake: Lake,
+    *,
+    keeping: Keeping,
+    now: datetime,
+    tell: Callable[[str], None],
+) -> Maintained:
+    """Maintain a lake once. `now` is the time of the storage's clock.
+
+    `tell` gets a line for each step. The caller records the floor: capture then trims the log.
+    Raises: DeltaError; MergeError if the storage refuses; OSError.
+    """
+    epochs = lake.read_epochs()
+    leased = list_leased(lake, now=now)
+    tell("dropping old cuts")
+    before = _count_rows(lake.cuts)
+    cuts = thin_cuts(lake, now=now, keeping=keeping, leased=leased)
+    floor, queued = _find_floor(lake, cuts, leased)
+    problems: list[str] = []
+    named = list_named_versions(lake, cuts, now=now, keeping=keeping)
+    tables = _list_tables(lake, named)
+    tell(f"compacting {len(tables)} tables and the ledgers")
+    compacted = _compact(lake, tables, epochs, problems)
+    tell("removing files that nobody reads any more")
+    before_us = int((now - keeping.grace - UNIX_START).total_seconds() * 1e6)
+    cleaned = _clean_tables(lake, tables, named, before_us, problems)
+    for ledger in _list_ledgers(lake):
+        cleaned += _clean_ledger(ledger, before_us, problems)
+    forget_dropped(lake, now=now, keeping=keeping)
+    return Maintained(
+        tuple(cuts),
+        max(0, before - len(cuts)),
+        floor,
+        tuple(queued),
+        tuple(compacted),
+        cleaned,
+        _measure_log(lake),
+        tuple(problems),
+    )
+
+
+def _find_floor(
+    lake: Lake, cuts: list[Cut], leased: Collection[Bound]
+) -> tuple[Floor | None, list[str]]:
+    """Find the floor of the log; queue the halted tables that lose changes, and return both.
+
+    The tables are queued before the floor is recorded. After a crash in between, they are read
+    again in vain.
+    """
+    if not cuts:
+        return None, []
+    starts = find_unmerged_starts(lake, cuts[-1])
+    floor = find_floor(cuts, started=starts, leased=leased)
+    assert floor is not None
+    return floor, queue_halted(lake, cuts[-1], floor.bound)
+
+
+def _compact(
+    lake: Lake, tables: list[TableName], epochs: list[Epoch], problems: list[str]
+) -> list[str]:
+    compacted = []
+    for table in tables:
+        with _noting(problems, str(table)):
+            if compact_table(lake, table, epochs):
+                compacted.append(str(table))
+    for ledger in (lake.states, lake.backfills, lake.verifications, lake.maintenance):
+        with _noting(problems, ledger.name):
+            compact_ledger(ledger)
+    return compacted
+
+
+def _clean_tables(
+    lake: Lake,
+    tables: list[TableName],
+    named: dict[str, set[int]],
+    before_us: int,
+    problems: list[str],
+) -> Cleaned:
+    total = Cleaned()
+    for table in tables:
+        with _noting(problems, str(table)):
+            cleaned = clean_table(
+                lake.locate(table),
+                named=named.get(str(table), set()),
+                before_us=before_us,
+                lock=_locking(lake, table),
+            )
+            total += cleaned
+            problems += [] if cleaned.problem is None else [cleaned.problem]
+    return total
+
+
+def _clean_ledger(ledger: LakePlace, before_us: int, problems: list[str]) -> Cleaned:
+    """Remove old files of a ledger. Its writers commit a file right after they wrote it."""
+    if open_table(ledger) is None:
+        return Cleaned()
+    cleaned = clean_table(ledger, named=(), before_us=before_us)
+    problems += [] if cleaned.problem is None else [cleaned.problem]
+    return cleaned
+
+
+@contextmanager
+def _locking(lake: Lake, table: TableName) -> Iterator[None]:
+    """Hold a table's lock, without what dead merges left in its folder."""
+    with lake.lock_table(str(table), jvm=None):
+        clear_attempts(lake.locate(table))
+        yield
+
+
+@contextmanager
+def _noting(problems: list[str], table: str) -> Iterator[None]:
+    """Note the error of one table, and go on with the others."""
+    try:
+        yield
+    except WalgateError as error:
+        problems.append(f"{table}: {error.message}")
+
+
+def _list_tables(lake: Lake, named: dict[str, set[int]]) -> list[TableName]:
+    """List the tables that have a folder: those of cuts, and those that no cut names yet."""
+    announced = {relation.table for relation in lake.read_relations().values()}
+    tables = announced | {TableName.parse(table) for table in named}
+    return sorted(table for table in tables if lake.locate(table).is_folder())
+
+
+def _list_ledgers(lake: Lake) -> list[LakePlace]:
+    return [
+        *(lake.cuts, lake.dropped_cuts, lake.states),
+        *(lake.backfills, lake.verifications, lake.maintenance),
+    ]
+
+
+def _count_rows(ledger: LakePlace) -> int:
+    table = open_table(ledger)
+    return 0 if table is None else table.to_pyarrow_dataset().count_rows()
+
+
+def _measure_log(lake: Lake) -> Space:
+    """The files that the log has."""
+    total = Space()
+    for place in (lake.changes, lake.relations, lake.epochs):
+        table = open_table(place)
+        if table is not None:
+            sizes = pa.table(table.get_add_actions())["size_bytes"].to_pylist()
+            total += Space(len(sizes), sum(sizes))
+    return total

@@ -1,0 +1,230 @@
+"""What maintenance removes and what it keeps, with real merges and readers."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from cdc_core.errors import LakeError
+from cdc_core.vocabulary import Lsn
+from spark_jobs.lake.completeness import read_completeness
+from spark_jobs.lake.lake import Bound, find_bound, read_losses
+from spark_jobs.lake.leases import holding_lease
+from spark_jobs.lake.ledger import find_cut, find_oldest_bound, read_requests
+from spark_jobs.log.files import LogFiles
+from spark_jobs.maintenance.thinning import Keeping
+from spark_jobs.query.as_of import table_at
+from spark_jobs.query.read_bound import find_bound_at
+from tests.local_lake import path_of
+from tests.spark.maintenance.maintained_lake import NOTHING, Keeper
+from tests.spark.relations import insert, make_relation, mark, read, sweep, update
+from tests.spark.small_lake import MERGE_ONLY, SmallLake
+
+T, IDLE = make_relation("t", "k int4, v text"), make_relation("idle", "k int4")
+# v was dropped and added again.
+NEW = make_relation("t", "k int4, v text", v={"attnum": 3})
+HOUR = timedelta(hours=1)
+# Cuts go at once, and what they named an hour later.
+LATER = Keeping(NOTHING, HOUR, NOTHING, NOTHING)
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path) -> SmallLake:
+    """Two tables; one of them has changed three times since."""
+    small = SmallLake(spark, tmp_path)
+    small.merge([insert(T, "1", "a"), insert(IDLE, "1")])
+    for value in ("b", "c", "d"):
+        small.merge([update(T, "1", value)])
+    return small
+
+
+@pytest.fixture
+def keeper(lake: SmallLake, tmp_path: Path) -> Keeper:
+    return Keeper(lake.lake, tmp_path / "spool")
+
+
+def count_data_files(lake: SmallLake) -> int:
+    return len(list(path_of(lake.lake.locate(T.table)).glob("*.parquet")))
+
+
+def test_what_a_dropped_cut_named_stays_until_the_grace_is_over(
+    lake: SmallLake, keeper: Keeper
+) -> None:
+    cut = find_cut(lake.lake)
+    assert cut is not None
+    first = DeltaTable(path_of(lake.lake.locate(T.table)), version=1)
+    before = count_data_files(lake)
+    done = keeper.maintain(LATER)
+    assert (done.dropped_cuts, len(done.cuts), done.cleaned.removed.files) == (3, 1, 0)
+    # A reader that had opened a version, and one that had only found the cut.
+    assert first.to_pyarrow_table()["v"].to_pylist() == ["a"]
+    keeper.maintain(LATER, later=HOUR - timedelta(minutes=1))
+    assert count_data_files(lake) == before
+    keeper.maintain(LATER, later=2 * HOUR)
+    assert count_data_files(lake) == 1
+    assert lake.rows(T) == [(1, "d")]
+    assert lake.plain(lake.at(T, int(cut.bound.lsn)).rows, T) == [(1, "d")]
+
+
+def test_a_reader_with_a_lease_keeps_its_cut_and_the_log(lake: SmallLake, keeper: Keeper) -> None:
+    oldest = find_oldest_bound(lake.lake)
+    assert oldest is not None
+    with holding_lease(lake.lake, oldest):
+        keeper.maintain()
+        keeper.tend()
+        keeper.maintain()
+        assert lake.plain(lake.at(T, int(oldest.lsn)).rows, T) == [(1, "a")]
+    keeper.maintain()
+    assert find_oldest_bound(lake.lake) != oldest
+
+
+def test_an_idle_table_that_an_old_cut_names_reads_after_its_next_merge(
+    lake: SmallLake, keeper: Keeper
+) -> None:
+    """History 25."""
+    named = find_cut(lake.lake)
+    assert named is not None
+    with holding_lease(lake.lake, named.bound):
+        lake.merge([insert(IDLE, "2")])
+        keeper.maintain()
+        assert lake.plain(lake.at(IDLE, int(named.bound.lsn)).rows, IDLE) == [(1,)]
+    assert lake.rows(IDLE) == [(1,), (2,)]
+
+
+def test_a_table_without_changes_does_not_hold_the_log(lake: SmallLake, keeper: Keeper) -> None:
+    """History 24."""
+    keeper.maintain()
+    keeper.tend()
+    log, cut = LogFiles.open(lake.lake), find_cut(lake.lake)
+    assert log is not None
+    assert cut is not None
+    # The newest file stays; all before it is gone.
+    assert len(log.files) == 1
+    assert log.trimmed is not None
+    assert log.trimmed < cut.bound
+    assert lake.merge() == []
+    lake.merge([insert(IDLE, "2")])
+    assert lake.rows(IDLE) == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("kind", ["lsn", "time"])
+def test_a_point_below_what_is_kept_names_what_can_be_read(
+    lake: SmallLake, keeper: Keeper, kind: str
+) -> None:
+    first = find_oldest_bound(lake.lake)
+    log = LogFiles.open(lake.lake)
+    assert first is not None
+    assert log is not None
+    time = lake.log.log_time - timedelta(milliseconds=1)
+    keeper.maintain()
+    keeper.tend()
+    newest = find_oldest_bound(lake.lake)
+    assert newest is not None
+    with pytest.raises(LakeError) as failure:
+        find_bound_at(lake.lake, first.lsn if kind == "lsn" else time)
+    assert str(newest.lsn) in failure.value.message + failure.value.fix
+    assert find_bound_at(lake.lake, newest.lsn) == newest
+
+
+def test_a_read_whose_cut_was_dropped_meanwhile_fails_and_is_not_short(
+    lake: SmallLake, keeper: Keeper
+) -> None:
+    first = find_oldest_bound(lake.lake)
+    assert first is not None
+    at = Bound(first.epoch, Lsn(first.lsn + 1))
+    keeper.maintain()
+    keeper.tend()
+    with pytest.raises(LakeError, match="maintenance has dropped the cut"):
+        table_at(lake.spark, lake.lake, T.table, at)
+
+
+def test_a_deleted_table_is_not_rebuilt_from_a_trimmed_log_as_if_it_were_whole(
+    lake: SmallLake, keeper: Keeper
+) -> None:
+    keeper.maintain()
+    keeper.tend()
+    shutil.rmtree(path_of(lake.lake.locate(IDLE.table)))
+    lake.merge([insert(IDLE, "2")])
+    assert [request.table for request in read_requests(lake.lake)] == ["public.idle"]
+    cut = find_cut(lake.lake)
+    assert cut is not None
+    assert "public.idle" in cut.partial
+
+
+def halt(lake: SmallLake) -> int:
+    """Halt the table by a change that it cannot follow; later changes go on."""
+    (at,) = lake.commit([update(NEW, "1", "e"), insert(IDLE, "2")])
+    lake.merge()
+    for key in ("3", "4"):
+        lake.merge([insert(NEW, key, "f"), insert(IDLE, key)])
+    return at
+
+
+def test_retention_wins_over_a_halted_table_which_then_asks_for_a_backfill(
+    lake: SmallLake, keeper: Keeper
+) -> None:
+    halt(lake)
+    done = keeper.maintain()
+    assert done.queued == ("public.t",)
+    assert keeper.maintain().queued == (), "it is queued once"
+    assert keeper.tend() > 0
+    cut = find_cut(lake.lake)
+    assert cut is not None
+    assert cut.halted == ("public.t",)
+    reading = lake.at(T, int(cut.bound.lsn))
+    assert reading.halt is not None
+    assert lake.plain(reading.rows, T) == [(1, "d")]
+    # Live, too, its lost changes are no reason to fold those that are left.
+    (end,) = lake.commit([insert(NEW, "5", "g")])
+    reading = lake.at(T, end)
+    assert (reading.halt is not None, lake.plain(reading.rows, T)) == (True, [(1, "d")])
+    assert read_completeness(lake.lake).find_incomplete("public.t") is not None
+    # A backfill that began after the trim cures it.
+    (start,) = lake.commit([mark(IDLE)])
+    lake.merge(
+        [read(NEW, "1", "e"), read(NEW, "3", "f"), read(NEW, "4", "f"), read(NEW, "5", "g")],
+        [sweep(NEW, start=start)],
+    )
+    assert lake.rows(NEW, "k", "v") == [(1, "e"), (3, "f"), (4, "f"), (5, "g")]
+
+
+def test_a_backfill_that_began_before_the_trim_cures_no_table(
+    lake: SmallLake, keeper: Keeper
+) -> None:
+    halt(lake)
+    (start,) = lake.commit([mark(IDLE)])
+    lake.merge([read(NEW, "1", "e"), read(NEW, "3", "f"), insert(IDLE, "8")])
+    lake.merge([insert(IDLE, "9")])
+    # No ledger of backfills says that this one is under way.
+    keeper.maintain()
+    keeper.tend()
+    lake.merge([sweep(NEW, start=start), read(NEW, "4", "f")])
+    cut = find_cut(lake.lake)
+    assert cut is not None
+    assert "public.t" in {*cut.halted, *cut.partial}
+
+
+def test_small_files_become_one_and_the_table_stays_the_same(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    small = SmallLake(spark, tmp_path, limits=MERGE_ONLY)
+    for key in range(14):
+        small.merge([insert(T, str(key), f"v{key}")])
+    folder = path_of(small.lake.locate(T.table))
+    before, rows = DeltaTable(folder), small.rows(T)
+    assert len(before.file_uris()) >= 10
+    keeper = Keeper(small.lake, tmp_path / "spool")
+    assert keeper.maintain(LATER).compacted == ("public.t",)
+    after, epochs = DeltaTable(folder), small.lake.read_epochs()
+    assert (len(after.file_uris()), small.rows(T)) == (1, rows)
+    assert find_bound(after, epochs) == find_bound(before, epochs)
+    assert read_losses(after) == read_losses(before)
+    assert keeper.maintain(LATER).compacted == ()
+    small.merge([update(T, "3", "new"), insert(T, "99", "last")])
+    assert dict(small.rows(T))[3] == "new"
+    assert len(small.rows(T)) == 15
