@@ -69,17 +69,19 @@ def name_places(
     reached: Mapping[str, Place],
     *,
     waiting: Collection[str],
+    previous: Bound | None,
 ) -> dict[str, Place]:
     """Choose the place that a new cut gives each table.
 
-    `before`: the places in the previous cut. `reached`: the new places of the tables that the round
+    `before`: the places in the previous cut, which is at the bound `previous`. A table that it does
+    not name had no change up to there. `reached`: the new places of the tables that the round
     examined. `waiting`: the tables that have unmerged changes up to the cut. If the round did not
     merge such a table, or the table is beyond the cut, it keeps its previous place. Any other table
     has no change up to the cut, so it is merged through the cut at its old version.
     """
     places: dict[str, Place] = {}
     for table in {*before, *reached, *waiting}:
-        known = before.get(table, Place(ORIGIN, None))
+        known = before.get(table, Place(previous or ORIGIN, None))
         found = reached.get(table)
         if found is not None and found.bound <= cut:
             places[table] = found

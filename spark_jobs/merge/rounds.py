@@ -291,6 +291,7 @@ def _write_cut(
         {} if start.cut is None else start.cut.places,
         {table: result.place for table, result in results.items()},
         waiting=touched | start.behind,
+        previous=start.low,
     )
     versions = {t: place.version for t, place in places.items() if place.version is not None}
     merged = {table: place.bound for table, place in places.items()}

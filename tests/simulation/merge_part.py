@@ -28,6 +28,7 @@ from spark_jobs.lake.lake import Bound
 from spark_jobs.lake.ledger import Cut, StateRecord
 from spark_jobs.log.files import LogFile, LogRange
 from spark_jobs.log.ranges import RangeSummary
+from spark_jobs.maintenance.log_floor import find_floor
 from spark_jobs.merge import merge, rounds, tables
 from spark_jobs.merge.merge import TableMerge
 from spark_jobs.query import as_of, stored
@@ -37,6 +38,7 @@ from spark_jobs.target.result import TableMergeResult, WritePlan
 from tests.simulation import frames
 from tests.simulation.frames import Frame, is_between, list_summaries
 from tests.simulation.lake import SimulatedLake, can_fold_by_arrow, fold_changes
+from tests.simulation.staging import Entry
 from tests.simulation.tables import Opened, Rows, Version
 from tests.simulation.world import World
 
@@ -89,14 +91,32 @@ def _merge(world: World, run: Run) -> None:
         world.scheduler.note(error.message)
 
 
+def maintain(world: World) -> None:
+    """Drop some cuts, and trim the log up to its floor, as maintenance and capture do."""
+    cuts = sorted(world.tables.cuts, key=lambda cut: cut.bound)
+    if not cuts:
+        return
+    kept = [cut for cut in cuts[:-1] if world.scheduler.draw(2)] + cuts[-1:]
+    floor = find_floor(kept, started=[], leased=[])
+    assert floor is not None
+    world.tables.cuts = kept
+    halted = {table for table in kept[-1].halted if kept[-1].find_place(table).bound < floor.bound}
+    world.tables.queued |= halted
+    # The newest batch stays for the replay check.
+    ends = [Bound(epoch, Lsn(end)) for epoch, end, _ in world.log.batches[:-1]]
+    world.log.trimmed = max((end for end in ends if end <= floor.bound), default=None)
+    world.scheduler.note(f"maintenance keeps {len(kept)} cuts, trims to {world.log.trimmed}")
+
+
 def read_table(table: str, at: Bound) -> tuple[Rows, bool] | None:
-    """A table's rows at a bound, and whether it is named as halted; None if it has none."""
+    """A table's rows at a bound, and whether it is named as not whole; None if it has none."""
     lake = SimulatedLake.make("reader")
     try:
         reading = as_of.table_at(cast("Any", None), lake, TableName("public", table), at)
     except LakeError:
         return None
-    return cast("Any", reading.rows).rows, reading.halt is not None
+    is_named = reading.halt is not None or f"public.{table}" in World.now.tables.queued
+    return cast("Any", reading.rows).rows, is_named
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +137,11 @@ class _RoundLog:
     ) -> None:
         self.range = LogRange(files, cast("Any", low), high)
         entries = World.now.log.entries
-        is_own = (e for e in entries if is_between(e, low, high) and table in {None, e.table})
+        is_own = (
+            e
+            for e in entries
+            if is_between(e, low, high) and table in {None, e.table} and not _is_trimmed(e)
+        )
         self._frame = Frame(tuple(is_own))
 
     @property
@@ -143,7 +167,9 @@ class _LogFiles:
             LogFile(f"{n}", 1, count, 0, None, Bound(epoch, Lsn(end)), None, None)
             for n, (epoch, end, count) in enumerate(World.now.log.batches)
         ]
-        return SimpleNamespace(files=tuple(files))
+        trimmed = World.now.log.trimmed
+        left = (file for file in files if trimmed is None or cast("Bound", file.end) > trimmed)
+        return SimpleNamespace(files=tuple(left), trimmed=trimmed)
 
 
 def _plan_rewrite(
@@ -263,12 +289,18 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "reporting_jvm_death", lambda _: nullcontext())
     monkeypatch.setattr(rounds, "reach", _reach)
     monkeypatch.setattr(as_of, "_read_version", _read_version)
+    monkeypatch.setattr(stored, "_is_trimmed", _is_below_trim)
     for module in (as_of, stored):
         monkeypatch.setattr(module, "open_version", _open_version)
     monkeypatch.setattr(as_of, "widen", lambda base, _: base)
     monkeypatch.setattr(as_of, "fold_plan", _work_out)
     monkeypatch.setattr(as_of, "apply_rows", lambda _, rows, *__, **___: rows)
     monkeypatch.setattr(as_of, "table_fields", lambda _: ())
+
+
+def _is_below_trim(_: Any, low: Bound) -> bool:
+    trimmed = World.now.log.trimmed
+    return trimmed is not None and low < trimmed
 
 
 def _open_table(path: LakePlace) -> Opened | None:
@@ -285,7 +317,13 @@ def _find_cut(_: Any, at: Bound | None = None) -> Cut | None:
 
 def _read_log(_: Any, __: Any, low: Bound | None = None, upper: Bound | None = None) -> Frame:
     assert upper is not None
-    return Frame(tuple(e for e in World.now.log.entries if is_between(e, low, upper)))
+    entries = (e for e in World.now.log.entries if not _is_trimmed(e))
+    return Frame(tuple(e for e in entries if is_between(e, low, upper)))
+
+
+def _is_trimmed(entry: Entry) -> bool:
+    trimmed = World.now.log.trimmed
+    return trimmed is not None and is_between(entry, None, trimmed)
 
 
 def _open_version(lake: SimulatedLake, table: TableName, version: int) -> Opened:

@@ -6,7 +6,7 @@ A simulator that finds nothing proves nothing. It must find each of these bugs a
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,11 +26,14 @@ from cdc_core.capture.run import _find_spooled
 from cdc_core.protocol.messages import Begin
 from cdc_core.settings import Settings
 from cdc_core.vocabulary import TableName
+from spark_jobs.lake import cut_plan
 from spark_jobs.lake.cut_plan import ORIGIN, Place
 from spark_jobs.lake.lake import Bound, find_bound
+from spark_jobs.lake.ledger import Cut
+from spark_jobs.maintenance.log_floor import OLDEST_CUT, Floor
 from spark_jobs.merge import rounds, tables
 from spark_jobs.query import stored
-from tests.simulation import capture_part, worlds
+from tests.simulation import capture_part, merge_part, worlds
 from tests.simulation.histories import Play
 from tests.simulation.server import Server
 from tests.simulation.source import SimulatedSteps
@@ -106,7 +109,9 @@ def _name_versions_above_the_cut(monkeypatch: pytest.MonkeyPatch) -> None:
         reached: Mapping[str, Place],
         *,
         waiting: Collection[str],
+        previous: Bound | None,
     ) -> dict[str, Place]:
+        del previous
         places = {table: Place(cut, place.version) for table, place in before.items()}
         places |= {table: before.get(table, Place(ORIGIN, None)) for table in waiting}
         return places | dict(reached)
@@ -117,6 +122,21 @@ def _name_versions_above_the_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _read_no_row_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(completing, "find_incomplete", lambda *_, **__: frozenset())
+
+
+def _trim_what_a_table_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_floor(cuts: Sequence[Cut], **_: object) -> Floor:
+        return Floor(cuts[0].bound, OLDEST_CUT)
+
+    monkeypatch.setattr(merge_part, "find_floor", find_floor)
+
+
+def _name_a_new_table_at_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    def name_places(*given: Any, previous: Bound | None, **more: Any) -> dict[str, Place]:
+        del previous
+        return cut_plan.name_places(*given, previous=None, **more)
+
+    monkeypatch.setattr(rounds, "name_places", name_places)
 
 
 def _admit_what_is_stale(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,6 +171,8 @@ MUTATIONS = (
     Mutation("line_5_mixed_bounds", worlds.play_merges, _read_every_table_as_the_cut_names_it),
     Mutation("line_6_older_value", worlds.play_recovered, _read_no_row_again),
     Mutation("line_9_above_the_cut", worlds.play_small_merges, _name_versions_above_the_cut, 1),
+    Mutation("trimmed_too_far", worlds.play_merges, _trim_what_a_table_needs),
+    Mutation("new_after_a_trim", worlds.play_merges, _name_a_new_table_at_the_beginning),
     Mutation("stale_rows", worlds.play_small, _admit_what_is_stale, 2),
     Mutation("replay", worlds.play_small, _stage_a_replay_again),
     Mutation("open_reads", worlds.play_backfill, _forget_what_an_open_read_does_not_see),

@@ -20,6 +20,7 @@ from cdc_core.staging.incomplete_updates import IncompleteUpdate
 from cdc_core.staging.tail import Staged
 from cdc_core.table_states import BackfillState
 from cdc_core.vocabulary import Lsn, Operation, Position, TableName, TransactionId
+from spark_jobs.lake.lake import Bound
 
 _TOLD = {Operation.MARK.value, Operation.SWEEP.value}
 BEGUN_AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -52,6 +53,8 @@ class SimulatedLog:
     # The epoch of each commit, the end LSN that it reaches, its entries.
     batches: list[tuple[int, int, int]] = field(default_factory=list)
     staged: dict[int, int] = field(default_factory=dict)
+    # Merges and readers no longer see the entries up to here. The judge does.
+    trimmed: Bound | None = None
     transactions: dict[int, list[TransactionId]] = field(default_factory=dict)
 
     def begin_epoch(self, *, first_lsn: int, system: str, timeline: int) -> Epoch:

@@ -60,6 +60,8 @@ class Tables:
     states: dict[str, StateRecord] = field(default_factory=dict)
     locks: dict[str, str] = field(default_factory=dict)
     failing: set[str] = field(default_factory=set)
+    # The tables that maintenance has queued for a whole backfill.
+    queued: set[str] = field(default_factory=set)
 
     def open(self, path: LakePlace) -> Opened | None:
         """A table at its newest version; None where there is none."""

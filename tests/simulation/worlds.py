@@ -8,7 +8,14 @@ from typing import TypeAlias
 from tests.simulation.backfill_part import WORKER, restart_worker, start_worker
 from tests.simulation.capture_part import restart_capture, start_capture
 from tests.simulation.clients import Statement, start_client
-from tests.simulation.merge_part import MERGER, Run, read_table, restart_merger, start_merger
+from tests.simulation.merge_part import (
+    MERGER,
+    Run,
+    maintain,
+    read_table,
+    restart_merger,
+    start_merger,
+)
 from tests.simulation.model import judge_cuts, judge_log
 from tests.simulation.scheduler import Choices
 from tests.simulation.server import Row
@@ -107,6 +114,7 @@ def play_small_merges(choices: Choices) -> None:
     runs = [Run(), Run(round_rows=1)]
     start_merger(world, runs)
     world.allow("the merger dies", lambda: restart_merger(world, runs), times=1, process=MERGER)
+    world.allow("the lake is maintained", lambda: maintain(world), times=1, process=MERGER)
     world.scheduler.run()
     for table in ("a", "b"):
         judge_cuts(world, table, read_table)
@@ -127,6 +135,7 @@ def play_merges(choices: Choices) -> None:
     start_merger(world, runs)
     world.allow("the merger dies", lambda: restart_merger(world, runs), times=2, process=MERGER)
     world.allow("capture dies", lambda: restart_capture(world), times=1, process="one")
+    world.allow("the lake is maintained", lambda: maintain(world), times=2, process=MERGER)
     world.scheduler.run()
     judge_log(world, "a", [])
     for table in ("a", "b"):

@@ -29,31 +29,42 @@ PLACES = st.dictionaries(st.sampled_from("abcd"), st.builds(Place, BOUNDS, st.in
 
 def test_a_merged_table_is_named_where_it_is() -> None:
     named = name_places(
-        bound(5), {"a": Place(bound(3), 1)}, {"a": Place(bound(5), 2)}, waiting={"a"}
+        bound(5),
+        {"a": Place(bound(3), 1)},
+        {"a": Place(bound(5), 2)},
+        waiting={"a"},
+        previous=bound(3),
     )
     assert named == {"a": Place(bound(5), 2)}
 
 
 def test_a_table_with_no_change_is_merged_through_the_cut() -> None:
-    assert name_places(bound(5), {"a": Place(bound(3), 1)}, {}, waiting=()) == {
+    assert name_places(bound(5), {"a": Place(bound(3), 1)}, {}, waiting=(), previous=bound(3)) == {
         "a": Place(bound(5), 1)
     }
 
 
 def test_a_table_that_was_left_out_stays_where_it_was() -> None:
-    named = name_places(bound(5), {"a": Place(bound(3), 1)}, {}, waiting={"a", "b"})
-    assert named == {"a": Place(bound(3), 1), "b": Place(ORIGIN, None)}
+    """The cut before does not name b, so b had no change up to there."""
+    named = name_places(
+        bound(5), {"a": Place(bound(3), 1)}, {}, waiting={"a", "b"}, previous=bound(4)
+    )
+    assert named == {"a": Place(bound(3), 1), "b": Place(bound(4), None)}
 
 
 def test_a_table_beyond_the_cut_is_named_at_the_version_of_the_cut_before() -> None:
     reached = {"a": Place(bound(7), 2), "b": Place(bound(7), 0)}
-    named = name_places(bound(5), {"a": Place(bound(3), 1)}, reached, waiting={"a", "b"})
+    named = name_places(
+        bound(5), {"a": Place(bound(3), 1)}, reached, waiting={"a", "b"}, previous=None
+    )
     assert named == {"a": Place(bound(3), 1), "b": Place(ORIGIN, None)}
 
 
 def test_a_newer_epoch_is_beyond_a_cut_of_an_older_one_whatever_its_lsn() -> None:
     reached = {"a": Place(bound(1, epoch=2), 2)}
-    named = name_places(bound(5), {"a": Place(bound(3), 1)}, reached, waiting={"a"})
+    named = name_places(
+        bound(5), {"a": Place(bound(3), 1)}, reached, waiting={"a"}, previous=bound(3)
+    )
     assert named == {"a": Place(bound(3), 1)}
 
 
@@ -62,7 +73,7 @@ def test_no_cut_names_a_place_above_itself(
     cut: Bound, before: dict[str, Place], reached: dict[str, Place], waiting: set[str]
 ) -> None:
     before = {table: place for table, place in before.items() if place.bound <= cut}
-    named = name_places(cut, before, reached, waiting=waiting)
+    named = name_places(cut, before, reached, waiting=waiting, previous=None)
     assert named.keys() == before.keys() | reached.keys() | waiting
     assert all(place.bound <= cut for place in named.values())
 
