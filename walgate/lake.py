@@ -12,6 +12,7 @@ from cdc_core.read_point import ReadPoint, parse_read_point, put_in_utc
 from cdc_core.settings import Settings, load_settings
 from cdc_core.vocabulary import TableName
 from spark_jobs.lake import lake as files
+from spark_jobs.lake.leases import Lease
 from spark_jobs.query.as_of import list_tables
 from spark_jobs.query.read_bound import find_bound_at
 from walgate.table import TableAt
@@ -42,15 +43,23 @@ class Lake:
         ConfigurationError if `point` is none of these.
         """
         lake = files.Lake.of(self._settings)
-        return LakeAt(self._settings, lake, find_bound_at(lake, _parse(point)))
+        bound = find_bound_at(lake, _parse(point))
+        return LakeAt(self._settings, lake, bound, Lease(lake, bound))
 
 
 class LakeAt:
     """All tables at one LSN. Each transaction of the source is in all of them, or in none."""
 
-    def __init__(self, settings: Settings, lake: files.Lake, bound: files.Bound) -> None:
-        """Users call `Lake.at`. This reads nothing."""
+    def __init__(
+        self, settings: Settings, lake: files.Lake, bound: files.Bound, lease: Lease
+    ) -> None:
+        """Users call `Lake.at`. This reads nothing.
+
+        As long as the program keeps this object or one of its tables, maintenance keeps what they
+        read.
+        """
         self._settings, self._lake, self._bound = settings, lake, bound
+        self._lease = lease
 
     @property
     def lsn(self) -> str:
@@ -84,7 +93,7 @@ class LakeAt:
                 fix="check the name and the publication",
                 retry=Retry.AFTER_FIX,
             )
-        return TableAt(self._settings, self._lake, table, self._bound)
+        return TableAt(self._settings, self._lake, table, self._bound, self._lease)
 
     @cached_property
     def _tables(self) -> list[TableName]:

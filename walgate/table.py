@@ -12,6 +12,7 @@ from cdc_core.errors import ConfigurationError
 from cdc_core.settings import Settings
 from cdc_core.vocabulary import TableName
 from spark_jobs.lake.lake import Bound, Lake
+from spark_jobs.lake.leases import Lease
 from spark_jobs.query.stored import find_stored, read_stored
 from walgate.spark_session import naming_spark_errors, open_session
 
@@ -33,9 +34,12 @@ class TableAt:
     rows. Otherwise Spark folds the changes since that cut, in a session of this process.
     """
 
-    def __init__(self, settings: Settings, lake: Lake, table: TableName, at: Bound) -> None:
+    def __init__(
+        self, settings: Settings, lake: Lake, table: TableName, at: Bound, lease: Lease
+    ) -> None:
         """Users call `LakeAt.table`, which says what this raises."""
         self._settings, self._lake, self._table, self._at = settings, lake, table, at
+        self._lease = lease
         self._stored = find_stored(lake, table, at)
         # The table as Spark has read it last.
         self._reading: TableReading | None = None

@@ -51,23 +51,25 @@ def sql(
     from orchestration.cli.row_lines import write_rows
     from orchestration.runs.spark import open_spark
     from spark_jobs.lake.lake import Lake
+    from spark_jobs.lake.leases import holding_lease
     from spark_jobs.query.read_bound import find_bound_at
     from spark_jobs.query.sql import answer_query
     from spark_jobs.session.read_only import require_read_only
 
     lake = Lake.of(settings)
     bound = find_bound_at(lake, point)
-    session = open_spark(settings)
-    require_read_only(session, statement)
-    with _query_errors():
-        answer = answer_query(session, lake, statement, bound)
-        for table, (through, halt) in answer.halted.items():
-            halted = {"table": table, "through": through.lsn, "reason": halt.reason}
-            _logger.warning("table halted", extra={"fields": halted | {"fix": halt.fix}})
-        for table, incomplete in answer.lacking.items():
-            partial = {"table": table, "state": incomplete.state, "reason": incomplete.reason}
-            _logger.warning("table partial", extra={"fields": partial})
-        write_rows(answer.rows, chosen.value, sys.stdout)
+    with holding_lease(lake, bound):
+        session = open_spark(settings)
+        require_read_only(session, statement)
+        with _query_errors():
+            answer = answer_query(session, lake, statement, bound)
+            for table, (through, halt) in answer.halted.items():
+                halted = {"table": table, "through": through.lsn, "reason": halt.reason}
+                _logger.warning("table halted", extra={"fields": halted | {"fix": halt.fix}})
+            for table, incomplete in answer.lacking.items():
+                partial = {"table": table, "state": incomplete.state, "reason": incomplete.reason}
+                _logger.warning("table partial", extra={"fields": partial})
+            write_rows(answer.rows, chosen.value, sys.stdout)
 
 
 def _parse_read_point(at: str) -> ReadPoint:

@@ -56,6 +56,7 @@ from orchestration.verification.written_rules import find_changed_rules
 from spark_jobs.lake.completeness import Completeness, read_completeness
 from spark_jobs.lake.damaged_tables import open_current
 from spark_jobs.lake.lake import Bound, Lake, count_rows
+from spark_jobs.lake.leases import holding_lease
 from spark_jobs.query.as_of import list_tables, table_at
 from spark_jobs.schema.evolution import TableSchema
 from spark_jobs.verification import checksums as verify
@@ -139,10 +140,11 @@ def verify_tables(
                 is_rotating=is_rotating,
             )
             found = []
-            for table in tables:
-                _require_going(stop)
-                tell(f"{table}: comparing at {bound.lsn}")
-                found.append(sight.verify_table(table))
+            with holding_lease(lake, bound):
+                for table in tables:
+                    _require_going(stop)
+                    tell(f"{table}: comparing at {bound.lsn}")
+                    found.append(sight.verify_table(table))
     verified = tuple(replace(one, healed=one.table in healed) for one, _ in found)
     ledger.record(verified)
     keys = {one.table: keys for one, keys in found if keys is not None}

@@ -25,12 +25,18 @@ from spark_jobs.delta.file_writer import WrittenFile
 
 TABLE_PROPERTY = "walgate.table"
 VECTORS_PROPERTY = "delta.enableDeletionVectors"
+# Maintenance decides which versions of a table stay, so Delta must remove no commit by itself. A
+# checkpoint names the files that left the table within a day. Without a limit, it would grow.
+KEEPING_PROPERTIES = {
+    "delta.enableExpiredLogCleanup": "false",
+    "delta.deletedFileRetentionDuration": "interval 1 days",
+}
 
 _READER_FEATURES = frozenset({"deletionVectors", "timestampNtz"})
 _WRITER_FEATURES = _READER_FEATURES | {"appendOnly", "invariants"}
 # If the protocol lists no features, Walgate knows all features up to this version.
 _PLAIN_VERSION = 2
-_PROPERTIES = frozenset({VECTORS_PROPERTY, TABLE_PROPERTY})
+_PROPERTIES = frozenset({VECTORS_PROPERTY, TABLE_PROPERTY, *KEEPING_PROPERTIES})
 # Limits of a direct read, which reads every file of a table. Delta would skip some.
 _MOST_BYTES = 64 << 20
 _MOST_FILES = 32

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import threading
 import uuid
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
@@ -25,20 +26,25 @@ _RENEW_S = 300.0
 
 
 class Lease:
-    """A lease of this process. A thread renews it until `end`."""
+    """A lease of this process. It ends by `end`, or when nothing refers to it any more."""
 
     def __init__(self, lake: Lake, bound: Bound) -> None:
         """Write the lease, and begin to renew it. Raises nothing."""
+        self.end = weakref.finalize(self, _Renewal(lake, bound).end)
+
+
+class _Renewal:
+    """The thread that renews a lease, and the lease's file."""
+
+    def __init__(self, lake: Lake, bound: Bound) -> None:
         self._file = lake.root / name_lease(uuid.uuid4())
         self._text = json.dumps({"epoch": bound.epoch, "lsn": int(bound.lsn)})
         self._is_over = threading.Event()
-        # The lease comes before the caller looks for a cut, so that the cut cannot be dropped then.
         self._write()
         self._thread = threading.Thread(target=self._renew, name="walgate-lease", daemon=True)
         self._thread.start()
 
     def end(self) -> None:
-        """End the lease. A second call does nothing."""
         self._is_over.set()
         self._thread.join()
         with suppress(OSError):

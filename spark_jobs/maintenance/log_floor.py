@@ -29,13 +29,12 @@ class Floor:
     holder: str
 
 
-def find_floor(
-    cuts: Sequence[Cut], *, started: Iterable[tuple[str, Bound]], leased: Iterable[Bound]
-) -> Floor | None:
+def find_floor(cuts: Sequence[Cut], *, started: Iterable[tuple[str, Bound]]) -> Floor | None:
     """Find the floor of the log; None before the first cut. Pure.
 
-    `cuts` are the kept cuts, oldest first. `started` has, for each backfill that is not over or not
-    merged, its table and the bound that it began at. `leased` are the bounds of readers.
+    `cuts` are the kept cuts, oldest first; a reader's lease keeps the cut that it reads at.
+    `started` has, for each backfill that is not over or not merged, its table and the bound that it
+    began at.
     """
     if not cuts:
         return None
@@ -47,7 +46,6 @@ def find_floor(
             if table not in cut.halted
         ]
     held += [Floor(start, f"the backfill of {table}") for table, start in started]
-    held += [Floor(bound, "a reader") for bound in leased]
     # The first of several at one bound: the oldest cut.
     return min(held, key=lambda floor: floor.bound)
 

@@ -7,7 +7,7 @@ files are written as one or removed. Capture trims, compacts and cleans the log 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,7 +19,7 @@ from cdc_core.lake_storage.cleaning import Cleaned, Space, clean_table
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import UNIX_START, TableName
 from spark_jobs.delta.attempts import clear_attempts
-from spark_jobs.lake.lake import Bound, Epoch, Lake, open_table
+from spark_jobs.lake.lake import Epoch, Lake, open_table
 from spark_jobs.lake.leases import list_leased
 from spark_jobs.lake.ledger import Cut
 from spark_jobs.maintenance.compaction import compact_table
@@ -64,7 +64,7 @@ def maintain(
     tell("dropping old cuts")
     before = _count_rows(lake.cuts)
     cuts = thin_cuts(lake, now=now, keeping=keeping, leased=leased)
-    floor, queued = _find_floor(lake, cuts, leased)
+    floor, queued = _find_floor(lake, cuts)
     problems: list[str] = []
     named = list_named_versions(lake, cuts, now=now, keeping=keeping)
     tables = _list_tables(lake, named)
@@ -88,9 +88,7 @@ def maintain(
     )
 
 
-def _find_floor(
-    lake: Lake, cuts: list[Cut], leased: Collection[Bound]
-) -> tuple[Floor | None, list[str]]:
+def _find_floor(lake: Lake, cuts: list[Cut]) -> tuple[Floor | None, list[str]]:
     """Find the floor of the log; queue the halted tables that lose changes, and return both.
 
     The tables are queued before the floor is recorded. After a crash in between, they are read
@@ -99,7 +97,7 @@ def _find_floor(
     if not cuts:
         return None, []
     starts = find_unmerged_starts(lake, cuts[-1])
-    floor = find_floor(cuts, started=starts, leased=leased)
+    floor = find_floor(cuts, started=starts)
     assert floor is not None
     return floor, queue_halted(lake, cuts[-1], floor.bound)
 

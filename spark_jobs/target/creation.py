@@ -10,7 +10,11 @@ from pyspark.sql import types as T
 
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import TableName
-from spark_jobs.delta.direct_parquet import TABLE_PROPERTY, VECTORS_PROPERTY
+from spark_jobs.delta.direct_parquet import (
+    KEEPING_PROPERTIES,
+    TABLE_PROPERTY,
+    VECTORS_PROPERTY,
+)
 from spark_jobs.lake.durability import require_durable
 from spark_jobs.lake.lake import Lake, open_table
 
@@ -38,7 +42,7 @@ def _create_by_delta_rs(path: LakePlace, name: str, schema: T.StructType) -> Non
             path.uri,
             Schema.from_json(schema.json()),
             description=name,
-            configuration={TABLE_PROPERTY: name, VECTORS_PROPERTY: "false"},
+            configuration={TABLE_PROPERTY: name, VECTORS_PROPERTY: "false", **KEEPING_PROPERTIES},
             # delta-rs does not know Walgate's property.
             raise_if_key_not_exists=False,
         )
@@ -50,15 +54,17 @@ def _create_by_delta_rs(path: LakePlace, name: str, schema: T.StructType) -> Non
 def _create_by_spark(
     session: SparkSession, path: LakePlace, name: str, schema: T.StructType
 ) -> None:
-    (
+    creation = (
         SparkTable.createIfNotExists(session)
         .location(path.uri)
         .addColumns(schema)
         .comment(name)
         .property(TABLE_PROPERTY, name)
         .property(VECTORS_PROPERTY, "true")
-        .execute()
     )
+    for key, value in KEEPING_PROPERTIES.items():
+        creation = creation.property(key, value)
+    creation.execute()
 
 
 def allow_types(

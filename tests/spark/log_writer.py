@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -32,6 +32,10 @@ class LogWriter:
     log_time: datetime = UNIX_START
     # The commit time of the next transactions. None: each has a later one than the one before.
     commit_time: datetime | None = None
+
+    def copy_to(self, lake: Lake) -> LogWriter:
+        """The writer of a copy of the lake."""
+        return replace(self, lake=lake, pending=[], relations=set(self.relations))
 
     def begin_epoch(self, first_lsn: int) -> None:
         """A new slot incarnation."""

@@ -1,0 +1,109 @@
+"""Maintenance killed at each of its steps: nothing is lost, and the next one finishes the work."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cdc_core.lake_storage.place import LakePlace
+from spark_jobs.lake.lake import Lake
+from spark_jobs.lake.ledger import find_cut
+from spark_jobs.log.files import LogFiles
+from tests.local_lake import path_of
+from tests.spark.maintenance.maintained_lake import Keeper
+from tests.spark.relations import insert, make_relation, update
+from tests.spark.small_lake import MERGE_ONLY, SmallLake
+
+CHILD = Path(__file__).with_name("maintain_child.py")
+PROJECT = Path(__file__).parents[3]
+T = make_relation("t", "k int4, v text")
+ROUNDS = 11
+# Of the log that nothing trims, because the newest cut is below it.
+UNMERGED = 60
+POINTS = (
+    "after_cuts_copied",
+    "after_cuts_dropped",
+    "before_table_compaction",
+    "after_file_removed:3",
+    "between_cleanings:1",
+    "before_log_trim",
+    "before_log_compaction",
+)
+
+
+@pytest.fixture(scope="module")
+def grown(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SmallLake:
+    """A lake with many cuts, a table of many files, and a log of many files."""
+    small = SmallLake(spark, tmp_path_factory.mktemp("grown"), limits=MERGE_ONLY)
+    for key in range(ROUNDS):
+        small.merge([insert(T, str(key), "old")])
+    small.merge([update(T, "1", "new")])
+    for key in range(UNMERGED):
+        small.commit([insert(T, str(100 + key), "later")])
+    return small
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_maintenance_killed_at_any_step_is_finished_by_the_next(
+    grown: SmallLake, tmp_path: Path, point: str
+) -> None:
+    lake = copy_lake(grown, tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(CHILD), str(tmp_path)],
+        cwd=PROJECT,
+        env=os.environ | {"WALGATE_CRASH_AT": point, "PYTHONPATH": str(PROJECT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stdout.decode(errors="replace")[-2000:]
+    require_same(grown, lake)
+    keeper = Keeper(lake.lake, tmp_path / "spool")
+    keeper.maintain()
+    keeper.tend()
+    keeper.maintain()
+    require_same(grown, lake)
+    log = LogFiles.open(lake.lake)
+    assert log is not None
+    assert len(log.files) == 1, "trimmed up to the cut, and the rest is one file"
+    lake.merge([update(T, "2", "last")])
+    for _ in range(2):  # First the cut goes, then what only it named.
+        keeper.maintain()
+    # The newest cut no longer names a version from before the compaction.
+    folder = path_of(lake.lake.locate(T.table))
+    assert len(list(folder.glob("*.parquet"))) < ROUNDS
+    assert len(list(folder.glob("_attempt*"))) == 0
+    rows = dict(lake.rows(T))
+    assert len(rows) == ROUNDS + UNMERGED
+    assert (rows[1], rows[2], rows[3], rows[100]) == ("new", "last", "old", "later")
+
+
+def copy_lake(grown: SmallLake, folder: Path) -> SmallLake:
+    shutil.copytree(path_of(grown.lake.root), folder / "lake")
+    copied = SmallLake.__new__(SmallLake)
+    copied.spark, copied.limits = grown.spark, grown.limits
+    copied.lake = Lake(LakePlace.of(folder / "lake"))
+    copied.log = grown.log.copy_to(copied.lake)
+    return copied
+
+
+def require_same(grown: SmallLake, lake: SmallLake) -> None:
+    """The table at the newest cut and at the end of the log is the one of the untouched lake."""
+    cut = find_cut(lake.lake)
+    assert cut is not None
+    assert cut == find_cut(grown.lake)
+    for lsn in (int(cut.bound.lsn), lake.log.lsn):
+        assert lake.plain(lake.at(T, lsn).rows, T) == grown.plain(grown.at(T, lsn).rows, T)
+    keeper = Keeper(lake.lake, path_of(lake.lake.root).parent / "spool")
+    since = int(cut.bound.lsn)
+    found = keeper.read_transactions(since=since)
+    assert found == sorted(set(found))
+    assert len(found) >= UNMERGED
