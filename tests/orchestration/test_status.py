@@ -46,7 +46,7 @@ def test_status_answers_before_anything_was_staged(database: Database, tmp_path:
     exit_code, answer = read_status(tmp_path)
     assert exit_code == 0
     assert answer.keys() == {
-        *("version", "at", "source", "slot", "capture", "lake", "redis"),
+        *("version", "at", "source", "slot", "capture", "lake", "redis", "maintenance"),
         *("tables", "backfills", "problems"),
     }
     assert (answer["slot"]["name"], answer["slot"]["state"]) == (slot, "idle")

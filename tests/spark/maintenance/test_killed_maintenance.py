@@ -50,7 +50,10 @@ def grown(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Smal
     return small
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(
+    "point",
+    [pytest.param(p, marks=() if p in POINTS[::3] else pytest.mark.soak) for p in POINTS],
+)
 def test_a_maintenance_killed_at_any_step_is_finished_by_the_next(
     grown: SmallLake, tmp_path: Path, point: str
 ) -> None:
