@@ -11,7 +11,6 @@ import threading
 
 from cdc_core.capture.interfaces import ChangeLog
 from cdc_core.capture.progress import CaptureProgress
-from cdc_core.capture.watched_thread import WatchedThread
 from cdc_core.errors import WalgateError
 from cdc_core.thread_priority import lower_priority
 
@@ -31,19 +30,22 @@ class LogTending:
         self._epoch = epoch
         self._is_over = threading.Event()
         self._last_failure: str | None = None
-        self._thread = WatchedThread(self._run, name="walgate-upkeep")
+        self._thread = threading.Thread(target=self._run, name="walgate-upkeep", daemon=True)
+        self._thread.start()
 
     def finish(self) -> None:
-        """End the thread after the step that it is in. Raises what ended it, if anything did."""
+        """End the thread after the step that it is in. A short session does one step at its end."""
         self._is_over.set()
         self._thread.join()
-        self._thread.require_alive()
 
     def _run(self) -> None:
         lower_priority()
-        wait_s = _LOOK_S
+        wait_s, steps = _LOOK_S, 0
         while not self._is_over.wait(wait_s):
             wait_s = _BETWEEN_STEPS_S if self._do_step() else _LOOK_S
+            steps += 1
+        if not steps:
+            self._do_step()
 
     def _do_step(self) -> bool:
         """Do one step of the upkeep; whether there may be more to do at once."""
@@ -54,11 +56,11 @@ class LogTending:
             return False
         try:
             is_unfinished = self._log.tend(self._epoch, progress.slot_confirmed)
-        except WalgateError as error:
-            if error.message != self._last_failure:
-                fields = {"reason": error.message, "fix": error.fix}
-                _logger.warning("upkeep of the log failed", extra={"fields": fields})
-            self._last_failure = error.message
+        except Exception as error:  # noqa: BLE001 - Capture goes on, whatever fails here.
+            reason = error.message if isinstance(error, WalgateError) else repr(error)
+            if reason != self._last_failure:
+                _logger.warning("upkeep of the log failed", extra={"fields": {"reason": reason}})
+            self._last_failure = reason
             return False
         self._last_failure = None
         return is_unfinished

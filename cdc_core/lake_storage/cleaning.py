@@ -6,12 +6,15 @@ a needed version has it. A commit or checkpoint stays if it is needed to read a 
 the log of a table may have gaps. Everything else goes once it is older than the grace: the files of
 other versions, and files that no commit names because their writer died.
 
+A data file also stays until a commit is younger than the file. A writer that was only paused names
+the version that it extends, so that commit refuses it.
+
 Source: the Delta protocol, sections Delta Log Entries and Checkpoints.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -21,6 +24,9 @@ from cdc_core.crash_points import reach
 from cdc_core.lake_layout import DATA_FILES, DELTA_LOG, LOG_FILES, name_local_checksum
 from cdc_core.lake_storage.delta_log import DeltaLog, UnknownCheckpoint
 from cdc_core.lake_storage.place import LakePlace, ListedFile
+
+# So many files go under one lock, which others wait for.
+_FILES_AT_ONCE = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +52,7 @@ class Cleaned:
     """What a table's folder has after a cleaning, and what the cleaning removed.
 
     `needed` are the files of needed versions, `young` the files that will go once they are older
-    than the grace. If `problem` is not None, nothing was removed, for this reason.
+    than the grace. If `problem` is not None, it says why something was not removed.
     """
 
     needed: Space = Space()
@@ -69,28 +75,39 @@ def clean_table(
     *,
     named: Collection[int],
     before_us: int,
-    lock: AbstractContextManager[object] | None = None,
+    lock: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> Cleaned:
     """Remove what is not needed and was written before a time, in microseconds since 1970.
 
     `named` are versions that are needed, besides the newest one and those that were the newest one
     after `before_us`. A version that does not exist is not needed. `lock` keeps writers away that
-    may commit a file long after they wrote it; the function holds it while it removes.
-    Raises: OSError; what `lock` raises.
+    may commit a file long after they wrote it; it is held only while files are removed.
+    Raises: what `lock` raises.
     """
     try:
         log = DeltaLog.list(table)
         needed = find_needed(log, named, before_us=before_us)
         names = log.read_files(needed)
-        with lock or nullcontext():
-            # Without the lock, somebody may have committed since.
-            log = DeltaLog.list(table)
-            newer = find_needed(log, named, before_us=before_us)
-            names |= log.read_files(newer - needed)
-            return _remove_unneeded(log, needed | newer, names, before_us)
-    except (UnknownCheckpoint, ValueError, KeyError, pa.ArrowException) as error:
+        kept = set[str]().union(*map(log.list_names, needed))
+        limit_us = min(before_us, log.commits[log.newest].modified_us)
+        data = _divide(table, DATA_FILES, names, limit_us)
+        commits = _divide(table / DELTA_LOG, LOG_FILES, kept, before_us)
+
+        def read_newer() -> set[str]:
+            """What somebody has committed since `log` was listed."""
+            newest = DeltaLog.list(table)
+            newer = find_needed(newest, named, before_us=before_us) - needed
+            return newest.read_files(newer)
+
+        removed = _remove(table, data.old, lock, read_newer)
+        reach("between_cleanings")
+        # A file of the log that came after the log was listed is young.
+        removed += _remove(table / DELTA_LOG, commits.old, lock, set)
+    except (UnknownCheckpoint, OSError, ValueError, KeyError, pa.ArrowException) as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
-        return Cleaned(problem=f"nothing was removed from {table}: {reason}")
+        return Cleaned(problem=f"not everything was removed from {table}: {reason}")
+    needed_space = Space.of(data.needed) + Space.of(commits.needed)
+    return Cleaned(needed_space, Space.of(data.young) + Space.of(commits.young), removed)
 
 
 def find_needed(log: DeltaLog, named: Collection[int], *, before_us: int) -> set[int]:
@@ -101,33 +118,42 @@ def find_needed(log: DeltaLog, named: Collection[int], *, before_us: int) -> set
     return {version for version in {newest, *recent, *named} if 0 <= version <= newest}
 
 
-def _remove_unneeded(
-    log: DeltaLog, needed: Collection[int], names: Collection[str], before_us: int
-) -> Cleaned:
-    table, kept = log.table, set[str]()
-    for version in needed:
-        kept |= log.list_names(version)
-    files = [file for file in table.list_files() if _matches(file, DATA_FILES)]
-    # A file of the log that came after the log was listed is young.
-    commits = [file for file in (table / DELTA_LOG).list_files() if _matches(file, LOG_FILES)]
-    cleaned = _remove(table, files, names, before_us)
-    reach("between_cleanings")
-    return cleaned + _remove(table / DELTA_LOG, commits, kept, before_us)
+@dataclass(frozen=True, slots=True)
+class _Divided:
+    """The files of a folder: those that are needed, young ones, and those that go."""
+
+    needed: list[ListedFile]
+    young: list[ListedFile]
+    old: list[ListedFile]
+
+
+def _divide(
+    folder: LakePlace, suffixes: tuple[str, ...], kept: Collection[str], before_us: int
+) -> _Divided:
+    divided = _Divided([], [], [])
+    for file in sorted(folder.list_files(), key=lambda file: file.name):
+        if file.name.startswith((".", "_")) or not file.name.endswith(suffixes):
+            continue
+        is_old = file.modified_us < before_us
+        of = divided.needed if file.name in kept else divided.old if is_old else divided.young
+        of.append(file)
+    return divided
 
 
 def _remove(
-    folder: LakePlace, files: list[ListedFile], kept: Collection[str], before_us: int
-) -> Cleaned:
-    needed = [file for file in files if file.name in kept]
-    others = [file for file in files if file.name not in kept]
-    old = [file for file in others if file.modified_us < before_us]
-    for file in sorted(old, key=lambda file: file.name):
-        (folder / file.name).remove()
-        (folder / name_local_checksum(file.name)).remove()
-        reach("after_file_removed")
-    young = [file for file in others if file.modified_us >= before_us]
-    return Cleaned(Space.of(needed), Space.of(young), Space.of(old))
-
-
-def _matches(file: ListedFile, suffixes: tuple[str, ...]) -> bool:
-    return not file.name.startswith((".", "_")) and file.name.endswith(suffixes)
+    folder: LakePlace,
+    files: Sequence[ListedFile],
+    lock: Callable[[], AbstractContextManager[object]],
+    read_newer: Callable[[], set[str]],
+) -> Space:
+    removed = Space()
+    for first in range(0, len(files), _FILES_AT_ONCE):
+        with lock():
+            newer = read_newer()
+            gone = [f for f in files[first : first + _FILES_AT_ONCE] if f.name not in newer]
+            for file in gone:
+                (folder / name_local_checksum(file.name)).remove()
+                (folder / file.name).remove()
+                reach("after_file_removed")
+        removed += Space.of(gone)
+    return removed

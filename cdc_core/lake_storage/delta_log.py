@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -59,13 +60,15 @@ class DeltaLog:
     def newest(self) -> int:
         """The newest version. Raises: ValueError if nobody can read it."""
         newest = max([*self.commits, *self.checkpoints], default=None)
-        if newest is None or self.list_commits(newest) is None:
+        if newest is None or newest not in self.commits or self.list_commits(newest) is None:
             raise ValueError("its newest version cannot be read")
         return newest
 
     def find_base(self, version: int) -> int | None:
         """The newest checkpoint at or below a version; None without one."""
-        return max((base for base in self.checkpoints if base <= version), default=None)
+        bases = list(self.checkpoints)  # In order.
+        place = bisect_right(bases, version)
+        return bases[place - 1] if place else None
 
     def list_commits(self, version: int) -> range | None:
         """The commits that must be read on top of `find_base` to get a version.

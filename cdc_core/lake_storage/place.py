@@ -133,6 +133,15 @@ class LakePlace:
         # A program that restores files can set the modification time, but not the change time.
         return found.st_ino, found.st_ctime_ns
 
+    def read_clock_us(self) -> int:
+        """The time of the storage's clock, in microseconds since 1970; the folder must exist."""
+        probe = self / name_copy("clock", uuid.uuid4())
+        try:
+            probe.write_text("")
+            return probe.read_modified_us()
+        finally:
+            probe.remove()
+
     def create(self) -> NewFile:
         """Create a private file, which is written in pieces. Raises: FileExistsError."""
         return NewFile(self._path)

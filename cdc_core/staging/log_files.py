@@ -6,7 +6,7 @@ transaction, so what is below the end of a trimmed file may be incomplete in oth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ _MOST_BYTES = 32 << 20
 # A read opens each file. So compaction is worth its cost for many files, or for full ones.
 _MOST_FILES = 500
 _WORTH_FILES = 50
-_FEWEST_FILES = 4
+FEWEST_FILES = 4
 _LISTED = (
     *("path", "size_bytes", "num_records", "modification_time"),
     *("min.epoch", "max.epoch", "min.end_lsn", "max.end_lsn"),
@@ -65,18 +65,22 @@ def choose_trimmed(
     with it.
     """
     limit = min(floor, confirmed)
-    return [file for file in files[:-1] if file.end <= limit]
+    # A large transaction has several files, which all end where it ends.
+    return [file for file in files if file.end <= limit and file.end < files[-1].end]
 
 
-def choose_compacted(files: Sequence[StagedFile], *, before_ms: int) -> list[StagedFile]:
+def choose_compacted(
+    files: Sequence[StagedFile], *, before_ms: int, wide: Collection[str] = ()
+) -> list[StagedFile]:
     """Choose consecutive small files to write as one; none if that is not worth its cost.
 
     Files that were committed at or after `before_ms` stay, because merges read them now. So do
-    files of several epochs: the statistics of one file have one epoch.
+    files of several epochs: the statistics of one file have one epoch. Files named in `wide` count
+    as large.
     """
     group: list[StagedFile] = []
     for file in files:
-        is_small = file.rows < _MOST_ROWS and file.size < _MOST_BYTES
+        is_small = file.rows < _MOST_ROWS and file.size < _MOST_BYTES and file.name not in wide
         is_settled = file.committed_ms < before_ms and file.begin.epoch == file.end.epoch
         is_next = not group or group[-1].end.epoch == file.end.epoch
         if is_small and is_settled and is_next:
@@ -96,7 +100,7 @@ def _is_full(group: Sequence[StagedFile]) -> bool:
 
 def _is_worth(group: Sequence[StagedFile]) -> bool:
     if _is_full(group):
-        return len(group) >= _FEWEST_FILES
+        return len(group) >= FEWEST_FILES
     # Otherwise a file would be written again for each few that follow it.
     is_even = 2 * max((file.rows for file in group), default=0) <= sum(file.rows for file in group)
     return len(group) >= _WORTH_FILES and is_even

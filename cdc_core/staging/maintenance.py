@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from cdc_core.lake_layout import MAINTENANCE
@@ -69,12 +70,17 @@ class MaintenanceLedger:
         with staging_errors(f"write {MAINTENANCE}"):
             append_numbered(self._folder, [row], MAINTENANCE_SCHEMA)
 
-    def read_newest(self) -> MaintenanceReport | None:
-        """The newest report; None before the first. Raises: StagingError."""
+    def read_newest(self, *, before: datetime | None = None) -> MaintenanceReport | None:
+        """The newest report, or the newest of those before a time; None if there is none.
+
+        Raises: StagingError.
+        """
         with staging_errors(f"read {MAINTENANCE}"):
             if not DeltaTable.is_deltatable(self._folder.uri):
                 return None
             rows = DeltaTable(self._folder.uri).to_pyarrow_table()
+        if before is not None:
+            rows = rows.filter(pc.field("at") < before)
         if not rows.num_rows:
             return None
         row = rows.sort_by([("number", "descending")]).slice(0, 1).to_pylist()[0]

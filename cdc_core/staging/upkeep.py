@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import pyarrow as pa
@@ -20,11 +20,12 @@ from deltalake import DeltaTable
 
 from cdc_core.crash_points import reach
 from cdc_core.errors import Retry, StagingError
-from cdc_core.lake_storage.arrow_files import open_input
+from cdc_core.lake_storage.arrow_files import open_input, read_footer
 from cdc_core.lake_storage.cleaning import clean_table
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.layout import CHANGES_SCHEMA
 from cdc_core.staging.log_files import (
+    FEWEST_FILES,
     LogPoint,
     StagedFile,
     choose_compacted,
@@ -40,6 +41,8 @@ from cdc_core.vocabulary import Lsn
 SETTLED_S = 600.0
 # What nobody needs goes soon after a maintenance would remove it. Seconds.
 _CLEANING_INTERVAL_S = 600.0
+# Bytes of a group in memory, before it is sorted.
+_MOST_DECODED = 256 << 20
 _ORDER = [("table", "ascending"), ("commit_lsn", "ascending"), ("seq", "ascending")]
 
 
@@ -77,6 +80,8 @@ class LogUpkeep:
     grace_s: float
     settled_s: float = SETTLED_S
     _cleaned_at: float = float("-inf")
+    # Files that take too much memory to be compacted with others.
+    _wide: set[str] = field(default_factory=set)
 
     def do_step(self, epoch: int, confirmed: Lsn) -> bool:
         """Trim, compact or clean a little; return whether there may be more to do at once.
@@ -84,35 +89,65 @@ class LogUpkeep:
         `confirmed` is what the slot has confirmed in the session's epoch.
         Raises: StagingError; the log then has all entries that it had.
         """
-        files = list_staged_files(self.log.open_newest())
+        # Cleaning comes first: on a full disk, everything else fails.
+        interval_s = min(_CLEANING_INTERVAL_S, self.grace_s)
+        if self.grace_s != math.inf and time.monotonic() - self._cleaned_at >= interval_s:
+            self._clean()
+        with staging_errors("list the log"):
+            files = list_staged_files(self.log.open_newest())
         report = self.ledger.read_newest()
         floor = None if report is None else report.floor
+        confirmed_at = LogPoint(epoch, confirmed)
         trimmed = (
-            []
-            if floor is None
-            else choose_trimmed(files, floor=floor, confirmed=LogPoint(epoch, confirmed))
+            [] if floor is None else choose_trimmed(files, floor=floor, confirmed=confirmed_at)
         )
         if trimmed:
             reach("before_log_trim")
             self.log.replace_files(trimmed, None, trimmed=max(file.end for file in trimmed))
             return True
         before_ms = int((time.time() - self.settled_s) * 1000)
-        if group := choose_compacted(files, before_ms=before_ms):
-            compact_files(self.log, group)
-            return True
-        interval_s = min(_CLEANING_INTERVAL_S, self.grace_s)
-        if self.grace_s != math.inf and time.monotonic() - self._cleaned_at >= interval_s:
-            self._clean()
-        return False
+        group = choose_compacted(files, before_ms=before_ms, wide=self._wide)
+        return bool(group) and self._compact(group)
+
+    def _compact(self, group: list[StagedFile]) -> bool:
+        """Compact as much of a group as fits in memory; whether that was anything."""
+        chosen, size = list[StagedFile](), 0
+        with staging_errors("compact the log"):
+            for file in group:
+                size += _read_decoded_size(self.log.changes_folder / file.name)
+                if size > _MOST_DECODED:
+                    break
+                chosen.append(file)
+        if len(chosen) < len(group):
+            # What follows this file is then a group of its own.
+            self._wide.add(group[len(chosen)].name)
+        if len(chosen) < FEWEST_FILES:
+            self._wide |= {file.name for file in chosen}
+        else:
+            compact_files(self.log, chosen)
+        return True
 
     def _clean(self) -> None:
         """Remove old files of the log's folder; readers open the newest version only."""
-        before_us = int((time.time() - self.grace_s) * 1e6)
-        with staging_errors("remove old files of the log"):
-            clean_table(
-                self.log.changes_folder, named=(), before_us=before_us, lock=self.log.committing
-            )
+        with staging_errors("read the storage's clock"):
+            before_us = self.log.changes_folder.read_clock_us() - int(self.grace_s * 1e6)
         self._cleaned_at = time.monotonic()
+        cleaned = clean_table(
+            self.log.changes_folder,
+            named=(),
+            before_us=before_us,
+            # An append looks for its parts, and commits them, under this lock.
+            lock=lambda: self.log.committing,
+        )
+        if cleaned.problem is not None:
+            raise StagingError(
+                cleaned.problem, fix="look at the log's folder", retry=Retry.AFTER_FIX
+            )
+
+
+def _read_decoded_size(file: LakePlace) -> int:
+    footer = read_footer(file)
+    return sum(footer.row_group(n).total_byte_size for n in range(footer.num_row_groups))
 
 
 def compact_files(log: TendedLog, group: list[StagedFile]) -> None:

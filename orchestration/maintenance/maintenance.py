@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from cdc_core.quantities import format_size
 from cdc_core.settings import Settings
 from cdc_core.staging.log_files import LogPoint
 from cdc_core.staging.maintenance import MaintenanceLedger, MaintenanceReport
+from cdc_core.vocabulary import UNIX_START
 from spark_jobs.lake.lake import Bound, Lake, require_epochs
 from spark_jobs.log.files import LogFiles
 from spark_jobs.maintenance.maintenance import Maintained, maintain
@@ -17,6 +18,8 @@ from spark_jobs.maintenance.thinning import Keeping
 
 # So many intervals may pass between two maintenances, before that is a problem.
 _MISSED_INTERVALS = 3
+# Capture looks every half minute, but only once its session has staged something.
+_TIME_TO_TRIM = timedelta(hours=1)
 
 
 def run_maintenance(settings: Settings, *, tell: Callable[[str], None]) -> MaintenanceReport:
@@ -26,8 +29,10 @@ def run_maintenance(settings: Settings, *, tell: Callable[[str], None]) -> Maint
     """
     lake, ledger = Lake.of(settings), MaintenanceLedger(settings.lake.root)
     require_epochs(lake)
-    before = ledger.read_newest()
-    began, now = time.monotonic(), datetime.now(UTC)
+    began = time.monotonic()
+    # Files are dated by the storage's clock, and it may differ from this host's.
+    now = UNIX_START + timedelta(microseconds=lake.root.read_clock_us())
+    before = ledger.read_newest(before=now - _TIME_TO_TRIM)
     done = maintain(lake, keeping=choose_keeping(settings), now=now, tell=tell)
     log = LogFiles.open(lake)
     begin = None if log is None or len(log.files) < 2 else log.files[0].end  # noqa: PLR2004 - The newest file always stays.
@@ -96,7 +101,10 @@ def _list_problems(
     """List what takes more space than retention and grace explain, and what was left undone."""
     yield from done.problems
     for table in done.queued:
-        yield f"{table} is halted, and the log no longer has all of its changes: it was queued"
+        yield (
+            f"{table} is halted, and the log no longer has all changes since then: only a whole"
+            " backfill can end the halt"
+        )
     floor, oldest = done.floor, done.cuts[0].bound if done.cuts else None
     if floor is not None and oldest is not None and floor.bound < oldest:
         yield (
@@ -106,8 +114,8 @@ def _list_problems(
     known = None if before is None else before.floor
     if known is not None and begin is not None and _point(begin) <= known:
         yield (
-            f"capture has not trimmed the log since the last maintenance: it still has a file that"
-            f" ends at {begin.lsn}, and may be trimmed through {known.lsn}"
+            f"capture has not trimmed the log for an hour: it still has a file that ends at"
+            f" {begin.lsn}, and may be trimmed through {known.lsn}"
         )
 
 

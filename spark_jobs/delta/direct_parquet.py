@@ -32,6 +32,7 @@ KEEPING_PROPERTIES = {
     "delta.deletedFileRetentionDuration": "interval 1 days",
 }
 
+_ENFORCING = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
 _READER_FEATURES = frozenset({"deletionVectors", "timestampNtz"})
 _WRITER_FEATURES = _READER_FEATURES | {"appendOnly", "invariants"}
 # If the protocol lists no features, Walgate knows all features up to this version.
@@ -52,7 +53,16 @@ def read_rows(session: SparkSession, path: LakePlace, table: DeltaTable) -> Data
     if is_small and can_read(path, table, names):
         return read_files(session, path, table, names)
     version = str(table.version())
+    allow_old_versions(session)
     return session.read.format("delta").option("versionAsOf", version).load(path.uri)
+
+
+def allow_old_versions(session: SparkSession) -> None:
+    """Let a session read versions that are older than the age at which Delta would remove files.
+
+    Maintenance decides which versions stay. Delta refuses all but the newest after that age.
+    """
+    session.conf.set(_ENFORCING, "false")
 
 
 def can_read(path: LakePlace, table: DeltaTable, names: list[str]) -> bool:

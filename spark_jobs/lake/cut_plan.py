@@ -139,7 +139,7 @@ def find_origin(
     if find_age(place, found) is None:
         known = (held, None if place is None else place.bound)
         low = max((one for one in known if one is not None), default=None)
-        # Maintenance has queued the halted tables whose changes were trimmed.
+        # Only a rebuild ends the halt of a table whose changes were trimmed; see `merge.tables`.
         is_lost = trimmed is not None and (low is None or low < trimmed) and not is_halted
         return Origin(low, trimmed if is_lost else None)
     assert place is not None

@@ -20,6 +20,7 @@ from cdc_core.lake_layout import LEASES, name_lease
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import UNIX_START, Lsn
 from spark_jobs.lake.lake import Bound, Lake
+from spark_jobs.lake.ledger import find_cut
 
 LIFE = timedelta(hours=1)
 _RENEW_S = 300.0
@@ -30,7 +31,9 @@ class Lease:
 
     def __init__(self, lake: Lake, bound: Bound) -> None:
         """Write the lease, and begin to renew it. Raises nothing."""
-        self.end = weakref.finalize(self, _Renewal(lake, bound).end)
+        cut = find_cut(lake, bound)
+        # A reader above the newest cut keeps the cut that it reads, and the log above that.
+        self.end = weakref.finalize(self, _Renewal(lake, cut.bound if cut else bound).end)
 
 
 class _Renewal:

@@ -18,6 +18,7 @@ import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from cdc_core.lake_layout import name_commit
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.table_states import RECORDED_STATES, TableState, require_recorded
 from cdc_core.vocabulary import Lsn, TableName
@@ -132,17 +133,15 @@ def find_cut(lake: Lake, at: Bound | None = None) -> Cut | None:
     if cuts is None:
         return None
     # A file's statistics name its least cut. Only rows that may be the newest cut are read.
-    files = pa.table(cuts.get_add_actions(flatten=True)).to_pylist()
-    starts = [Bound(file["min.epoch"], Lsn(file["min.cut_lsn"])) for file in files]
-    least = max((start for start in starts if at is None or start <= at), default=None)
-    if least is None:
-        return None
+    starts = [start for start in _list_starts(cuts) if start is not None]
+    least = max((start for start in starts if at is None or start <= at), default=Bound(0, Lsn(0)))
     epoch, lsn = ds.field("epoch"), ds.field("cut_lsn")
-    above = (epoch > least.epoch) | ((epoch == least.epoch) & (lsn >= int(least.lsn)))
+    inside = (epoch > least.epoch) | ((epoch == least.epoch) & (lsn >= int(least.lsn)))
     if at is not None:
-        above &= (epoch < at.epoch) | ((epoch == at.epoch) & (lsn <= int(at.lsn)))
-    rows = cuts.to_pyarrow_dataset().to_table(filter=above).sort_by(_CUT_ORDER)
-    return describe_cut(rows.slice(rows.num_rows - 1).to_pylist()[0])
+        inside &= (epoch < at.epoch) | ((epoch == at.epoch) & (lsn <= int(at.lsn)))
+    rows = cuts.to_pyarrow_dataset().to_table(filter=inside).sort_by(_CUT_ORDER)
+    found = rows.slice(max(0, rows.num_rows - 1)).to_pylist()
+    return describe_cut(found[0]) if found else None
 
 
 def describe_cut(row: Mapping[str, Any]) -> Cut:
@@ -172,9 +171,23 @@ def find_first_bound(lake: Lake) -> Bound | None:
 
 
 def _find_least(cuts: DeltaTable | None) -> Bound | None:
-    files = [] if cuts is None else pa.table(cuts.get_add_actions(flatten=True)).to_pylist()
-    starts = [Bound(file["min.epoch"], Lsn(file["min.cut_lsn"])) for file in files]
-    return min(starts, default=None)
+    if cuts is None:
+        return None
+    starts = _list_starts(cuts)
+    if None in starts:
+        rows = cuts.to_pyarrow_table(columns=["epoch", "cut_lsn"]).to_pylist()
+        starts = [Bound(row["epoch"], Lsn(row["cut_lsn"])) for row in rows]
+    return min((start for start in starts if start is not None), default=None)
+
+
+def _list_starts(cuts: DeltaTable) -> list[Bound | None]:
+    """The least cut of each file; None for a file with cuts of several epochs."""
+    return [
+        Bound(file["min.epoch"], Lsn(file["min.cut_lsn"]))
+        if file["min.epoch"] == file["max.epoch"]
+        else None
+        for file in pa.table(cuts.get_add_actions(flatten=True)).to_pylist()
+    ]
 
 
 def write_cut(lake: Lake, cut: Cut) -> None:
@@ -287,8 +300,10 @@ def _try_append(folder: LakePlace, rows: Sequence[Mapping[str, Any]], schema: pa
     except CommitFailedError:
         return False
     except DeltaError:
-        # Another process may have made the table after `open_table` did not find it.
-        if ledger is not None or open_table(folder) is None:
+        # Another process may have made the table after `open_table` did not find it. Or this
+        # process was paused, and maintenance has removed the version that it extends.
+        is_gone = ledger is not None and not (folder / name_commit(number - 1)).exists()
+        if not is_gone and (ledger is not None or open_table(folder) is None):
             raise
         return False
     require_durable(folder, above=number - 1, through=number)

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc_core.vocabulary import Lsn, Operation, Position
-from spark_jobs.delta.direct_parquet import read_files
+from spark_jobs.delta.direct_parquet import allow_old_versions, read_files
 from spark_jobs.lake.lake import Bound
 from spark_jobs.log.files import LogFiles
 
@@ -46,7 +46,10 @@ def _read_files(
     reaching = files.list_reaching(lower, upper)
     if len(reaching) <= _MOST_FILES and files.can_read(reaching):
         return read_files(session, files.folder, files.log, [file.name for file in reaching])
-    return session.read.format("delta").load(files.folder.uri)
+    allow_old_versions(session)
+    # A newer version may lack entries that this one has.
+    version = str(files.log.version())
+    return session.read.format("delta").option("versionAsOf", version).load(files.folder.uri)
 
 
 def find_first(log: DataFrame, table: str, versions: Iterable[int], after: Position) -> Position:

@@ -18,7 +18,7 @@ from deltalake.exceptions import DeltaError
 
 from cdc_core.crash_points import reach
 from cdc_core.errors import MergeError, Retry
-from cdc_core.lake_storage.arrow_files import open_input
+from cdc_core.lake_storage.arrow_files import open_input, read_footer
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import TableName
 from spark_jobs.delta.attempts import attempting, clear_attempts
@@ -26,12 +26,15 @@ from spark_jobs.delta.committer import FileChange, commit_files
 from spark_jobs.delta.direct_parquet import is_plain
 from spark_jobs.delta.file_writer import write_batches
 from spark_jobs.fold.plan import has_table_schema, read_schema
+from spark_jobs.lake.durability import require_durable
 from spark_jobs.lake.lake import Epoch, Lake, find_bound, open_table, read_losses
 
 # A file of at least this size stays. So a compacted file is at most about twice as large. Bytes.
 _SMALL_BYTES = 8 << 20
 _MOST_BYTES = 32 << 20
-_FEWEST_FILES = 10
+_FEWEST_FILES, _MOST_FILES = 10, 1000
+# Bytes in memory, before they are sorted.
+_MOST_DECODED = 256 << 20
 _BATCH_ROWS = 65_536
 
 
@@ -49,7 +52,7 @@ def choose_small(files: Sequence[TableFile]) -> list[TableFile]:
     small = sorted((file for file in files if file.size < _SMALL_BYTES), key=lambda file: file.size)
     chosen, size = list[TableFile](), 0
     for file in small:
-        if size + file.size > _MOST_BYTES:
+        if size + file.size > _MOST_BYTES or len(chosen) == _MOST_FILES:
             break
         chosen.append(file)
         size += file.size
@@ -73,7 +76,12 @@ def compact_table(lake: Lake, name: TableName, epochs: list[Epoch]) -> bool:
         bound = None if table is None else find_bound(table, epochs)
         if table is None or bound is None or not is_plain(table):
             return False
-        chosen = choose_small(_list_files(table))
+        chosen = _keep_what_fits(folder, choose_small(_list_files(table)))
+        if len(chosen) < _FEWEST_FILES:
+            return False
+        # A merge that died may have left the newest commit, and the disk may have refused it.
+        newest = table.version()
+        require_durable(folder, above=newest - 1, through=newest, left=newest)
         epoch = next(epoch for epoch in epochs if epoch.number == bound.epoch)
         with attempting(folder) as attempt:
             rows = _read_files(folder, table, chosen)
@@ -105,6 +113,18 @@ def _list_files(table: DeltaTable) -> list[TableFile]:
     ]
 
 
+def _keep_what_fits(folder: LakePlace, files: Sequence[TableFile]) -> list[TableFile]:
+    """The first of some files that fit in memory together."""
+    kept, size = list[TableFile](), 0
+    for file in files:
+        footer = read_footer(folder / unquote(file.name))
+        size += sum(footer.row_group(n).total_byte_size for n in range(footer.num_row_groups))
+        if size > _MOST_DECODED:
+            break
+        kept.append(file)
+    return kept
+
+
 def _read_files(folder: LakePlace, table: DeltaTable, files: Sequence[TableFile]) -> pa.Table:
     """The rows of some files in the order of the key. Raises: MergeError if rows are missing."""
     schema = pa.schema(table.schema().to_arrow())
@@ -122,4 +142,7 @@ def _read_files(folder: LakePlace, table: DeltaTable, files: Sequence[TableFile]
     found = pa.concat_tables(read)
     # A reader of one key then opens few row groups.
     shape = read_schema(table)
-    return found.sort_by([(shape.columns[index].name, "ascending") for index in shape.key])
+    names = [shape.names[index] for index in shape.key]
+    if any(pa.types.is_nested(schema.field(name).type) for name in names):
+        return found  # Arrow does not sort lists.
+    return found.sort_by([(name, "ascending") for name in names])

@@ -18,11 +18,18 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from cdc_core.crash_points import reach
+from cdc_core.errors import MergeError, Retry
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import Lsn
 from spark_jobs.lake.durability import require_durable
 from spark_jobs.lake.lake import Bound, Lake, open_table
-from spark_jobs.lake.ledger import CUTS_SCHEMA, Cut, append_numbered, describe_cut
+from spark_jobs.lake.ledger import (
+    CUTS_SCHEMA,
+    Cut,
+    append_numbered,
+    describe_cut,
+    rewrite_newest_commit,
+)
 from spark_jobs.maintenance.thinning import DatedCut, Keeping, choose_dropped
 
 _TIME = pa.timestamp("us", tz="UTC")
@@ -43,6 +50,11 @@ _MOST_FILES = 20
 _TRIES = 20
 
 
+def read_cuts(lake: Lake) -> list[Cut]:
+    """Read all cuts, oldest first. Raises: DeltaError."""
+    return [describe_cut(row) for row in _read_rows(lake)]
+
+
 def thin_cuts(
     lake: Lake, *, now: datetime, keeping: Keeping, leased: Collection[Bound] = ()
 ) -> list[Cut]:
@@ -50,10 +62,9 @@ def thin_cuts(
 
     Raises: DeltaError, MergeError if the storage refuses.
     """
-    cuts = open_table(lake.cuts)
+    cuts, rows = open_table(lake.cuts), _read_rows(lake)
     if cuts is None:
         return []
-    rows = cuts.to_pyarrow_table().to_pylist()
     dated = [DatedCut(_bound_of(row), row["created_at"]) for row in rows]
     dropped = choose_dropped(dated, now=now, keeping=keeping, leased=leased)
     if dropped:
@@ -62,8 +73,7 @@ def thin_cuts(
     if dropped or len(cuts.file_uris()) > _MOST_FILES:
         _rewrite(lake.cuts, CUTS_SCHEMA, lambda row: _bound_of(row) not in dropped)
         reach("after_cuts_dropped")
-    kept = [describe_cut(row) for row in rows if _bound_of(row) not in dropped]
-    return sorted(kept, key=lambda cut: cut.bound)
+    return [describe_cut(row) for row in rows if _bound_of(row) not in dropped]
 
 
 def forget_dropped(lake: Lake, *, now: datetime, keeping: Keeping) -> None:
@@ -97,6 +107,12 @@ def list_named_versions(
     return found
 
 
+def _read_rows(lake: Lake) -> list[dict[str, Any]]:
+    cuts = open_table(lake.cuts)
+    rows = [] if cuts is None else cuts.to_pyarrow_table().to_pylist()
+    return sorted(rows, key=lambda row: (_bound_of(row), row["number"]))
+
+
 def _copy_dropped(lake: Lake, rows: list[dict[str, Any]], now: datetime) -> None:
     copies = [{name: row[name] for name in _COPIED} | {"dropped_at": now} for row in rows]
     append_numbered(lake.dropped_cuts, copies, DROPPED_SCHEMA)
@@ -107,6 +123,8 @@ def _rewrite(
 ) -> None:
     """Write the kept rows of a ledger as one file, with the numbers that they have."""
     for _ in range(_TRIES):
+        # The disk may have refused the commit that this one builds on.
+        rewrite_newest_commit(folder)
         ledger = DeltaTable(folder.uri)
         rows = [row for row in ledger.to_pyarrow_table().to_pylist() if is_kept(row)]
         rows.sort(key=lambda row: (_bound_of(row), row["number"]))
@@ -122,6 +140,11 @@ def _rewrite(
         version = ledger.version()
         require_durable(folder, above=version - 1, through=version)
         return
+    raise MergeError(
+        f"{folder.name}: other processes committed first in each of {_TRIES} tries",
+        fix="nothing: the next maintenance tries again",
+        retry=Retry.LATER,
+    )
 
 
 def _bound_of(row: dict[str, Any]) -> Bound:

@@ -8,6 +8,7 @@ from deltalake.exceptions import CommitFailedError
 from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.lake.durability import require_durable
 from spark_jobs.lake.lake import open_table
+from spark_jobs.lake.ledger import rewrite_newest_commit
 
 _MOST_FILES = 20
 
@@ -20,6 +21,7 @@ def compact_ledger(ledger: LakePlace) -> None:
     table = open_table(ledger)
     if table is None or len(table.file_uris()) <= _MOST_FILES:
         return
+    rewrite_newest_commit(ledger)
     before = table.version()
     try:
         table.optimize.compact(commit_properties=CommitProperties(max_commit_retries=0))

@@ -58,7 +58,12 @@ def find_unmerged_starts(lake: Lake, newest: Cut) -> list[tuple[str, Bound]]:
     """
     starts: list[tuple[str, Bound]] = []
     for table, rows in _read_by_table(lake).items():
-        last = {row["backfill_id"]: row for row in rows}
+        last: dict[str, dict[str, Any]] = {}
+        for row in rows:
+            known = last.get(row["backfill_id"])
+            # A worker may record a state after a person has paused or cancelled the backfill.
+            if known is None or _may_follow(BackfillState(known["state"]), row["state"]):
+                last[row["backfill_id"]] = row
         open_since = 0
         for row in last.values():
             if row["state"] == BackfillState.DONE and row["staged_lsn"] is not None:
@@ -105,6 +110,10 @@ def _read_by_table(lake: Lake) -> dict[str, list[dict[str, Any]]]:
         if row["chunk"] is None:
             found[row["table"]].append(row)
     return found
+
+
+def _may_follow(known: BackfillState, state: str) -> bool:
+    return not known.is_lasting or BackfillState(state) in known.next_states
 
 
 def _start_of(row: dict[str, Any]) -> Bound:

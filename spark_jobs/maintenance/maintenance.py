@@ -11,10 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 import pyarrow as pa
+from deltalake.exceptions import DeltaError
 
 from cdc_core.errors import WalgateError
+from cdc_core.lake_layout import DELTA_LOG
 from cdc_core.lake_storage.cleaning import Cleaned, Space, clean_table
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import UNIX_START, TableName
@@ -23,7 +26,12 @@ from spark_jobs.lake.lake import Epoch, Lake, open_table
 from spark_jobs.lake.leases import list_leased
 from spark_jobs.lake.ledger import Cut
 from spark_jobs.maintenance.compaction import compact_table
-from spark_jobs.maintenance.cut_ledgers import forget_dropped, list_named_versions, thin_cuts
+from spark_jobs.maintenance.cut_ledgers import (
+    forget_dropped,
+    list_named_versions,
+    read_cuts,
+    thin_cuts,
+)
 from spark_jobs.maintenance.ledgers import compact_ledger
 from spark_jobs.maintenance.log_floor import Floor, find_floor, find_unmerged_starts, queue_halted
 from spark_jobs.maintenance.thinning import Keeping
@@ -57,28 +65,31 @@ def maintain(
     """Maintain a lake once. `now` is the time of the storage's clock.
 
     `tell` gets a line for each step. The caller records the floor: capture then trims the log.
-    Raises: DeltaError; MergeError if the storage refuses; OSError.
+    What fails at one table is a problem of the result. Raises: DeltaError, OSError, MergeError.
     """
-    epochs = lake.read_epochs()
-    leased = list_leased(lake, now=now)
-    tell("dropping old cuts")
-    before = _count_rows(lake.cuts)
-    cuts = thin_cuts(lake, now=now, keeping=keeping, leased=leased)
-    floor, queued = _find_floor(lake, cuts)
     problems: list[str] = []
+    tell("dropping old cuts")
+    before = read_cuts(lake)
+    cuts = before
+    with _noting(problems, "the cuts"):
+        leased = list_leased(lake, now=now)
+        cuts = thin_cuts(lake, now=now, keeping=keeping, leased=leased)
     named = list_named_versions(lake, cuts, now=now, keeping=keeping)
     tables = _list_tables(lake, named)
-    tell(f"compacting {len(tables)} tables and the ledgers")
-    compacted = _compact(lake, tables, epochs, problems)
+    # Removing comes before everything that needs space: the disk may be full.
     tell("removing files that nobody reads any more")
     before_us = int((now - keeping.grace - UNIX_START).total_seconds() * 1e6)
     cleaned = _clean_tables(lake, tables, named, before_us, problems)
     for ledger in _list_ledgers(lake):
         cleaned += _clean_ledger(ledger, before_us, problems)
-    forget_dropped(lake, now=now, keeping=keeping)
+    tell(f"compacting {len(tables)} tables and the ledgers")
+    compacted = _compact(lake, tables, lake.read_epochs(), problems)
+    with _noting(problems, "the dropped cuts"):
+        forget_dropped(lake, now=now, keeping=keeping)
+    floor, queued = _find_floor(lake, cuts)
     return Maintained(
         tuple(cuts),
-        max(0, before - len(cuts)),
+        max(0, len(before) - len(cuts)),
         floor,
         tuple(queued),
         tuple(compacted),
@@ -130,7 +141,7 @@ def _clean_tables(
                 lake.locate(table),
                 named=named.get(str(table), set()),
                 before_us=before_us,
-                lock=_locking(lake, table),
+                lock=partial(_locking, lake, table),
             )
             total += cleaned
             problems += [] if cleaned.problem is None else [cleaned.problem]
@@ -139,7 +150,7 @@ def _clean_tables(
 
 def _clean_ledger(ledger: LakePlace, before_us: int, problems: list[str]) -> Cleaned:
     """Remove old files of a ledger. Its writers commit a file right after they wrote it."""
-    if open_table(ledger) is None:
+    if not (ledger / DELTA_LOG).is_folder():
         return Cleaned()
     cleaned = clean_table(ledger, named=(), before_us=before_us)
     problems += [] if cleaned.problem is None else [cleaned.problem]
@@ -161,13 +172,16 @@ def _noting(problems: list[str], table: str) -> Iterator[None]:
         yield
     except WalgateError as error:
         problems.append(f"{table}: {error.message}")
+    except (DeltaError, OSError, pa.ArrowException) as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        problems.append(f"{table}: {reason}")
 
 
 def _list_tables(lake: Lake, named: dict[str, set[int]]) -> list[TableName]:
     """List the tables that have a folder: those of cuts, and those that no cut names yet."""
     announced = {relation.table for relation in lake.read_relations().values()}
     tables = announced | {TableName.parse(table) for table in named}
-    return sorted(table for table in tables if lake.locate(table).is_folder())
+    return sorted(table for table in tables if (lake.locate(table) / DELTA_LOG).is_folder())
 
 
 def _list_ledgers(lake: Lake) -> list[LakePlace]:
@@ -175,11 +189,6 @@ def _list_ledgers(lake: Lake) -> list[LakePlace]:
         *(lake.cuts, lake.dropped_cuts, lake.states),
         *(lake.backfills, lake.verifications, lake.maintenance),
     ]
-
-
-def _count_rows(ledger: LakePlace) -> int:
-    table = open_table(ledger)
-    return 0 if table is None else table.to_pyarrow_dataset().count_rows()
 
 
 def _measure_log(lake: Lake) -> Space:

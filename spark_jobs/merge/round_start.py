@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
+from cdc_core.table_states import TableState
 from cdc_core.vocabulary import Relation, TableName
 from spark_jobs.lake.cut_plan import FoundTable, Place, find_age, find_origin
 from spark_jobs.lake.lake import Bound, Epoch, Lake
-from spark_jobs.lake.ledger import Cut, find_first_bound, queue_tables
+from spark_jobs.lake.ledger import Cut, find_first_bound, queue_tables, read_states
 from spark_jobs.log.files import LogFiles
+from spark_jobs.schema.evolution import Halt
 from spark_jobs.session.session import forget_tables
 from spark_jobs.target.older_tables import find_log_begin, know_place
 
@@ -47,6 +49,20 @@ class RoundStart:
     def was_halted(self, table: str) -> bool:
         """Whether a table was halted at the newest cut."""
         return self.cut is not None and table in self.cut.halted
+
+    def is_cut_off(self, table: str) -> bool:
+        """Whether a halted table cannot go on, because the log was trimmed beyond its place."""
+        place, trimmed = self.find_place(table), self.log.trimmed
+        is_behind = place is not None and trimmed is not None and place.bound < trimmed
+        return is_behind and self.was_halted(table)
+
+    def find_halt(self, table: str) -> Halt:
+        """The halt that merges last recorded of a table; without a reason if they recorded none."""
+        state = read_states(self.lake).get(table)
+        known = state is not None and state.state is TableState.HALTED
+        if state is None or not known:
+            return Halt("", "")
+        return Halt(state.reason or "", state.fix or "", state.curable)
 
     def is_news(self, table: str, place: Place, *, is_halted: bool) -> bool:
         """Whether the place or the halt of a table differs from the newest cut."""

@@ -64,6 +64,7 @@ def table_at(
     name = str(table)
     stored = find_stored(lake, table, at)
     opened, low, incomplete = stored.opened, stored.low, stored.incomplete
+    is_newest = is_newest and not stored.is_cut_off
     if is_newest:
         opened, low = _find_newest(lake, table, at, opened, low)
     base = None if opened is None else _read_version(session, lake, table, opened)
@@ -151,7 +152,10 @@ def _find_newest(
     epochs = lake.read_epochs()
     known = None if opened is None else find_bound(opened, epochs)
     for number in range(newest.version(), -1 if opened is None else opened.version(), -1):
-        candidate = open_version(lake, table, number)
+        try:
+            candidate = open_version(lake, table, number)
+        except LakeError:
+            continue  # Maintenance has removed this version, which no cut names.
         through = find_bound(candidate, epochs)
         if through is not None and through <= at:
             # Commits of other writers do not move the bound beyond that of the cut's version.

@@ -29,10 +29,10 @@ class StoredTable:
 
     `opened` is the table at the version that the cut names; None before its first version. The
     table is merged through `low`; None if there is no such cut. If `needs_fold`, its changes above
-    `low` must be folded on top of the version; else the version is the table at the bound. `halt`
-    says why the table halted at `low`, if it did and nothing can be folded: the bound is that of
-    the cut, or the log no longer has all changes since then. If `incomplete`
-    is not None, rows may be missing at the bound.
+    `low` must be folded on top of the version; else the version is the table at the bound. If
+    `is_cut_off`, the table halted at `low`, and the log no longer has all changes since then.
+    `halt` says why the table halted at `low`, if it is cut off or the bound is that of the cut. If
+    `incomplete` is not None, rows may be missing at the bound.
     """
 
     opened: DeltaTable | None
@@ -40,6 +40,7 @@ class StoredTable:
     halt: Halt | None
     incomplete: Incomplete | None
     needs_fold: bool
+    is_cut_off: bool = False
 
 
 def find_stored(lake: Lake, table: TableName, at: Bound) -> StoredTable:
@@ -56,11 +57,20 @@ def find_stored(lake: Lake, table: TableName, at: Bound) -> StoredTable:
     is_cut_off = name in cut.halted and _is_trimmed(lake, place.bound)
     halt = _find_halt(lake, cut, name, place.bound) if at == cut.bound or is_cut_off else None
     if place.version is None:
-        return StoredTable(None, place.bound, halt, incomplete, needs_fold=not is_cut_off)
+        return StoredTable(
+            None,
+            place.bound,
+            halt,
+            incomplete,
+            needs_fold=not is_cut_off,
+            is_cut_off=is_cut_off,
+        )
     opened = open_version(lake, table, place.version)
     _require_named(lake, table, place, opened)
     is_behind = needs_fold(place.bound, at, is_halted=halt is not None)
-    return StoredTable(opened, place.bound, halt, incomplete, needs_fold=is_behind)
+    return StoredTable(
+        opened, place.bound, halt, incomplete, needs_fold=is_behind, is_cut_off=is_cut_off
+    )
 
 
 def open_version(lake: Lake, table: TableName, version: int) -> DeltaTable:

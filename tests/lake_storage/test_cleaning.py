@@ -15,6 +15,7 @@ from typing import Literal
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.transaction import AddAction
 
 from cdc_core.lake_storage.cleaning import clean_table
 from cdc_core.lake_storage.delta_log import DeltaLog
@@ -43,6 +44,11 @@ class WrittenTable:
     @property
     def newest(self) -> int:
         return max(self.rows)
+
+    @property
+    def committed_s(self) -> float:
+        """When the newest commit was written."""
+        return (self.folder / "_delta_log" / f"{self.newest:020}.json").stat().st_mtime
 
     def write(self, values: list[int], mode: Mode) -> None:
         before = self._list_files()
@@ -139,7 +145,7 @@ def test_every_needed_version_reads_as_before_and_nothing_else_stays(
     for turn in range(3):  # More and more versions are dropped.
         named = set(chance.sample(sorted(readable), min(4, len(readable))))
         needed = named | table.list_recent() | {table.newest}
-        orphan = table.write_orphan(f"part-{turn}.parquet", NOW_S - 1)
+        orphan = table.write_orphan(f"part-{turn}.parquet", min(NOW_S, table.committed_s) - 1)
         in_flight = table.write_orphan(f"part-{turn}-now.parquet", NOW_S)
         deletable = table.list_deletable(needed)
         before = table.list_data()
@@ -206,15 +212,42 @@ def test_nothing_is_removed_from_a_table_that_cannot_be_read(tmp_path: Path, dam
 
 
 def test_what_is_committed_while_the_lock_is_waited_for_stays(tmp_path: Path) -> None:
+    """A merge may have written its file long before it commits it."""
     table = WrittenTable(tmp_path / "t")
     table.write([1], "error")
-    table.clock -= 5 * DAY_S
+    table.write([2], "append")
+    (first, *_) = sorted(table.folder.glob("*.parquet"))
+    written = table.write_orphan("part-merged.parquet", table.clock - 3600)
+    shutil.copyfile(first, written)
+    os.utime(written, (table.clock - 3600, table.clock - 3600))
 
     @contextmanager
     def lock() -> Iterator[None]:
-        # A merge wrote its files long before it committed them.
-        table.write([2], "append")
+        opened = DeltaTable(table.folder)
+        add = AddAction(
+            path=written.name,
+            size=written.stat().st_size,
+            partition_values={},
+            modification_time=1,
+            data_change=True,
+            stats='{"numRecords":1}',
+        )
+        opened.create_write_transaction([add], "append", opened.schema())
         yield
 
-    clean_table(table.place, named=(), before_us=BEFORE_US, lock=lock())
-    assert table.read() == [1, 2]
+    clean_table(table.place, named=(), before_us=BEFORE_US, lock=lock)
+    assert len(table.read()) == 3
+
+
+def test_a_file_of_a_writer_that_was_only_paused_stays_until_its_commit_would_be_refused(
+    tmp_path: Path,
+) -> None:
+    table = WrittenTable(tmp_path / "t")
+    table.write([1], "error")
+    paused = table.write_orphan("part-paused.parquet", table.clock + 1)
+    clean_table(table.place, named=(), before_us=BEFORE_US)
+    assert paused.exists()
+    # Its commit names the version that it extends, so this one refuses it.
+    table.write([2], "append")
+    clean_table(table.place, named=(), before_us=BEFORE_US)
+    assert not paused.exists()

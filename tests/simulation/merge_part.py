@@ -29,7 +29,7 @@ from spark_jobs.lake.ledger import Cut, StateRecord
 from spark_jobs.log.files import LogFile, LogRange
 from spark_jobs.log.ranges import RangeSummary
 from spark_jobs.maintenance.log_floor import find_floor
-from spark_jobs.merge import merge, rounds, tables
+from spark_jobs.merge import merge, round_start, rounds, tables
 from spark_jobs.merge.merge import TableMerge
 from spark_jobs.query import as_of, stored
 from spark_jobs.target import older_tables
@@ -264,9 +264,9 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "open_current", _open_table)
     for module in (rounds, as_of, stored):
         monkeypatch.setattr(module, "find_cut", _find_cut)
-    for module in (rounds, stored):
+    for module in (rounds, stored, round_start):
         monkeypatch.setattr(module, "read_states", lambda _: dict(World.now.tables.states))
-        monkeypatch.setattr(module, "read_completeness", lambda _: lacking)
+        monkeypatch.setattr(module, "read_completeness", lambda _: lacking, raising=False)
     for module in (tables, as_of):
         monkeypatch.setattr(module, "read_schema", lambda opened: opened.newest.schema)
         monkeypatch.setattr(module, "read_log", _read_log)

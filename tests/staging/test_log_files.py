@@ -41,6 +41,13 @@ def test_the_newest_file_stays_for_the_replay_check() -> None:
     assert trim(make_files(3), far, far) == [0, 1]
 
 
+def test_all_files_of_the_newest_transaction_stay() -> None:
+    """A large transaction has several files, which all end where it ends."""
+    far = LogPoint(9, Lsn(9))
+    files = make_files(3)
+    assert trim([*files, replace(files[-1], name="another")], far, far) == [0, 1]
+
+
 def test_a_file_that_reaches_above_the_floor_stays_whole() -> None:
     wide = replace(make_files(1)[0], end=LogPoint(1, Lsn(5)))
     assert trim([wide, *make_files(9)[6:]], LogPoint(1, Lsn(4)), LogPoint(1, Lsn(8))) == []

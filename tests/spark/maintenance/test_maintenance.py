@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,12 +12,13 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from cdc_core.errors import LakeError
-from cdc_core.vocabulary import Lsn
+from cdc_core.vocabulary import Lsn, Relation
 from spark_jobs.lake.completeness import read_completeness
 from spark_jobs.lake.lake import Bound, find_bound, read_losses
 from spark_jobs.lake.leases import holding_lease
-from spark_jobs.lake.ledger import find_cut, find_oldest_bound, read_requests
+from spark_jobs.lake.ledger import find_cut, find_oldest_bound, read_requests, write_cut
 from spark_jobs.log.files import LogFiles
+from spark_jobs.maintenance import cut_ledgers
 from spark_jobs.maintenance.thinning import Keeping
 from spark_jobs.query.as_of import table_at
 from spark_jobs.query.read_bound import find_bound_at
@@ -193,6 +195,28 @@ def test_retention_wins_over_a_halted_table_which_then_asks_for_a_backfill(
     assert lake.rows(NEW, "k", "v") == [(1, "e"), (3, "f"), (4, "f"), (5, "g")]
 
 
+@pytest.mark.parametrize("later", [T, NEW], ids=["can be followed", "cannot be followed"])
+def test_a_halted_table_whose_changes_were_trimmed_stays_where_it_was(
+    lake: SmallLake, keeper: Keeper, later: Relation
+) -> None:
+    halt(lake)
+    keeper.maintain()
+    keeper.tend()
+    before = find_cut(lake.lake)
+    for key in ("7", "8"):
+        # The change that halted the table is gone, and this one could be folded without it.
+        lake.merge([insert(later, key, "g"), insert(IDLE, key)])
+        keeper.maintain()
+        keeper.tend()
+    cut = find_cut(lake.lake)
+    assert before is not None
+    assert cut is not None
+    assert cut.halted == ("public.t",)
+    assert cut.find_place("public.t") == before.find_place("public.t")
+    assert lake.rows(T) == [(1, "d")]
+    assert [request.table for request in read_requests(lake.lake)] == ["public.t"]
+
+
 def test_a_backfill_that_began_before_the_trim_cures_no_table(
     lake: SmallLake, keeper: Keeper
 ) -> None:
@@ -207,6 +231,32 @@ def test_a_backfill_that_began_before_the_trim_cures_no_table(
     cut = find_cut(lake.lake)
     assert cut is not None
     assert "public.t" in {*cut.halted, *cut.partial}
+
+
+def test_cuts_of_several_epochs_in_one_file_are_found(
+    lake: SmallLake, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that took the place of another one may have smaller LSNs."""
+    first = find_cut(lake.lake)
+    assert first is not None
+    newest = Bound(2, Lsn(10))
+    write_cut(lake.lake, replace(first, bound=newest))
+    week = timedelta(days=7)
+    keeping = Keeping(week, week, week)
+    monkeypatch.setattr(cut_ledgers, "_MOST_FILES", 1)
+    keeper.maintain(keeping)
+    assert len(DeltaTable(path_of(lake.lake.cuts)).file_uris()) == 1
+    found = find_cut(lake.lake)
+    assert found is not None
+    assert found.bound == newest
+    oldest = find_oldest_bound(lake.lake)
+    assert oldest is not None
+    assert oldest.epoch == 1
+    assert oldest.lsn > 10
+    assert find_cut(lake.lake, Bound(1, Lsn(1))) is None
+    below = find_cut(lake.lake, first.bound)
+    assert below is not None
+    assert below.bound == first.bound
 
 
 def test_small_files_become_one_and_the_table_stays_the_same(
