@@ -28,6 +28,8 @@ publication = {publication}
 [lake]
 root = {root}
 # spool = "lake/spool"         # private and temporary; default: spool below root
+# retention = "7d"             # a cut that is older is dropped
+# grace = "6h"                 # a file that no reader needs any more stays for this time
 
 # [redis]                      # live figures and wake-ups; nothing in it is needed
 # url = "redis://127.0.0.1:6379/0"
@@ -65,6 +67,11 @@ root = {root}
 # every = "1h"                 # under Dagster
 # rows_per_run = 10000000      # a larger table is compared in parts, in rotation
 # ranges = 2048                # first ranges of a table; those that differ are narrowed
+
+# [maintenance]
+# every = "10min"              # under Dagster
+# every_cut = "15min"          # every cut that is younger is kept
+# ten_minute_cuts = "1d"       # one of every 10 min is kept until this age, then one an hour
 
 # [dagster]
 # pipeline = "walgate"         # another name for each pipeline that shares a Dagster or a Redis
