@@ -32,7 +32,6 @@ TABLES = "tables"
 # The spool, unless `[lake] spool` sets another folder. It is always on the disk of this host.
 SPOOL = "spool"
 
-# Folders of the lake in which no spool may be, also those that later versions will make.
 # The leases of readers.
 LEASES = "leases"
 

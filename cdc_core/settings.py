@@ -73,8 +73,8 @@ class SourceSettings(_Section):
 class LakeSettings(_Section):
     """`[lake]`: where the log and the tables are, and how long they can be read as they were.
 
-    `retention` is the age of the oldest cut that is kept. `grace` is for how long the files of a
-    dropped cut stay.
+    Maintenance drops the cuts that are older than `retention`, except the newest one and those of
+    readers with a lease. It keeps the files that nobody needs for `grace`.
     """
 
     root: LakeRoot

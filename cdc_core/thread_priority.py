@@ -1,4 +1,4 @@
-"""Lowers the priority of a thread, so that work in the background takes only what is left over."""
+"""Lowers the priority of a thread, so that work in the background gets a smaller share of CPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NICE = 10
 
 
 def lower_priority() -> None:
-    """Give this thread a low priority. Linux has one for each thread; elsewhere nothing happens.
+    """Give this thread a low priority. Only on Linux does each thread have a priority.
 
     Source: setpriority(2), section C library/kernel differences.
     """

@@ -6,8 +6,8 @@ a needed version has it. A commit or checkpoint stays if it is needed to read a 
 the log of a table may have gaps. Everything else goes once it is older than the grace: the files of
 other versions, and files that no commit names because their writer died.
 
-A data file also stays until a commit is younger than the file. A writer that was only paused names
-the version that it extends, so that commit refuses it.
+A data file also stays until a commit is younger than the file. A commit names the version that it
+extends. So Delta then refuses the commit of the file's writer, if that writer was only paused.
 
 Source: the Delta protocol, sections Delta Log Entries and Checkpoints.
 """
@@ -51,8 +51,8 @@ class Space:
 class Cleaned:
     """What a table's folder has after a cleaning, and what the cleaning removed.
 
-    `needed` are the files of needed versions, `young` the files that will go once they are older
-    than the grace. If `problem` is not None, it says why something was not removed.
+    `needed` are the files of needed versions, `young` the files that a later cleaning removes. If
+    `problem` is not None, it says why something was not removed.
     """
 
     needed: Space = Space()
@@ -89,6 +89,7 @@ def clean_table(
         needed = find_needed(log, named, before_us=before_us)
         names = log.read_files(needed)
         kept = set[str]().union(*map(log.list_names, needed))
+        # Delta refuses the commit of a writer whose file is older than the newest commit.
         limit_us = min(before_us, log.commits[log.newest].modified_us)
         data = _divide(table, DATA_FILES, names, limit_us)
         commits = _divide(table / DELTA_LOG, LOG_FILES, kept, before_us)

@@ -12,6 +12,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
+from cdc_core.lake_layout import name_commit
 from cdc_core.lake_storage.durability import make_durable
 from cdc_core.lake_storage.place import LakePlace
 
@@ -51,8 +52,10 @@ def _try_append(folder: LakePlace, rows: Sequence[Mapping[str, object]], schema:
     except CommitFailedError:
         return False
     except DeltaError:
-        # Another process may have made the table since we looked.
-        if ledger is not None or not DeltaTable.is_deltatable(folder.uri):
+        # Another process may have made the table since we looked. Or this process was paused, and
+        # maintenance has removed the version that it extends.
+        is_gone = ledger is not None and not (folder / name_commit(number - 1)).exists()
+        if not is_gone and (ledger is not None or not DeltaTable.is_deltatable(folder.uri)):
             raise
         return False
     make_durable(folder, above=number - 1, through=number)

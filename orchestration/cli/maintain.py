@@ -21,9 +21,9 @@ def maintain(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Answer as JSON.")] = False,
 ) -> int:
-    """Maintain the lake once; exit 1 if something in it needs a look.
+    """Maintain the lake once; exit 1 if it found a problem.
 
-    Needs neither the source nor a JVM. Capture, merges and readers may go on meanwhile.
+    Needs neither the source nor a JVM. Capture, merges and readers may run at the same time.
     """
     from orchestration.maintenance.maintenance import run_maintenance
 
@@ -73,7 +73,7 @@ def format_report(report: MaintenanceReport) -> list[str]:
     if oldest is not None and at is not None:
         lines.append(f"readable  from {oldest.lsn} on, the cut of {format_time(at, 'seconds')}")
     if floor is not None:
-        lines.append(f"log       capture may trim it through {floor.lsn}, for {report.holder}")
+        lines.append(f"log       capture may trim it through {floor.lsn}; held by {report.holder}")
     needed, log, young = map(
         format_size, (report.needed_bytes, report.log_bytes, report.young_bytes)
     )

@@ -46,7 +46,7 @@ def build_maintenance_asset(settings: Settings) -> dg.AssetsDefinition:
             dg.AssetCheckSpec(
                 CHECK_NAME,
                 asset=own,
-                description="The lake takes no more space than retention and grace explain.",
+                description="The last maintenance found no problem.",
             )
         ],
     )

@@ -10,6 +10,7 @@ from cdc_core.quantities import format_size
 from cdc_core.settings import Settings
 from cdc_core.staging.log_files import LogPoint
 from cdc_core.staging.maintenance import MaintenanceLedger, MaintenanceReport
+from cdc_core.staging.tables import staging_errors
 from cdc_core.vocabulary import UNIX_START
 from spark_jobs.lake.lake import Bound, Lake, require_epochs
 from spark_jobs.log.files import LogFiles
@@ -33,12 +34,19 @@ def run_maintenance(settings: Settings, *, tell: Callable[[str], None]) -> Maint
     # Files are dated by the storage's clock, and it may differ from this host's.
     now = UNIX_START + timedelta(microseconds=lake.root.read_clock_us())
     before = ledger.read_newest(before=now - _TIME_TO_TRIM)
-    done = maintain(lake, keeping=choose_keeping(settings), now=now, tell=tell)
-    log = LogFiles.open(lake)
-    begin = None if log is None or len(log.files) < 2 else log.files[0].end  # noqa: PLR2004 - The newest file always stays.
+    with staging_errors("maintain the lake"):
+        done = maintain(lake, keeping=choose_keeping(settings), now=now, tell=tell)
+        begin = _find_begin(lake)
     report = _report(done, before, begin, now=now, seconds=time.monotonic() - began)
     ledger.record(report)
     return report
+
+
+def _find_begin(lake: Lake) -> Bound | None:
+    """The end of the first file of the log, unless it is the newest end, which always stays."""
+    log = LogFiles.open(lake)
+    ends = [] if log is None else [file.end for file in log.files if file.end is not None]
+    return ends[0] if ends and ends[0] < ends[-1] else None
 
 
 def choose_keeping(settings: Settings) -> Keeping:
@@ -102,14 +110,14 @@ def _list_problems(
     yield from done.problems
     for table in done.queued:
         yield (
-            f"{table} is halted, and the log no longer has all changes since then: only a whole"
+            f"{table} is halted, and capture may trim changes that it has not merged: only a whole"
             " backfill can end the halt"
         )
     floor, oldest = done.floor, done.cuts[0].bound if done.cuts else None
     if floor is not None and oldest is not None and floor.bound < oldest:
         yield (
-            f"the log is kept from {floor.bound.lsn} on, though the oldest cut is at {oldest.lsn}:"
-            f" {floor.holder} needs it ({format_size(done.log.size)})"
+            f"the log is kept from {floor.bound.lsn} on, though the oldest cut is at {oldest.lsn};"
+            f" held by {floor.holder} ({format_size(done.log.size)})"
         )
     known = None if before is None else before.floor
     if known is not None and begin is not None and _point(begin) <= known:

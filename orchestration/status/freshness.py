@@ -113,7 +113,8 @@ def _read_commits(changes: LakePlace, since: Bound | None) -> Iterator[_Commit]:
     """The commits of the log above a bound, newest first."""
     for file in sorted((changes / DELTA_LOG).list_matching(COMMITS), reverse=True):
         lines = map(json.loads, file.read_text().splitlines())
-        added = [line["add"] for line in lines if "add" in line]
+        # A compaction only writes old entries to new files.
+        added = [line["add"] for line in lines if "add" in line and line["add"]["dataChange"]]
         if not added:
             continue
         ends = [json.loads(add["stats"])["maxValues"] for add in added]

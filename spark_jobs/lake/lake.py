@@ -122,6 +122,14 @@ class Lake:
         return self.root / MAINTENANCE
 
     @property
+    def ledgers(self) -> list[LakePlace]:
+        """All ledgers. Maintenance compacts and cleans them."""
+        return [
+            *(self.cuts, self.dropped_cuts, self.states),
+            *(self.backfills, self.verifications, self.maintenance),
+        ]
+
+    @property
     def states(self) -> LakePlace:
         """The ledger of table states."""
         return self.root / STATES

@@ -1,9 +1,10 @@
-"""Leases of readers: a file in the lake that says at which bound a process reads.
+"""Leases of readers: a file in the lake that names the cut from which a process reads.
 
-As long as a reader's lease lives, maintenance keeps the cut that it reads at, and the log above. A
-lease lives for an hour after its holder wrote it last. The holder writes it again every few
-minutes, so that the lease of a killed process ends by itself. A reader that cannot write to the
-lake reads without a lease; then the time of grace protects what it reads.
+As long as a reader's lease lives, maintenance keeps this cut, and the log above it. A lease lives
+for an hour after its holder wrote it last. The holder writes it again every few minutes. So the
+lease of a killed process ends by itself. A reader that cannot write to the lake reads without a
+lease. Then the versions that it has found stay for the grace, but a read that must fold the log may
+fail as soon as its cut is dropped.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 
-from cdc_core.lake_layout import LEASES, name_lease
+from cdc_core.lake_layout import LEASES, name_copy, name_lease
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import UNIX_START, Lsn
 from spark_jobs.lake.lake import Bound, Lake
@@ -30,9 +31,12 @@ class Lease:
     """A lease of this process. It ends by `end`, or when nothing refers to it any more."""
 
     def __init__(self, lake: Lake, bound: Bound) -> None:
-        """Write the lease, and begin to renew it. Raises nothing."""
+        """Write the lease, and begin to renew it. Raises: DeltaError if the cuts cannot be read.
+
+        A lake that refuses the lease raises nothing.
+        """
         cut = find_cut(lake, bound)
-        # A reader above the newest cut keeps the cut that it reads, and the log above that.
+        # A later cut may come between this cut and the bound, and this reader has opened this one.
         self.end = weakref.finalize(self, _Renewal(lake, cut.bound if cut else bound).end)
 
 
@@ -60,7 +64,9 @@ class _Renewal:
     def _write(self) -> None:
         with suppress(OSError):
             self._file.parent.make_folder()
-            self._file.write_text(self._text)
+            copy = self._file.parent / name_copy(self._file.name, uuid.uuid4())
+            copy.write_text(self._text)
+            copy.move_to(self._file)
 
 
 @contextmanager
@@ -86,7 +92,7 @@ def list_leased(lake: Lake, *, now: datetime) -> set[Bound]:
 
 
 def _read_bound(file: LakePlace) -> Bound | None:
-    """The bound of a lease; None if its holder has just ended it, or writes it now."""
+    """The bound of a lease; None if its holder has just ended it, or if it is no lease."""
     try:
         found = json.loads(file.read_text())
         return Bound(int(found["epoch"]), Lsn(found["lsn"]))

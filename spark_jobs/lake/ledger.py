@@ -237,7 +237,7 @@ def write_states(lake: Lake, states: Iterable[StateRecord]) -> None:
 
 
 def rewrite_newest_commit(ledger: LakePlace) -> None:
-    """Write the newest commit of the cuts or of the states to new files, durably.
+    """Write the newest commit of a ledger to new files, durably.
 
     The disk may have refused the commit of a process that has ended. Linux reports that only once.
     Raises: MergeError.

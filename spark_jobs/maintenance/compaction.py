@@ -29,7 +29,7 @@ from spark_jobs.fold.plan import has_table_schema, read_schema
 from spark_jobs.lake.durability import require_durable
 from spark_jobs.lake.lake import Epoch, Lake, find_bound, open_table, read_losses
 
-# A file of at least this size stays. So a compacted file is at most about twice as large. Bytes.
+# Smaller files are written as one file, of at most `_MOST_BYTES`. Bytes.
 _SMALL_BYTES = 8 << 20
 _MOST_BYTES = 32 << 20
 _FEWEST_FILES, _MOST_FILES = 10, 1000

@@ -57,14 +57,14 @@ def read_cuts(lake: Lake) -> list[Cut]:
 
 def thin_cuts(
     lake: Lake, *, now: datetime, keeping: Keeping, leased: Collection[Bound] = ()
-) -> list[Cut]:
-    """Drop the cuts that are not kept; return the kept ones, oldest first.
+) -> tuple[list[Cut], int]:
+    """Drop the cuts that are not kept; return the kept ones, oldest first, and how many went.
 
     Raises: DeltaError, MergeError if the storage refuses.
     """
     cuts, rows = open_table(lake.cuts), _read_rows(lake)
     if cuts is None:
-        return []
+        return [], 0
     dated = [DatedCut(_bound_of(row), row["created_at"]) for row in rows]
     dropped = choose_dropped(dated, now=now, keeping=keeping, leased=leased)
     if dropped:
@@ -73,7 +73,8 @@ def thin_cuts(
     if dropped or len(cuts.file_uris()) > _MOST_FILES:
         _rewrite(lake.cuts, CUTS_SCHEMA, lambda row: _bound_of(row) not in dropped)
         reach("after_cuts_dropped")
-    return [describe_cut(row) for row in rows if _bound_of(row) not in dropped]
+    kept = [describe_cut(row) for row in rows if _bound_of(row) not in dropped]
+    return kept, len(rows) - len(kept)
 
 
 def forget_dropped(lake: Lake, *, now: datetime, keeping: Keeping) -> None:

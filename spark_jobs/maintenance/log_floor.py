@@ -1,7 +1,8 @@
 """Decides how far capture may trim the log: up to the floor.
 
 Above the floor, the log must have every entry that a reader or a merge may still need. A table that
-is halted does not hold the floor: retention wins, and the table then needs a whole backfill.
+is halted does not hold the floor. The log is trimmed although the table needs it. Then the table
+needs a whole backfill.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def find_floor(cuts: Sequence[Cut], *, started: Iterable[tuple[str, Bound]]) -> 
     held = [Floor(cuts[0].bound, OLDEST_CUT)]
     for cut in cuts:
         held += [
-            Floor(bound, f"{table}, which is not merged further at a cut that is kept")
+            Floor(bound, f"{table}, which is behind at a kept cut")
             for table, bound in cut.merged.items()
             if table not in cut.halted
         ]
@@ -94,7 +95,7 @@ def queue_halted(lake: Lake, newest: Cut, floor: Bound) -> list[str]:
         return halted_at < floor and not is_queued
 
     lost = [table for table in newest.halted if is_lost(table)]
-    reason = "the log no longer has all changes since the table halted"
+    reason = "capture may trim changes that the table has not merged since it halted"
     queue_tables(lake, map(TableName.parse, lost), reason=reason, since=floor)
     return lost
 

@@ -1,4 +1,4 @@
-"""Maintains a lake: drops cuts, finds how far the log may be trimmed, compacts, and removes files.
+"""Maintains a lake: drops cuts, removes files, compacts, and finds the floor of the log.
 
 Each step can be killed, and the next maintenance does it again. Merges, readers, capture and a
 second maintenance may run at the same time. Only a table's own lock is held, and only while its
@@ -69,27 +69,26 @@ def maintain(
     """
     problems: list[str] = []
     tell("dropping old cuts")
-    before = read_cuts(lake)
-    cuts = before
-    with _noting(problems, "the cuts"):
+    cuts, dropped = read_cuts(lake), 0
+    with _noting(problems, "ledger/cuts"):
         leased = list_leased(lake, now=now)
-        cuts = thin_cuts(lake, now=now, keeping=keeping, leased=leased)
+        cuts, dropped = thin_cuts(lake, now=now, keeping=keeping, leased=leased)
     named = list_named_versions(lake, cuts, now=now, keeping=keeping)
     tables = _list_tables(lake, named)
-    # Removing comes before everything that needs space: the disk may be full.
+    # Compaction needs space. So files go first, also if the disk is too full to drop cuts.
     tell("removing files that nobody reads any more")
     before_us = int((now - keeping.grace - UNIX_START).total_seconds() * 1e6)
     cleaned = _clean_tables(lake, tables, named, before_us, problems)
-    for ledger in _list_ledgers(lake):
+    for ledger in lake.ledgers:
         cleaned += _clean_ledger(ledger, before_us, problems)
     tell(f"compacting {len(tables)} tables and the ledgers")
     compacted = _compact(lake, tables, lake.read_epochs(), problems)
-    with _noting(problems, "the dropped cuts"):
+    with _noting(problems, "ledger/dropped_cuts"):
         forget_dropped(lake, now=now, keeping=keeping)
     floor, queued = _find_floor(lake, cuts)
     return Maintained(
         tuple(cuts),
-        max(0, len(before) - len(cuts)),
+        dropped,
         floor,
         tuple(queued),
         tuple(compacted),
@@ -121,9 +120,10 @@ def _compact(
         with _noting(problems, str(table)):
             if compact_table(lake, table, epochs):
                 compacted.append(str(table))
-    for ledger in (lake.states, lake.backfills, lake.verifications, lake.maintenance):
-        with _noting(problems, ledger.name):
-            compact_ledger(ledger)
+    for ledger in lake.ledgers:
+        if ledger not in {lake.cuts, lake.dropped_cuts}:  # These are written whole when cuts go.
+            with _noting(problems, f"ledger/{ledger.name}"):
+                compact_ledger(ledger)
     return compacted
 
 
@@ -182,13 +182,6 @@ def _list_tables(lake: Lake, named: dict[str, set[int]]) -> list[TableName]:
     announced = {relation.table for relation in lake.read_relations().values()}
     tables = announced | {TableName.parse(table) for table in named}
     return sorted(table for table in tables if (lake.locate(table) / DELTA_LOG).is_folder())
-
-
-def _list_ledgers(lake: Lake) -> list[LakePlace]:
-    return [
-        *(lake.cuts, lake.dropped_cuts, lake.states),
-        *(lake.backfills, lake.verifications, lake.maintenance),
-    ]
 
 
 def _measure_log(lake: Lake) -> Space:

@@ -50,7 +50,7 @@ class RoundStart:
         """Whether a table was halted at the newest cut."""
         return self.cut is not None and table in self.cut.halted
 
-    def is_cut_off(self, table: str) -> bool:
+    def lacks_changes(self, table: str) -> bool:
         """Whether a halted table cannot go on, because the log was trimmed beyond its place."""
         place, trimmed = self.find_place(table), self.log.trimmed
         is_behind = place is not None and trimmed is not None and place.bound < trimmed

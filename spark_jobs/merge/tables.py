@@ -142,18 +142,18 @@ def _prepare_table(
     # backfill of them if the table is older than its cut, but not if no merge ever made it.
     if own is None and start.was_halted(table) and table in start.older:
         plan = _plan_from_halt(plan, log.read(), replan)
-    is_cut_off, place = start.is_cut_off(table), start.find_place(table)
-    if is_cut_off and place is not None:
+    lacks_changes, place = start.lacks_changes(table), start.find_place(table)
+    if lacks_changes and place is not None:
         # The changes that are left must not be folded: the log lacks those before them.
         plan = replace(plan, upper=place.bound)
     renewed = None
-    if (plan.halt is not None or is_cut_off) and has_sweep(summaries):
+    if (plan.halt is not None or lacks_changes) and has_sweep(summaries):
         read_above = partial(read_log, start.session, start.log, upper=cut)
         renewed = plan_rebuild(
             plan, read_above, replan, entries=log.read(), trimmed=start.log.trimmed
         )
         plan = renewed or plan
-    if is_cut_off and place is not None and renewed is None:
+    if lacks_changes and place is not None and renewed is None:
         kept = place if own is not None else Place(place.bound, None)
         return TableRound(kept, None, start.find_halt(table))
     if plan.is_empty:

@@ -64,7 +64,7 @@ def table_at(
     name = str(table)
     stored = find_stored(lake, table, at)
     opened, low, incomplete = stored.opened, stored.low, stored.incomplete
-    is_newest = is_newest and not stored.is_cut_off
+    is_newest = is_newest and not stored.lacks_changes
     if is_newest:
         opened, low = _find_newest(lake, table, at, opened, low)
     base = None if opened is None else _read_version(session, lake, table, opened)

@@ -30,7 +30,7 @@ class StoredTable:
     `opened` is the table at the version that the cut names; None before its first version. The
     table is merged through `low`; None if there is no such cut. If `needs_fold`, its changes above
     `low` must be folded on top of the version; else the version is the table at the bound. If
-    `is_cut_off`, the table halted at `low`, and the log no longer has all changes since then.
+    `lacks_changes`, the table halted at `low`, and the log no longer has all changes since then.
     `halt` says why the table halted at `low`, if it is cut off or the bound is that of the cut. If
     `incomplete` is not None, rows may be missing at the bound.
     """
@@ -40,7 +40,7 @@ class StoredTable:
     halt: Halt | None
     incomplete: Incomplete | None
     needs_fold: bool
-    is_cut_off: bool = False
+    lacks_changes: bool = False
 
 
 def find_stored(lake: Lake, table: TableName, at: Bound) -> StoredTable:
@@ -54,22 +54,22 @@ def find_stored(lake: Lake, table: TableName, at: Bound) -> StoredTable:
     if cut is None:
         return StoredTable(None, None, None, incomplete, needs_fold=True)
     place = cut.find_place(name)
-    is_cut_off = name in cut.halted and _is_trimmed(lake, place.bound)
-    halt = _find_halt(lake, cut, name, place.bound) if at == cut.bound or is_cut_off else None
+    lacks_changes = name in cut.halted and _is_trimmed(lake, place.bound)
+    halt = _find_halt(lake, cut, name, place.bound) if at == cut.bound or lacks_changes else None
     if place.version is None:
         return StoredTable(
             None,
             place.bound,
             halt,
             incomplete,
-            needs_fold=not is_cut_off,
-            is_cut_off=is_cut_off,
+            needs_fold=not lacks_changes,
+            lacks_changes=lacks_changes,
         )
     opened = open_version(lake, table, place.version)
     _require_named(lake, table, place, opened)
     is_behind = needs_fold(place.bound, at, is_halted=halt is not None)
     return StoredTable(
-        opened, place.bound, halt, incomplete, needs_fold=is_behind, is_cut_off=is_cut_off
+        opened, place.bound, halt, incomplete, needs_fold=is_behind, lacks_changes=lacks_changes
     )
 
 
@@ -111,8 +111,8 @@ def make_gone_error(table: TableName, version: int) -> LakeError:
     """The error for a version that a cut names and that is gone."""
     return LakeError(
         f"version {version} of {table}, which a cut names, is gone",
-        fix="run `walgate merge`: it builds a deleted or restored table again; or"
-        " give a newer LSN, and do not let VACUUM remove versions that you read",
+        fix="run `walgate merge`: it builds a deleted or restored table again; or read at a newer"
+        " LSN, set a longer [lake] grace, and let no VACUUM remove versions",
         retry=Retry.AFTER_FIX,
     )
 

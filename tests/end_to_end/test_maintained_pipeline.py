@@ -18,9 +18,10 @@ from cdc_core.errors import LakeError
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.log.files import LogFiles
 from spark_jobs.maintenance.thinning import Keeping
-from spark_jobs.merge.rounds import merge_until
-from tests.end_to_end.pgbench_tables import KEYS, read_lake, read_source, run_pgbench, start_load
+from spark_jobs.merge.rounds import Round, merge_until
+from tests.end_to_end.pgbench_tables import KEYS, read_lake, read_source
 from tests.fix_pipeline import Pipeline
+from tests.load import prepare, running_load
 from tests.postgres_server import Database
 from tests.spark.maintenance.maintained_lake import Keeper
 from tests.walgate_command import run_walgate
@@ -45,25 +46,34 @@ BALANCES = {
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 def test_nothing_is_lost_or_doubled_while_everything_that_may_go_goes(
-    database18: Database, make_pipeline: Callable[..., Pipeline], spark: SparkSession
+    database18: Database,
+    make_pipeline: Callable[..., Pipeline],
+    spark: SparkSession,
+    tmp_path: Path,
 ) -> None:
-    run_pgbench(database18, "-i", "-q", "-s", "1")
+    scripts = prepare(database18, tmp_path)
     pipeline = make_pipeline(database18)
     lake = Lake(pipeline.lake)
     answer = run_walgate("backfill", *(f"public.{t}" for t in KEYS), folder=pipeline.folder)
     assert answer.exit_code == 0, answer.stderr
     environment = {"WALGATE_LAKE__GRACE": "60s", "WALGATE_CAPTURE__BATCH_SECONDS": "0.1"}
     capture = pipeline.start_streaming(**environment)
-    load = start_load(database18, SECONDS)
     session = spark.newSession()
     trims: set[Bound] = set()
-    compared = 0
+    compared: list[bool] = []
+
+    def compare(_: Round) -> None:
+        compared.append(compare_balances(pipeline.folder / "walgate.toml"))
+
     deadline = time.monotonic() + SECONDS
-    with maintaining(lake, pipeline.folder), maintaining(lake, pipeline.folder):
+    with (
+        running_load(database18, scripts, seed=20261126, rate=60),
+        maintaining(lake, pipeline.folder),
+        maintaining(lake, pipeline.folder),
+    ):
         while len(trims) < TRIMS:
             assert time.monotonic() < deadline, f"trimmed only {len(trims)} times"
-            merge_until(session, lake, round_rows=5_000)
-            compared += compare_balances(pipeline.folder / "walgate.toml")
+            merge_until(session, lake, round_rows=20_000, on_round=compare)
             log = LogFiles.open(lake)
             assert log is not None
             if log.trimmed is not None and log.trimmed not in trims:
@@ -71,9 +81,8 @@ def test_nothing_is_lost_or_doubled_while_everything_that_may_go_goes(
                 # The next capture begins with a replay after a trim.
                 capture.kill()
                 capture = pipeline.start_streaming(**environment)
-    load.kill()
     pipeline.finish(capture)
-    assert compared > 20
+    assert sum(compared) > 20
     pipeline.catch_up()
     merge_until(session, lake, round_rows=2_000_000)
     for table, key in KEYS.items():

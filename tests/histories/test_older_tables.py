@@ -121,7 +121,7 @@ def test_an_older_cut_does_not_read_what_took_the_place_of_its_version(lake: Sma
         lake.at(T, cut.bound.lsn)
 
 
-def test_a_table_whose_log_is_cut_off_is_partial_until_it_is_read_whole(
+def test_a_table_whose_log_lacks_changes_is_partial_until_it_is_read_whole(
     lake: SmallLake, caplog: pytest.LogCaptureFixture
 ) -> None:
     kept = find_cut(lake.lake)

@@ -105,7 +105,7 @@ def test_a_table_that_is_replaced_in_mid_run_is_built_again_at_its_next_change(
     assert lake.rows(OTHER) == [(1,), (4,), (5,)]
 
 
-def test_a_replaced_table_whose_log_is_cut_off_is_partial_until_it_is_read_whole(
+def test_a_replaced_table_whose_log_lacks_changes_is_partial_until_it_is_read_whole(
     lake: SmallLake,
 ) -> None:
     kept = find_cut(lake.lake)

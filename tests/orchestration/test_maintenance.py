@@ -96,7 +96,7 @@ def test_what_holds_the_log_beyond_the_oldest_cut_is_a_problem(settings: Setting
     assert report.floor.lsn == 48
     (problem,) = report.problems
     assert "the log is kept from 0/30 on" in problem
-    assert "public.t" in problem
+    assert "held by public.t" in problem
     done = dg.materialize([build_maintenance_asset(settings)])
     (check,) = done.get_asset_check_evaluations()
     assert (check.passed, check.severity) == (False, dg.AssetCheckSeverity.WARN)

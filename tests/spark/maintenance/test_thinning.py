@@ -89,7 +89,7 @@ def test_the_log_keeps_what_a_table_that_is_behind_at_a_kept_cut_needs(cut: int)
     cuts = [make_cut(10, {"a": 4 if cut == 10 else 10}), make_cut(20, {"a": 4})]
     floor = find_floor(cuts, started=[])
     assert floor is not None
-    assert (floor.bound, "a, which is not merged" in floor.holder) == (bound(4), True)
+    assert (floor.bound, "a, which is behind" in floor.holder) == (bound(4), True)
 
 
 def test_a_halted_table_does_not_hold_the_log() -> None:
