@@ -70,7 +70,7 @@ def maintain(
     problems: list[str] = []
     tell("dropping old cuts")
     cuts, dropped = read_cuts(lake), 0
-    with _noting(problems, "ledger/cuts"):
+    with _noting(problems, str(lake.cuts)):
         leased = list_leased(lake, now=now)
         cuts, dropped = thin_cuts(lake, now=now, keeping=keeping, leased=leased)
     named = list_named_versions(lake, cuts, now=now, keeping=keeping)
@@ -83,7 +83,7 @@ def maintain(
         cleaned += _clean_ledger(ledger, before_us, problems)
     tell(f"compacting {len(tables)} tables and the ledgers")
     compacted = _compact(lake, tables, lake.read_epochs(), problems)
-    with _noting(problems, "ledger/dropped_cuts"):
+    with _noting(problems, str(lake.dropped_cuts)):
         forget_dropped(lake, now=now, keeping=keeping)
     floor, queued = _find_floor(lake, cuts)
     return Maintained(
@@ -122,7 +122,7 @@ def _compact(
                 compacted.append(str(table))
     for ledger in lake.ledgers:
         if ledger not in {lake.cuts, lake.dropped_cuts}:  # These are written whole when cuts go.
-            with _noting(problems, f"ledger/{ledger.name}"):
+            with _noting(problems, str(ledger)):
                 compact_ledger(ledger)
     return compacted
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,15 +27,15 @@ T = make_relation("t", "k int4, v text")
 NOW = datetime.now(UTC)
 
 
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    """A lake with a cut an hour for ten days, and one that names a table that is behind."""
-    (tmp_path / "walgate.toml").write_text(
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A configuration, and its lake with a cut an hour for ten days."""
+    folder = tmp_path_factory.mktemp("written")
+    (folder / "walgate.toml").write_text(
         "[source]\ndsn = 'dbname=none'\n[lake]\nroot = 'lake'\n"
         "[redis]\nurl = 'redis://127.0.0.1:1/0'\n"
     )
-    settings = load_settings(tmp_path / "walgate.toml", {})
-    lake = Lake.of(settings)
+    lake = Lake.of(load_settings(folder / "walgate.toml", {}))
     log = LogWriter(lake)
     log.begin_epoch(16)
     for hours in reversed(range(240)):
@@ -43,7 +44,13 @@ def settings(tmp_path: Path) -> Settings:
         bound = Bound(1, Lsn(log.lsn))
         write_cut(lake, Cut(bound, at, at, "run", {}, {"public.t": bound}))
     log.commit()
-    return settings
+    return folder
+
+
+@pytest.fixture
+def settings(written: Path, tmp_path: Path) -> Settings:
+    shutil.copytree(written, tmp_path / "copy")
+    return load_settings(tmp_path / "copy" / "walgate.toml", {})
 
 
 def test_a_shell_maintains_the_lake_and_says_what_it_did(settings: Settings) -> None:
