@@ -190,7 +190,8 @@ class LakePlace:
     def rewrite(self) -> None:
         """Write a file's bytes durably to a new file, which then takes the old file's name.
 
-        The name is durable after `sync` of the folder. If an error is raised, no copy is left.
+        The new file has the old file's time: the time of a commit says which files are older. The
+        name is durable after `sync` of the folder. If an error is raised, no copy is left.
         """
         file = self._path
         copied = file.with_name(name_copy(file.name, uuid.uuid4()))
@@ -198,6 +199,7 @@ class LakePlace:
             with copied.open("xb") as copy:
                 shutil.copymode(file, copied)
                 _copy_content(file, copy)
+            shutil.copystat(file, copied)
             copied.rename(file)
         except BaseException:
             copied.unlink(missing_ok=True)

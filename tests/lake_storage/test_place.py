@@ -36,6 +36,28 @@ def test_a_place_is_the_text_of_its_root_and_its_name() -> None:
     assert {pickle.loads(pickle.dumps(place))} == {place}  # noqa: S301 - Our own bytes.
 
 
+def test_a_file_that_is_written_again_keeps_its_time(lake: LakePlace) -> None:
+    """A paused writer of an older file must not be taken for one whose commit is refused."""
+    file = lake / "commit.json"
+    file.write_text("text")
+    os.utime(file.uri, (1_000_000, 1_000_000))
+    before = Path(file.uri).stat().st_ino
+    file.rewrite()
+    assert file.read_text() == "text"
+    assert file.read_modified_us() == 1_000_000 * 1_000_000
+    assert Path(file.uri).stat().st_ino != before
+
+
+def test_a_folder_lists_its_files_with_sizes_and_times(lake: LakePlace) -> None:
+    (lake / "a").write_text("four")
+    (lake / "folder").make_new_folder()
+    before = lake.read_clock_us()
+    (found,) = lake.list_files()
+    assert (found.name, found.size) == ("a", 4)
+    assert abs(found.modified_us - before) < 60_000_000
+    assert list((lake / "nothing").list_files()) == []
+
+
 def test_what_is_in_a_folder_is_found_by_a_pattern(lake: LakePlace) -> None:
     for name in ("2.json", "1.json", "_last_checkpoint"):
         (lake / name).write_text("é")
