@@ -14,6 +14,7 @@ from cdc_core.staging.tables import staging_errors
 from cdc_core.vocabulary import UNIX_START
 from spark_jobs.lake.lake import Bound, Lake, require_epochs
 from spark_jobs.log.files import LogFiles
+from spark_jobs.maintenance.log_floor import RETENTION
 from spark_jobs.maintenance.maintenance import Maintained, maintain
 from spark_jobs.maintenance.thinning import Keeping
 
@@ -114,7 +115,8 @@ def _list_problems(
             " backfill can end the halt"
         )
     floor, oldest = done.floor, done.cuts[0].bound if done.cuts else None
-    if floor is not None and oldest is not None and floor.bound < oldest:
+    is_held = floor is not None and floor.holder != RETENTION
+    if floor is not None and oldest is not None and is_held and floor.bound < oldest:
         yield (
             f"the log is kept from {floor.bound.lsn} on, though the oldest cut is at {oldest.lsn};"
             f" held by {floor.holder} ({format_size(done.log.size)})"

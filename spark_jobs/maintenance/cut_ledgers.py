@@ -93,6 +93,16 @@ def forget_dropped(lake: Lake, *, now: datetime, keeping: Keeping) -> None:
         _rewrite(lake.dropped_cuts, DROPPED_SCHEMA, is_kept)
 
 
+def find_newest_before(lake: Lake, kept: Iterable[Cut], moment: datetime) -> Bound | None:
+    """Find the newest cut, kept or dropped, that was written before a moment; None without one."""
+    ledger = open_table(lake.dropped_cuts)
+    columns = ["epoch", "cut_lsn", "created_at"]
+    rows = [] if ledger is None else ledger.to_pyarrow_table(columns=columns).to_pylist()
+    dated = [(_bound_of(row), row["created_at"]) for row in rows]
+    dated += [(cut.bound, cut.created_at) for cut in kept]
+    return max((bound for bound, at in dated if at <= moment), default=None)
+
+
 def list_named_versions(
     lake: Lake, kept: Iterable[Cut], *, now: datetime, keeping: Keeping
 ) -> dict[str, set[int]]:

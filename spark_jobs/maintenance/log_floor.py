@@ -18,6 +18,7 @@ from spark_jobs.lake.lake import Bound, Lake, open_table
 from spark_jobs.lake.ledger import Cut, queue_tables, read_requests
 
 OLDEST_CUT = "the oldest cut"
+RETENTION = "[lake] retention"
 _COLUMNS = ["backfill_id", "table", "chunk", "state", "number", "epoch", "start_lsn", "staged_lsn"]
 _OVER = frozenset({BackfillState.DONE, BackfillState.CANCELLED})
 

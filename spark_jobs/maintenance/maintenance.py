@@ -22,18 +22,25 @@ from cdc_core.lake_storage.cleaning import Cleaned, Space, clean_table
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import UNIX_START, TableName
 from spark_jobs.delta.attempts import clear_attempts
-from spark_jobs.lake.lake import Epoch, Lake, open_table
+from spark_jobs.lake.lake import Bound, Epoch, Lake, open_table
 from spark_jobs.lake.leases import list_leased
 from spark_jobs.lake.ledger import Cut
 from spark_jobs.maintenance.compaction import compact_table
 from spark_jobs.maintenance.cut_ledgers import (
+    find_newest_before,
     forget_dropped,
     list_named_versions,
     read_cuts,
     thin_cuts,
 )
 from spark_jobs.maintenance.ledgers import compact_ledger
-from spark_jobs.maintenance.log_floor import Floor, find_floor, find_unmerged_starts, queue_halted
+from spark_jobs.maintenance.log_floor import (
+    RETENTION,
+    Floor,
+    find_floor,
+    find_unmerged_starts,
+    queue_halted,
+)
 from spark_jobs.maintenance.thinning import Keeping
 
 
@@ -85,7 +92,8 @@ def maintain(
     compacted = _compact(lake, tables, lake.read_epochs(), problems)
     with _noting(problems, str(lake.dropped_cuts)):
         forget_dropped(lake, now=now, keeping=keeping)
-    floor, queued = _find_floor(lake, cuts)
+    aged = find_newest_before(lake, cuts, now - keeping.retention)
+    floor, queued = _find_floor(lake, cuts, aged)
     return Maintained(
         tuple(cuts),
         dropped,
@@ -98,17 +106,20 @@ def maintain(
     )
 
 
-def _find_floor(lake: Lake, cuts: list[Cut]) -> tuple[Floor | None, list[str]]:
+def _find_floor(lake: Lake, cuts: list[Cut], aged: Bound | None) -> tuple[Floor | None, list[str]]:
     """Find the floor of the log; queue the halted tables that lose changes, and return both.
+
+    `aged` is the newest cut that is older than the retention. The log above it stays.
 
     The tables are queued before the floor is recorded. After a crash in between, they are read
     again in vain.
     """
-    if not cuts:
+    if not cuts or aged is None:
         return None, []
     starts = find_unmerged_starts(lake, cuts[-1])
     floor = find_floor(cuts, started=starts)
     assert floor is not None
+    floor = min(floor, Floor(aged, RETENTION), key=lambda one: one.bound)
     return floor, queue_halted(lake, cuts[-1], floor.bound)
 
 

@@ -72,7 +72,7 @@ def test_the_graph_shows_the_log_the_tables_and_the_cut(
 ) -> None:
     page.goto(f"{dagster.url}/asset-groups")
     # Groups come folded, in the graph as in the list beside it.
-    expect(page.get_by_text("Materialize all (4)")).to_be_visible()
+    expect(page.get_by_text("Materialize all (5)")).to_be_visible()
     for group in ("staging", "tables", "ledger", "backfill"):
         _find_visible(page, group).last.click()
     for asset in ("changes", "customers", "orders", "cuts", "backfill"):
