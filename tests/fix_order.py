@@ -1,9 +1,9 @@
 """The order of a run, and which tests are fast.
 
 What needs no service comes first, then PostgreSQL and Redis, Spark, Dagster. Run by several
-processes, two have a SparkSession each, and share the tests that use one: those of `tests/spark`
-and those of the other folders. Another has all that runs under Dagster, where what starts a JVM is
-a process of its own.
+processes, each has at most one SparkSession. A process takes the tests of one folder of
+`tests/spark` together, or all of the other folders that use a session, or all that runs under
+Dagster, where what starts a JVM is a process of its own.
 
 A test is fast if it needs no service, plays no simulated history and is not `soak`. Nobody marks it
 by hand: its fixtures show what it needs, and so do the calls of the test and of its fixtures.
@@ -71,7 +71,8 @@ def find_cost(test: Callable[..., Any], fixtures: Mapping[str, Callable[..., Any
 def _choose_group(item: pytest.Item) -> str:
     if "spark" not in _list_fixtures(item):
         return "dagster"
-    return "spark" if item.nodeid.startswith("tests/spark/") else "spark_beside"
+    folders = item.nodeid.split("/")
+    return f"spark_{folders[2]}" if folders[:2] == ["tests", "spark"] else "spark_beside"
 
 
 def _cost(item: pytest.Item) -> int:
