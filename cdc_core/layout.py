@@ -172,8 +172,6 @@ MAINTENANCE_SCHEMA = pa.schema(
         pa.field("floor_epoch", pa.int32()),
         pa.field("floor_lsn", pa.int64()),
         pa.field("holder", pa.string()),
-        pa.field("log_begin_epoch", pa.int32()),
-        pa.field("log_begin_lsn", pa.int64()),
         pa.field("files", pa.int64(), nullable=False),
         pa.field("needed_bytes", pa.int64(), nullable=False),
         pa.field("log_bytes", pa.int64(), nullable=False),

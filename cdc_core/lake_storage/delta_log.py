@@ -26,7 +26,7 @@ from cdc_core.lake_storage.place import LakePlace, ListedFile
 
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
-# A checkpoint in several files, which Walgate's tables do not have.
+# Checkpoints in several files, or named by a UUID. Walgate writes neither.
 _OTHER_CHECKPOINT = re.compile(r"\d{20}\.checkpoint\..+")
 
 

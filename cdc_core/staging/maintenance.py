@@ -25,10 +25,10 @@ from cdc_core.vocabulary import Lsn
 class MaintenanceReport:
     """What one maintenance found and did.
 
-    `floor` is how far the log may be trimmed, and `holder` what does not allow more. `log_begin` is
-    the end of the log's first file. Sizes are in bytes: `needed_bytes` of what cuts and readers
-    need of tables and ledgers, `young_bytes` of what goes after the grace, `log_bytes` of the log.
-    `problems` has a line for each thing that a person should look at.
+    `floor` is how far the log may be trimmed, and `holder` what does not allow more. Sizes are in
+    bytes: `needed_bytes` of what cuts and readers need of tables and ledgers, `young_bytes` of what
+    goes after the grace, `log_bytes` of the log. `problems` has a line for each thing that a person
+    should look at.
     """
 
     at: datetime
@@ -39,7 +39,6 @@ class MaintenanceReport:
     oldest_cut_at: datetime | None
     floor: LogPoint | None
     holder: str | None
-    log_begin: LogPoint | None
     files: int
     needed_bytes: int
     log_bytes: int
@@ -65,7 +64,6 @@ class MaintenanceLedger:
             if hasattr(report, name)
         }
         row |= _describe("oldest_cut", report.oldest_cut) | _describe("floor", report.floor)
-        row |= _describe("log_begin", report.log_begin)
         row["problems"] = [*report.problems]
         with staging_errors(f"write {MAINTENANCE}"):
             append_numbered(self._folder, [row], MAINTENANCE_SCHEMA)
@@ -93,7 +91,6 @@ class MaintenanceLedger:
             **plain,
             oldest_cut=_point(row, "oldest_cut"),
             floor=_point(row, "floor"),
-            log_begin=_point(row, "log_begin"),
             problems=tuple(row["problems"]),
         )
 

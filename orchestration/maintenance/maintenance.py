@@ -92,7 +92,6 @@ def _report(
         oldest_cut_at=None if oldest is None else oldest.created_at,
         floor=None if done.floor is None else _point(done.floor.bound),
         holder=None if done.floor is None else done.floor.holder,
-        log_begin=None if begin is None else _point(begin),
         files=space.needed.files + space.young.files + done.log.files,
         needed_bytes=space.needed.size,
         log_bytes=done.log.size,

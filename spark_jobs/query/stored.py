@@ -31,8 +31,8 @@ class StoredTable:
     table is merged through `low`; None if there is no such cut. If `needs_fold`, its changes above
     `low` must be folded on top of the version; else the version is the table at the bound. If
     `lacks_changes`, the table halted at `low`, and the log no longer has all changes since then.
-    `halt` says why the table halted at `low`, if it is cut off or the bound is that of the cut. If
-    `incomplete` is not None, rows may be missing at the bound.
+    `halt` says why the table halted at `low`, if `lacks_changes` or if the bound is that of the
+    cut. If `incomplete` is not None, rows may be missing at the bound.
     """
 
     opened: DeltaTable | None

@@ -88,6 +88,18 @@ def test_a_bound_inside_a_commit_leaves_out_what_ends_at_or_below_it(dated: Date
     assert measure_freshness(dated.lake, bounds[0]).live == Delay(2, 1.0, 2.0, 2.0)
 
 
+def test_a_compaction_of_the_log_stages_nothing_again(dated: DatedLake) -> None:
+    bounds = []
+    for at in (1.0, 2.0):
+        bounds.append(dated.add(at, insert(TABLE, "1")))
+        dated.stage(at + 3)
+    before = measure_freshness(dated.lake)
+    assert before.live == Delay(2, 3.0, 3.0, 3.0)
+    DeltaTable(path_of(dated.lake.changes)).optimize.compact()
+    assert measure_freshness(dated.lake) == before
+    assert measure_freshness(dated.lake, bounds[0]).live == Delay(1, 3.0, 3.0, 3.0)
+
+
 def test_a_cut_of_the_next_epoch_holds_all_of_the_last_one(dated: DatedLake) -> None:
     dated.log.lsn = 4096
     dated.add(1.0, insert(TABLE, "1"))

@@ -57,18 +57,18 @@ def test_a_shell_maintains_the_lake_and_says_what_it_did(settings: Settings) -> 
     folder = settings.state_folder.parent
     answer = run_walgate("maintain", "--json", folder=folder)
     assert answer.exit_code == 0, answer
-    told = json.loads(answer.stdout)
-    assert told["cuts"] + told["dropped_cuts"] == 240
-    assert 167 <= told["cuts"] <= 169
+    answered = json.loads(answer.stdout)
+    assert answered["cuts"] + answered["dropped_cuts"] == 240
+    assert 167 <= answered["cuts"] <= 169
     # The newest cut that is older than the retention is the one before the oldest that is kept.
-    assert Lsn.parse(told["oldest_lsn"]) - Lsn.parse(told["log_floor"]) == 16
-    assert (told["log_held_by"], told["problems"]) == ("[lake] retention", [])
+    assert Lsn.parse(answered["oldest_lsn"]) - Lsn.parse(answered["log_floor"]) == 16
+    assert (answered["log_held_by"], answered["problems"]) == ("[lake] retention", [])
     again = run_walgate("maintain", folder=folder)
     assert again.exit_code == 0
     assert "0 dropped" in again.stdout
-    assert f"readable  from {told['oldest_lsn']} on" in again.stdout
+    assert f"readable  from {answered['oldest_lsn']} on" in again.stdout
     status = json.loads(run_walgate("status", "--json", folder=folder).stdout)
-    assert status["maintenance"]["oldest_lsn"] == told["oldest_lsn"]
+    assert status["maintenance"]["oldest_lsn"] == answered["oldest_lsn"]
     assert status["maintenance"]["bytes"] > 0
 
 
@@ -83,11 +83,13 @@ def test_dagster_plots_the_space_and_checks_it(settings: Settings) -> None:
     done = dg.materialize([build_maintenance_asset(settings)])
     assert done.success
     (event,) = done.asset_materializations_for_node("maintenance")
-    told: dict[str, Any] = {name: value.value for name, value in event.metadata.items()}
-    assert told["cuts"] + told["dropped_cuts"] == 240
-    assert 166 <= told["oldest_cut_hours"] <= 168
-    assert told["bytes"] == (
-        told["bytes_of_tables"] + told["bytes_of_log"] + told["bytes_that_go_after_the_grace"]
+    answered: dict[str, Any] = {name: value.value for name, value in event.metadata.items()}
+    assert answered["cuts"] + answered["dropped_cuts"] == 240
+    assert 166 <= answered["oldest_cut_hours"] <= 168
+    assert answered["bytes"] == (
+        answered["bytes_of_tables"]
+        + answered["bytes_of_log"]
+        + answered["bytes_that_go_after_the_grace"]
     )
     (check,) = done.get_asset_check_evaluations()
     assert check.passed

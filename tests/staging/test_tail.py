@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.transaction import AddAction
 
+from cdc_core.errors import StagingError
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.layout import CHANGES_SCHEMA
 from cdc_core.staging.parts import PartWriter
@@ -38,7 +39,7 @@ def make_entries(first: int, operations: list[Operation]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=CHANGES_SCHEMA)
 
 
-def extend(root: Path, *groups: list[Operation]) -> None:
+def extend(root: Path, *groups: list[Operation], is_new: bool = True) -> None:
     """Commit one file more, of a row group for each of some lists of operations."""
     folder = root / "staging" / "changes"
     if not folder.exists():
@@ -49,7 +50,7 @@ def extend(root: Path, *groups: list[Operation]) -> None:
         first += len(group)
     part = writer.finish()
     size = (folder / part.path.name).stat().st_size
-    action = AddAction(part.path.name, size, {}, 0, data_change=True, stats=part.statistics())
+    action = AddAction(part.path.name, size, {}, 0, data_change=is_new, stats=part.statistics())
     DeltaTable(folder).create_write_transaction([action], "append", CHANGES_SCHEMA)
 
 
@@ -84,3 +85,28 @@ def test_a_row_group_without_marks_is_not_read(
     monkeypatch.setattr(pq.ParquetFile, "read_row_groups", read_row_groups)
     assert [told.position.seq for told in tail.read()] == [4]
     assert asked == [[1]]
+
+
+def test_a_compaction_brings_no_entry_again(tmp_path: Path) -> None:
+    extend(tmp_path, [Operation.READ])
+    tail = Tail(LakePlace.of(tmp_path))
+    extend(tmp_path, [Operation.MARK], is_new=False)
+    assert list(tail.read()) == []
+    extend(tmp_path, [Operation.MARK])
+    assert len(list(tail.read())) == 1
+
+
+def test_a_process_that_was_paused_until_its_commits_were_removed_is_not_left_waiting(
+    tmp_path: Path,
+) -> None:
+    extend(tmp_path, [Operation.READ])
+    tail = Tail(LakePlace.of(tmp_path))
+    for _ in range(3):
+        extend(tmp_path, [Operation.MARK])
+    folder = tmp_path / "staging" / "changes"
+    DeltaTable(folder).create_checkpoint()
+    newest = DeltaTable(folder).version()
+    for version in range(newest):
+        (folder / "_delta_log" / f"{version:020}.json").unlink()
+    with pytest.raises(StagingError, match="was removed before it was read"):
+        list(tail.read())

@@ -48,7 +48,7 @@ class Keeper:
         now = datetime.now(UTC)
         MaintenanceLedger(self.lake.root).record(
             MaintenanceReport(
-                now, 0, 1, 0, None, None, point, floor.holder, None, 0, 0, 0, 0, 0, 0, 0, ()
+                now, 0, 1, 0, None, None, point, floor.holder, 0, 0, 0, 0, 0, 0, 0, ()
             )
         )
 
