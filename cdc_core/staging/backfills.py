@@ -14,10 +14,10 @@ from typing import Any
 from deltalake import DeltaTable
 
 from cdc_core.lake_layout import BACKFILLS
+from cdc_core.lake_storage.ledgers import append_numbered
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.layout import BACKFILLS_SCHEMA
 from cdc_core.spooled import WHOLE, Key, Scope
-from cdc_core.staging.ledgers import append_numbered
 from cdc_core.staging.tables import staging_errors
 from cdc_core.table_states import BackfillState
 from cdc_core.vocabulary import Lsn, Position, TableName

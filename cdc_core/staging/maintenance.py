@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from cdc_core.lake_layout import MAINTENANCE
+from cdc_core.lake_storage.ledgers import append_numbered
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.layout import MAINTENANCE_SCHEMA
-from cdc_core.staging.ledgers import append_numbered
 from cdc_core.staging.log_files import LogPoint
 from cdc_core.staging.tables import staging_errors
 from cdc_core.vocabulary import Lsn

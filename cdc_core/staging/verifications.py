@@ -15,9 +15,9 @@ from deltalake import DeltaTable
 
 from cdc_core.comparing import Ordering, OrdinalRange, RangeSum
 from cdc_core.lake_layout import VERIFICATIONS
+from cdc_core.lake_storage.ledgers import append_numbered
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.layout import VERIFICATIONS_SCHEMA
-from cdc_core.staging.ledgers import append_numbered
 from cdc_core.staging.tables import staging_errors
 from cdc_core.vocabulary import Lsn, TableName
 

@@ -9,21 +9,10 @@ import dagster as dg
 from cdc_core.settings import Settings
 from cdc_core.staging.maintenance import MaintenanceLedger, MaintenanceReport
 from orchestration.maintenance.maintenance import run_maintenance
+from orchestration.runs.due_schedule import build_due_schedule
 from orchestration.runs.hosting import host_loop
 from orchestration.runs.keys import AssetKeys
-from orchestration.runs.pipeline_runs import PipelineRuns
-from orchestration.runs.relaunch import (
-    Abandon,
-    Skip,
-    decide_on_active,
-    decide_on_launch,
-    find_time_left,
-    is_dated_ahead,
-    read_clock,
-    read_runs,
-    record_abandoned,
-)
-from orchestration.runs.signs_of_life import Listener
+from orchestration.runs.relaunch import find_time_left, is_dated_ahead
 from spark_jobs.lake.lake import Lake, open_table
 
 JOB_NAME = "maintain"
@@ -76,40 +65,27 @@ def build_maintenance_asset(settings: Settings) -> dg.AssetsDefinition:
 
 def build_maintain_schedule(settings: Settings) -> dg.ScheduleDefinition:
     """The schedule that maintains the lake when the last maintenance is too old."""
-    listener = Listener()  # Lives as long as the code server.
-    on, off = dg.DefaultScheduleStatus.RUNNING, dg.DefaultScheduleStatus.STOPPED
 
-    @dg.schedule(
+    def explain_wait(now: float) -> str | None:
+        if open_table(Lake.of(settings).cuts) is None:
+            return "no cut was written yet"
+        report = MaintenanceLedger(settings.lake.root).read_newest()
+        if report is None or is_dated_ahead(report.at.timestamp(), now=now):
+            return None
+        left = find_time_left(report.at.timestamp(), settings.maintenance.every, now=now)
+        return f"due in {left:.0f} s" if left > 0 else None
+
+    return build_due_schedule(
+        settings,
         name="maintain_lake",
-        cron_schedule="* * * * *",
         job_name=JOB_NAME,
-        default_status=on if settings.dagster.autostart else off,
+        doing="maintains",
         description=(
             "Checks every minute whether the last maintenance is older than [maintenance] every. If"
             " so, it maintains the lake. It never starts a second maintenance while one runs."
         ),
+        explain_wait=explain_wait,
     )
-    def maintain_lake(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-        now = read_clock()
-        runs = read_runs(context.instance, PipelineRuns.of(settings), JOB_NAME, listener=listener)
-        active = decide_on_active(runs, doing="maintains", now=now)
-        if isinstance(active, Abandon):
-            return dg.SkipReason(record_abandoned(context.instance, active))
-        if active is not None:
-            return dg.SkipReason(active.reason)
-        if open_table(Lake.of(settings).cuts) is None:
-            return dg.SkipReason("no cut was written yet")
-        report = MaintenanceLedger(settings.lake.root).read_newest()
-        if report is not None and not is_dated_ahead(report.at.timestamp(), now=now):
-            left = find_time_left(report.at.timestamp(), settings.maintenance.every, now=now)
-            if left > 0:
-                return dg.SkipReason(f"due in {left:.0f} s")
-        decision = decide_on_launch(runs, now=now)
-        if isinstance(decision, Skip):
-            return dg.SkipReason(decision.reason)
-        return dg.RunRequest(run_key=decision.run_key)
-
-    return maintain_lake
 
 
 def describe_space(report: MaintenanceReport) -> dict[str, Any]:

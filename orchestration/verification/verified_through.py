@@ -17,21 +17,13 @@ from cdc_core.staging.verifications import (
     Verified,
 )
 from cdc_core.vocabulary import TableName
+from orchestration.runs.due_schedule import build_due_schedule
 from orchestration.runs.hosting import host_loop
 from orchestration.runs.keys import AssetKeys
-from orchestration.runs.pipeline_runs import PipelineRuns
 from orchestration.runs.relaunch import (
-    Abandon,
-    Skip,
-    decide_on_active,
-    decide_on_launch,
     find_time_left,
     is_dated_ahead,
-    read_clock,
-    read_runs,
-    record_abandoned,
 )
-from orchestration.runs.signs_of_life import Listener
 from orchestration.verification.answer import describe_range
 from orchestration.verification.healing import VerificationResult, verify_and_heal
 from spark_jobs.lake.lake import Lake, open_table
@@ -121,41 +113,25 @@ def build_verification(
 
 def build_verify_schedule(settings: Settings, tables: Sequence[TableName]) -> dg.ScheduleDefinition:
     """The schedule that verifies all tables when a table's last verification is too old."""
-    listener = Listener()  # Lives as long as the code server.
-    on, off = dg.DefaultScheduleStatus.RUNNING, dg.DefaultScheduleStatus.STOPPED
 
-    @dg.schedule(
+    def explain_wait(now: float) -> str | None:
+        last = find_last(settings, tables, now=now)
+        if last is None:
+            return "nothing was staged yet"
+        left = find_time_left(last.timestamp(), settings.verify.every, now=now)
+        return f"due in {left:.0f} s" if left > 0 else None
+
+    return build_due_schedule(
+        settings,
         name="verify_in_rotation",
-        cron_schedule="* * * * *",
         job_name=JOB_NAME,
-        default_status=on if settings.dagster.autostart else off,
+        doing="verifies",
         description=(
             "Checks every minute whether a table's last verification is older than [verify] every."
             " If so, it verifies all tables. It never starts a second verification while one runs."
         ),
+        explain_wait=explain_wait,
     )
-    def verify_in_rotation(
-        context: dg.ScheduleEvaluationContext,
-    ) -> dg.RunRequest | dg.SkipReason:
-        now = read_clock()
-        runs = read_runs(context.instance, PipelineRuns.of(settings), JOB_NAME, listener=listener)
-        active = decide_on_active(runs, doing="verifies", now=now)
-        if isinstance(active, Abandon):
-            return dg.SkipReason(record_abandoned(context.instance, active))
-        if active is not None:
-            return dg.SkipReason(active.reason)
-        last = find_last(settings, tables, now=now)
-        if last is None:
-            return dg.SkipReason("nothing was staged yet")
-        left = find_time_left(last.timestamp(), settings.verify.every, now=now)
-        if left > 0:
-            return dg.SkipReason(f"due in {left:.0f} s")
-        decision = decide_on_launch(runs, now=now)
-        if isinstance(decision, Skip):
-            return dg.SkipReason(decision.reason)
-        return dg.RunRequest(run_key=decision.run_key)
-
-    return verify_in_rotation
 
 
 def find_last(settings: Settings, tables: Sequence[TableName], *, now: float) -> datetime | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Collection
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -131,14 +132,19 @@ def has_columns(table: DeltaTable, fields: list[T.StructField]) -> bool:
     return own == {field.name: field.jsonValue() for field in fields}
 
 
-def write_files(rows: DataFrame, folder: LakePlace) -> list[WrittenFile]:
-    """Write rows by Spark to files below an attempt's folder; files without rows do not count."""
+def write_files(
+    rows: DataFrame, folder: LakePlace, *, identity: Collection[str]
+) -> list[WrittenFile]:
+    """Write rows by Spark to files below an attempt's folder; files without rows do not count.
+
+    `identity` are the columns that identify a row.
+    """
     written = folder / f"spark-{uuid.uuid4()}"
     rows.write.parquet(written.uri)
     files = sorted(written.list_matching("*.parquet"))
     footers = {file: read_footer(file) for file in files}
     return [
-        WrittenFile(file, footer.num_rows, read_statistics(footer))
+        WrittenFile(file, footer.num_rows, read_statistics(footer, identity))
         for file, footer in footers.items()
         if footer.num_rows
     ]

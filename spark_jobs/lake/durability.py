@@ -21,7 +21,7 @@ def require_forced(table: LakePlace, names: Collection[str]) -> frozenset[LakePl
 
     Raises: MergeError.
     """
-    with _refusing(table):
+    with naming_refusals(table):
         return force_files(table, names)
 
 
@@ -40,14 +40,15 @@ def require_durable(
     function writes them to new files. Raises: MergeError.
     """
     middle = above if left is None else max(above, left)
-    with _refusing(table):
+    with naming_refusals(table):
         if middle > above:
             rewrite_commits(table, above=above, through=middle)
         make_durable(table, above=middle, through=through, forced=forced)
 
 
 @contextmanager
-def _refusing(table: LakePlace) -> Iterator[None]:
+def naming_refusals(table: LakePlace) -> Iterator[None]:
+    """Turn the error of a storage that refuses into a MergeError with its fix."""
     try:
         yield
     except OSError as exc:

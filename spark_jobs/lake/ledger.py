@@ -15,15 +15,14 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-from deltalake import CommitProperties, DeltaTable, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake import DeltaTable
 
-from cdc_core.lake_layout import name_commit
+from cdc_core.lake_storage import ledgers
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.table_states import RECORDED_STATES, TableState, require_recorded
 from cdc_core.vocabulary import Lsn, TableName
 from spark_jobs.lake.cut_plan import Place
-from spark_jobs.lake.durability import require_durable
+from spark_jobs.lake.durability import naming_refusals, require_durable
 from spark_jobs.lake.lake import Bound, Lake, open_table
 
 _VERSIONS = pa.map_(pa.string(), pa.int64())
@@ -277,37 +276,12 @@ def _read_rows(lake: Lake) -> list[dict[str, Any]]:
 def append_numbered(
     folder: LakePlace, rows: Sequence[Mapping[str, Any]], schema: pa.Schema
 ) -> None:
-    """Append rows in one durable commit; the commit's number gives the order of rows."""
-    for _ in range(_TRIES):
-        if _try_append(folder, rows, schema):
-            return
-    raise CommitFailedError(
-        f"{folder.name}: other processes committed first in each of {_TRIES} tries"
-    )
+    """Append rows in one durable commit; the commit's number gives the order of rows.
 
-
-def _try_append(folder: LakePlace, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> bool:
-    """Append rows; False if another commit came between. Make the table if it does not exist."""
-    ledger = open_table(folder)
-    number = 0 if ledger is None else ledger.version() + 1
-    numbered = pa.Table.from_pylist([{**row, "number": number} for row in rows], schema=schema)
-    once = CommitProperties(max_commit_retries=0)
-    try:
-        if ledger is None:
-            write_deltalake(folder.uri, numbered, mode="error", commit_properties=once)
-        else:
-            write_deltalake(ledger, numbered, mode="append", commit_properties=once)
-    except CommitFailedError:
-        return False
-    except DeltaError:
-        # Another process may have made the table after `open_table` did not find it. Or this
-        # process was paused, and maintenance has removed the version that it extends.
-        is_gone = ledger is not None and not (folder / name_commit(number - 1)).exists()
-        if not is_gone and (ledger is not None or open_table(folder) is None):
-            raise
-        return False
-    require_durable(folder, above=number - 1, through=number)
-    return True
+    Raises: DeltaError, MergeError if the storage refuses.
+    """
+    with naming_refusals(folder):
+        ledgers.append_numbered(folder, rows, schema)
 
 
 def _describe(table: str, state: TableState, since: Bound | None) -> dict[str, Any]:

@@ -26,12 +26,13 @@ from spark_jobs.delta.committer import FileChange, commit_files
 from spark_jobs.delta.direct_parquet import is_plain
 from spark_jobs.delta.file_writer import write_batches
 from spark_jobs.fold.plan import has_table_schema, read_schema
+from spark_jobs.fold.rows import match_names
 from spark_jobs.lake.durability import require_durable
 from spark_jobs.lake.lake import Epoch, Lake, find_bound, open_table, read_losses
 
-# Smaller files are written as one file, of at most `_MOST_BYTES`. Bytes.
-_SMALL_BYTES = 8 << 20
-_MOST_BYTES = 32 << 20
+# Smaller files are written as one file, of at most `MOST_BYTES`. Bytes.
+SMALL_BYTES = 8 << 20
+MOST_BYTES = 32 << 20
 _FEWEST_FILES, _MOST_FILES = 10, 1000
 # Bytes in memory, before they are sorted.
 _MOST_DECODED = 256 << 20
@@ -49,10 +50,10 @@ class TableFile:
 
 def choose_small(files: Sequence[TableFile]) -> list[TableFile]:
     """Choose the small files of a table to write as one; none if they are few. Pure."""
-    small = sorted((file for file in files if file.size < _SMALL_BYTES), key=lambda file: file.size)
+    small = sorted((file for file in files if file.size < SMALL_BYTES), key=lambda file: file.size)
     chosen, size = list[TableFile](), 0
     for file in small:
-        if size + file.size > _MOST_BYTES or len(chosen) == _MOST_FILES:
+        if size + file.size > MOST_BYTES or len(chosen) == _MOST_FILES:
             break
         chosen.append(file)
         size += file.size
@@ -68,7 +69,7 @@ def compact_table(lake: Lake, name: TableName, epochs: list[Epoch]) -> bool:
     table = open_table(folder)
     if table is None or not has_table_schema(table) or not is_plain(table):
         return False
-    if not choose_small(_list_files(table)):
+    if not choose_small(list_files(table)):
         return False
     with lake.lock_table(str(name), jvm=None):
         clear_attempts(folder)
@@ -76,7 +77,7 @@ def compact_table(lake: Lake, name: TableName, epochs: list[Epoch]) -> bool:
         bound = None if table is None else find_bound(table, epochs)
         if table is None or bound is None or not is_plain(table):
             return False
-        chosen = _keep_what_fits(folder, choose_small(_list_files(table)))
+        chosen = _keep_what_fits(folder, choose_small(list_files(table)))
         if len(chosen) < _FEWEST_FILES:
             return False
         # A merge that died may have left the newest commit, and the disk may have refused it.
@@ -85,7 +86,11 @@ def compact_table(lake: Lake, name: TableName, epochs: list[Epoch]) -> bool:
         epoch = next(epoch for epoch in epochs if epoch.number == bound.epoch)
         with attempting(folder) as attempt:
             rows = _read_files(folder, table, chosen)
-            written = write_batches(attempt, rows.to_batches(max_chunksize=_BATCH_ROWS))
+            written = write_batches(
+                attempt,
+                rows.to_batches(max_chunksize=_BATCH_ROWS),
+                identity=match_names(read_schema(table)),
+            )
             del rows
             reach("before_table_compaction")
             change = FileChange(
@@ -106,7 +111,8 @@ def compact_table(lake: Lake, name: TableName, epochs: list[Epoch]) -> bool:
     return True
 
 
-def _list_files(table: DeltaTable) -> list[TableFile]:
+def list_files(table: DeltaTable) -> list[TableFile]:
+    """List the files of a table."""
     known = pa.table(table.get_add_actions()).select(["path", "size_bytes", "num_records"])
     return [
         TableFile(row["path"], row["size_bytes"], row["num_records"]) for row in known.to_pylist()

@@ -15,6 +15,7 @@ from functools import partial
 
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
+from pyspark.sql import SparkSession
 
 from cdc_core.errors import WalgateError
 from cdc_core.lake_layout import DELTA_LOG
@@ -22,7 +23,7 @@ from cdc_core.lake_storage.cleaning import Cleaned, Space, clean_table
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import UNIX_START, TableName
 from spark_jobs.delta.attempts import clear_attempts
-from spark_jobs.lake.lake import Bound, Epoch, Lake, open_table
+from spark_jobs.lake.lake import Bound, Lake, open_table
 from spark_jobs.lake.leases import list_leased
 from spark_jobs.lake.ledger import Cut
 from spark_jobs.maintenance.compaction import compact_table
@@ -41,6 +42,7 @@ from spark_jobs.maintenance.log_floor import (
     find_unmerged_starts,
     queue_halted,
 )
+from spark_jobs.maintenance.optimizing import optimize_table
 from spark_jobs.maintenance.thinning import Keeping
 
 
@@ -68,11 +70,14 @@ def maintain(
     keeping: Keeping,
     now: datetime,
     tell: Callable[[str], None],
+    open_session: Callable[[], SparkSession],
 ) -> Maintained:
     """Maintain a lake once. `now` is the time of the storage's clock.
 
-    `tell` gets a line for each step. The caller records the floor: capture then trims the log.
-    What fails at one table is a problem of the result. Raises: DeltaError, OSError, MergeError.
+    `tell` gets a line for each step. `open_session` is called if a table that only Spark may write
+    has many small files or many deleted rows. The caller records the floor: capture then trims the
+    log. What fails at one table is a problem of the result.
+    Raises: DeltaError, OSError, MergeError.
     """
     problems: list[str] = []
     tell("dropping old cuts")
@@ -89,7 +94,7 @@ def maintain(
     for ledger in lake.ledgers:
         cleaned += _clean_ledger(ledger, before_us, problems)
     tell(f"compacting {len(tables)} tables and the ledgers")
-    compacted = _compact(lake, tables, lake.read_epochs(), problems)
+    compacted = _compact(lake, tables, open_session, problems)
     with _noting(problems, str(lake.dropped_cuts)):
         forget_dropped(lake, now=now, keeping=keeping)
     aged = find_newest_before(lake, cuts, now - keeping.retention)
@@ -124,12 +129,15 @@ def _find_floor(lake: Lake, cuts: list[Cut], aged: Bound | None) -> tuple[Floor 
 
 
 def _compact(
-    lake: Lake, tables: list[TableName], epochs: list[Epoch], problems: list[str]
+    lake: Lake,
+    tables: list[TableName],
+    open_session: Callable[[], SparkSession],
+    problems: list[str],
 ) -> list[str]:
-    compacted = []
+    compacted, epochs = [], lake.read_epochs()
     for table in tables:
         with _noting(problems, str(table)):
-            if compact_table(lake, table, epochs):
+            if compact_table(lake, table, epochs) or optimize_table(lake, table, open_session):
                 compacted.append(str(table))
     for ledger in lake.ledgers:
         if ledger not in {lake.cuts, lake.dropped_cuts}:  # These are written whole when cuts go.

@@ -75,7 +75,7 @@ def table_at(
     files = LogFiles.open(lake)
     assert files is not None
     if files.trimmed is not None and (low is None or low < files.trimmed):
-        raise _make_dropped_error(at)
+        raise _make_lost_cut_error(at)
     log = read_log(session, files, low, at)
     plot = partial(
         plan_table,
@@ -123,7 +123,7 @@ def _make_no_rows_error(table: str, at: Bound, halt: Halt | None) -> LakeError:
     )
 
 
-def _make_dropped_error(at: Bound) -> LakeError:
+def _make_lost_cut_error(at: Bound) -> LakeError:
     """The error for a bound whose cut was dropped, after the log was trimmed beyond it."""
     return LakeError(
         f"the lake can no longer be read at {at.lsn}: maintenance has dropped the cut below it",

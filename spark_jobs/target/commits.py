@@ -27,13 +27,14 @@ from spark_jobs.delta.attempts import attempting
 from spark_jobs.delta.committer import FileChange, commit_files
 from spark_jobs.delta.direct_parquet import is_ours, write_files
 from spark_jobs.fold.plan import TablePlan
+from spark_jobs.fold.rows import match_names
 from spark_jobs.lake.durability import require_durable
 from spark_jobs.lake.lake import Bound, Epoch, Losses, format_losses
 from spark_jobs.target.target_table import TargetTable
 
 _TXN_APP = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
-_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 def write_rows(  # noqa: PLR0917 - What is written, where, and what its commit says.
@@ -55,7 +56,7 @@ def write_rows(  # noqa: PLR0917 - What is written, where, and what its commit s
     if is_ours(before):
         with attempting(path) as folder:
             change = FileChange(
-                write_files(rows, folder),
+                write_files(rows, folder, identity=match_names(target.schema)),
                 replaces_all=mode == "overwrite",
                 fields=target.fields,
             )
@@ -129,7 +130,7 @@ def open_bound_session(
             own.conf.set(name, value)
     own.conf.set(_TXN_APP, epoch.app)
     own.conf.set(_TXN_VERSION, str(int(plan.upper.lsn)))
-    own.conf.set(_USER_METADATA, format_losses(lossy))
+    own.conf.set(USER_METADATA, format_losses(lossy))
     return own
 
 

@@ -1,13 +1,22 @@
-"""A pipeline under load that is maintained twice at once, as aggressively as its grace allows."""
+"""A pipeline under load that is maintained twice at once, as aggressively as its grace allows.
+
+One maintenance and capture are killed at their steps, while merges, backfills and verifications go
+on.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from datetime import timedelta
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Self
 
 import pyarrow.compute as pc
 import pytest
@@ -17,24 +26,22 @@ import walgate
 from cdc_core.errors import LakeError
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.log.files import LogFiles
-from spark_jobs.maintenance.thinning import Keeping
 from spark_jobs.merge.rounds import Round, merge_until
 from tests.end_to_end.pgbench_tables import KEYS, read_lake, read_source
 from tests.fix_pipeline import Pipeline
 from tests.load import prepare, running_load
 from tests.postgres_server import Database
-from tests.spark.maintenance.maintained_lake import Keeper
-from tests.walgate_command import run_walgate
+from tests.spark.maintenance import maintain_child
+from tests.spark.maintenance.maintained_lake import SHORT, Keeper
+from tests.walgate_command import REPOSITORY, run_walgate
 
-SECONDS, TRIMS = 400, 3
-# A round of these tables takes a second or two. Its files must stay for longer than that.
-SHORT = Keeping(
-    retention=timedelta(seconds=4),
-    grace=timedelta(seconds=20),
-    every_cut=timedelta(seconds=2),
-    often=timedelta(seconds=3),
-    often_interval=timedelta(seconds=1),
-    seldom_interval=timedelta(seconds=1),
+SECONDS, TRIMS = 600, 3
+# Of maintenance. The tables of this load have too few small files for a compaction.
+POINTS = (
+    "after_cuts_copied",
+    "after_cuts_dropped",
+    "after_file_removed:3",
+    "between_cleanings:1",
 )
 BALANCES = {
     "pgbench_accounts": "abalance",
@@ -57,7 +64,9 @@ def test_nothing_is_lost_or_doubled_while_everything_that_may_go_goes(
     answer = run_walgate("backfill", *(f"public.{t}" for t in KEYS), folder=pipeline.folder)
     assert answer.exit_code == 0, answer.stderr
     environment = {"WALGATE_LAKE__GRACE": "60s", "WALGATE_CAPTURE__BATCH_SECONDS": "0.1"}
-    capture = pipeline.start_streaming(**environment)
+    # By turns, capture dies when it is about to trim the log, and after it has trimmed it.
+    dying = environment | {"WALGATE_CRASH_AT": "before_log_trim"}
+    capture, is_dying = pipeline.start_streaming(**dying), True
     session = spark.newSession()
     trims: set[Bound] = set()
     compared: list[bool] = []
@@ -68,20 +77,24 @@ def test_nothing_is_lost_or_doubled_while_everything_that_may_go_goes(
     deadline = time.monotonic() + SECONDS
     with (
         running_load(database18, scripts, seed=20261126, rate=60),
-        maintaining(lake, pipeline.folder),
-        maintaining(lake, pipeline.folder),
+        Beside(partial(maintain_always, lake, pipeline.folder)),
+        Beside(partial(kill_maintenances, pipeline.folder)) as killing,
+        Beside(partial(read_again_and_verify, pipeline.folder)) as reading,
     ):
-        while len(trims) < TRIMS:
+        while len(trims) < TRIMS or killing.is_working or reading.is_working:
             assert time.monotonic() < deadline, f"trimmed only {len(trims)} times"
             merge_until(session, lake, round_rows=20_000, on_round=compare)
             log = LogFiles.open(lake)
             assert log is not None
             if log.trimmed is not None and log.trimmed not in trims:
                 trims.add(log.trimmed)
-                # The next capture begins with a replay after a trim.
                 capture.kill()
-                capture = pipeline.start_streaming(**environment)
-    pipeline.finish(capture)
+            if not capture.is_running:
+                is_dying = not is_dying
+                capture = pipeline.start_streaming(**(dying if is_dying else environment))
+            if not killing.is_working:
+                reading.is_over.set()
+    capture.kill()
     assert sum(compared) > 20
     pipeline.catch_up()
     merge_until(session, lake, round_rows=2_000_000)
@@ -89,30 +102,74 @@ def test_nothing_is_lost_or_doubled_while_everything_that_may_go_goes(
         assert read_lake(session, lake, table, key).equals(read_source(database18, table, key))
 
 
-@contextmanager
-def maintaining(lake: Lake, folder: Path) -> Iterator[None]:
-    """Maintain a lake all the time while a block runs. Raises what a maintenance raised."""
-    is_over, failures = threading.Event(), list[BaseException]()
+class Beside:
+    """Work in a thread of its own while a block runs. The block raises what the work raised."""
 
-    def work() -> None:
-        keeper = Keeper(lake, folder / "no spool")
-        while not is_over.is_set():
-            try:
-                keeper.maintain(SHORT)
-            except BaseException as error:  # noqa: BLE001 - The block raises it.
-                failures.append(error)
-                return
-            is_over.wait(0.5)
+    def __init__(self, work: Callable[[threading.Event], None]) -> None:
+        self.is_over = threading.Event()
+        self._work = work
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run)
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
-    if failures:
-        raise failures[0]
+    @property
+    def is_working(self) -> bool:
+        """Whether the work goes on. Raises: what ended it."""
+        if self._failure is not None:
+            raise self._failure
+        return self._thread.is_alive()
+
+    def __enter__(self) -> Self:
+        """Begin the work."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        """Ask the work to end, and wait for it."""
+        self.is_over.set()
+        self._thread.join()
+        if error is None:
+            assert not self.is_working
+
+    def _run(self) -> None:
+        try:
+            self._work(self.is_over)
+        except BaseException as failure:  # noqa: BLE001 - The block raises it.
+            self._failure = failure
+
+
+def maintain_always(lake: Lake, folder: Path, is_over: threading.Event) -> None:
+    """Maintain a lake again and again."""
+    keeper = Keeper(lake, folder / "no spool")
+    while not is_over.is_set():
+        keeper.maintain(SHORT)
+        is_over.wait(0.5)
+
+
+def kill_maintenances(folder: Path, is_over: threading.Event) -> None:
+    """Run a second maintenance until it dies, once at each of its steps that it gets to here."""
+    for point in POINTS:
+        if not is_over.is_set():
+            done = subprocess.run(
+                [sys.executable, maintain_child.__file__, folder, "loop"],
+                env=os.environ | {"WALGATE_CRASH_AT": point, "PYTHONPATH": str(REPOSITORY)},
+                timeout=SECONDS,
+                check=False,
+            )
+            assert done.returncode == -signal.SIGKILL, point
+
+
+def read_again_and_verify(folder: Path, is_over: threading.Event) -> None:
+    """Backfill a table and verify it, by turns, at least once."""
+    table = f"public.{next(iter(KEYS))}"
+    while True:
+        answer = run_walgate("backfill", table, folder=folder)
+        assert answer.exit_code == 0, answer
+        answer = run_walgate("verify", "--json", table, folder=folder)
+        assert answer.exit_code == 0, answer
+        (found,) = json.loads(answer.stdout)["tables"]
+        assert found["result"] == "equal", found
+        if is_over.is_set():
+            return
 
 
 def compare_balances(config: Path) -> bool:

@@ -120,7 +120,7 @@ def test_the_schedule_maintains_when_the_last_maintenance_is_old(
 
     def tick(instance: dg.DagsterInstance, after: timedelta) -> dg.ScheduleExecutionData:
         now = time.time() + after.total_seconds()
-        monkeypatch.setattr("orchestration.maintenance.asset.read_clock", lambda: now)
+        monkeypatch.setattr("orchestration.runs.due_schedule.read_clock", lambda: now)
         moment = datetime.now(UTC)
         context = dg.build_schedule_context(instance=instance, scheduled_execution_time=moment)
         return schedule.evaluate_tick(context)

@@ -15,9 +15,9 @@ from deltalake import DeltaTable
 from cdc_core.errors import StagingError
 from cdc_core.lake_layout import CHANGES, DELTA_LOG, EPOCHS, RELATIONS
 from cdc_core.lake_storage.durability import make_durable, rewrite_commits
+from cdc_core.lake_storage.ledgers import append_numbered
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.layout import END_LSN_NOT_KNOWN
-from cdc_core.staging.ledgers import append_numbered
 from cdc_core.staging.log import Log
 from cdc_core.staging.parts import seal_part
 from cdc_core.staging.relations import RelationStore

@@ -118,7 +118,7 @@ def test_a_verification_is_due_as_long_after_the_last_as_the_settings_say(
 
     def tick(instance: dg.DagsterInstance, after: timedelta) -> dg.ScheduleExecutionData:
         now = time.time() + after.total_seconds()
-        monkeypatch.setattr("orchestration.verification.verified_through.read_clock", lambda: now)
+        monkeypatch.setattr("orchestration.runs.due_schedule.read_clock", lambda: now)
         moment = datetime.now(UTC)
         context = dg.build_schedule_context(instance=instance, scheduled_execution_time=moment)
         return schedule.evaluate_tick(context)

@@ -1,6 +1,7 @@
-"""A maintenance in a process of its own, to be killed: `maintain_child.py LAKE_FOLDER`.
+"""A maintenance in a process of its own, to be killed: `maintain_child.py LAKE_FOLDER [loop]`.
 
-It maintains the lake, and then tends its log as capture does.
+It maintains the lake, and then tends its log as capture does. In a loop, it maintains the lake
+again and again, and leaves the log to another process.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from pathlib import Path
 
 from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.lake.lake import Lake
-from tests.spark.maintenance.maintained_lake import Keeper
+from tests.spark.maintenance.maintained_lake import SHORT, Keeper
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     keeper = Keeper(Lake(LakePlace.of(folder / "lake")), folder / "spool")
+    while "loop" in sys.argv:
+        keeper.maintain(SHORT)
     keeper.maintain()
     keeper.tend()

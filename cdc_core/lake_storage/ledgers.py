@@ -1,4 +1,4 @@
-"""Ledgers: small tables that several processes append to. Their rows have an order.
+"""The ledgers of the lake: small tables that several processes append to. Their rows have an order.
 
 The order is the order of the commits, not of a clock. Each row has the number of the commit that
 added it, and compaction keeps this number.

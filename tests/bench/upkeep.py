@@ -1,0 +1,149 @@
+"""What maintenance costs others: a commit of the log beside compaction, a round beside maintenance.
+
+`python -m tests.bench.upkeep` takes some five minutes. Phases alone and phases beside take turns,
+so that a noisy minute spoils both. It prints the figures of each pair of phases.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from cdc_core.lake_storage.place import LakePlace
+from cdc_core.thread_priority import lower_priority
+from spark_jobs.lake.lake import Lake
+from spark_jobs.target.limits import DEFAULT_LIMITS
+from tests.fix_spark import run_spark
+from tests.spark.log_writer import LogWriter
+from tests.spark.maintenance import maintain_child
+from tests.spark.maintenance.maintained_lake import TendedLog
+from tests.spark.relations import Entry, insert, make_relation, update
+from tests.spark.small_lake import SmallLake
+from tests.walgate_command import REPOSITORY
+
+TABLES = [make_relation(f"t{number}", "k int8, v text") for number in range(3)]
+PAIRS = 5
+COMMITS, COMMIT_ROWS = 400, 500
+ROUNDS, KEYS, ROUND_ROWS = 40, 20_000, 300
+# Compaction takes files that are older. Many are, in each second of a phase.
+SETTLED_S = 2.0
+
+
+def main() -> None:
+    """Measure both, and print."""
+    with tempfile.TemporaryDirectory(prefix="walgate-bench-") as name:
+        folder = Path(name)
+        print("a commit of the log, alone and beside compaction", flush=True)
+        for pair in range(PAIRS):
+            alone = time_commits(folder / f"alone-{pair}", is_tended=False)
+            tell(alone, time_commits(folder / f"tended-{pair}", is_tended=True))
+        print("a round of three tables, alone and beside maintenance", flush=True)
+        with run_spark() as session:
+            small = fill(session, folder)
+            time_rounds(small)
+            for _ in range(PAIRS):
+                alone = time_rounds(small)
+                with maintaining(folder):
+                    tell(alone, time_rounds(small))
+
+
+def tell(alone: Sequence[float], beside: Sequence[float]) -> None:
+    """Print medians, 99th percentiles and their ratios. Units: seconds."""
+    parts = []
+    for title, pick in (("p50", statistics.median), ("p99", find_p99)):
+        before, after = pick(alone), pick(beside)
+        parts.append(f"{title} {before * 1e3:.0f} and {after * 1e3:.0f} ms: {after / before:.2f}")
+    print("  " + "; ".join(parts), flush=True)
+
+
+def find_p99(seconds: Sequence[float]) -> float:
+    """The 99th percentile."""
+    return statistics.quantiles(seconds, n=100, method="inclusive")[98]
+
+
+def time_commits(folder: Path, *, is_tended: bool) -> list[float]:
+    """Make a log, and time commits of a thousand entries a tenth of a second."""
+    folder.mkdir()
+    writer = LogWriter(Lake(LakePlace.of(folder / "lake")))
+    writer.begin_epoch(16)
+    log = TendedLog(writer, folder / "spool", grace_s=10, settled_s=SETTLED_S)
+    chance, seconds = random.Random(1), list[float]()
+    with tending(log) if is_tended else nullcontext():
+        for number in range(COMMITS):
+            values = [chance.randbytes(20).hex() for _ in range(COMMIT_ROWS)]
+            first = number * COMMIT_ROWS
+            entries = [insert(TABLES[0], str(first + i), v) for i, v in enumerate(values)]
+            seconds.append(log.stage(entries)[1])
+    return seconds
+
+
+@contextmanager
+def tending(log: TendedLog) -> Iterator[None]:
+    """Tend a log while a block runs, as capture's thread does, but without its pauses."""
+    is_over = threading.Event()
+
+    def work() -> None:
+        lower_priority()
+        while not is_over.is_set():
+            if not log.tend():
+                is_over.wait(0.05)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def fill(session: SparkSession, folder: Path) -> SmallLake:
+    """Make a lake with three tables."""
+    small = SmallLake(session, folder, limits=DEFAULT_LIMITS)
+    small.merge([insert(table, str(key), "v" * 40) for table in TABLES for key in range(KEYS)])
+    return small
+
+
+def time_rounds(small: SmallLake) -> list[float]:
+    """Time rounds that change some rows of each table."""
+    chance, seconds = random.Random(small.log.lsn), list[float]()
+    for _ in range(ROUNDS):
+        changes: list[Entry] = []
+        for table in TABLES:
+            keys = chance.sample(range(KEYS), ROUND_ROWS)
+            changes += [update(table, str(key), chance.randbytes(20).hex()) for key in keys]
+        small.commit(changes)
+        began = time.perf_counter()
+        small.merge()
+        seconds.append(time.perf_counter() - began)
+    return seconds
+
+
+@contextmanager
+def maintaining(folder: Path) -> Iterator[None]:
+    """Maintain a lake without pause in another process, which must not fail."""
+    child = subprocess.Popen(
+        [sys.executable, maintain_child.__file__, folder, "loop"],
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+    )
+    try:
+        yield
+        assert child.poll() is None, "the maintenance failed"
+    finally:
+        child.kill()
+        child.wait()
+
+
+if __name__ == "__main__":
+    main()
