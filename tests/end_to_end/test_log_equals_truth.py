@@ -14,7 +14,7 @@ from tests.fix_pipeline import DEADLINE_S, Pipeline
 from tests.load import prepare, running_load
 from tests.truth import require_whole_commits
 
-KILLS = 2
+KILLS = 1
 MANY_KILLS = 30
 POINTS = (
     "before_delta_commit",

@@ -25,7 +25,7 @@ from tests.histories.gate import Gate
 from tests.postgres_server import PostgresServer
 
 T = TableName("public", "t")
-ROWS = 8
+ROWS = 5
 WAITING = """
     select pid from pg_stat_activity
     where wait_event = 'SyncRep' and application_name = 'walgate steps'

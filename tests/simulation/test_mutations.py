@@ -11,7 +11,17 @@ from tests.simulation.scheduler import Given
 MOST_SEEDS = 20_000
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+# The search for a history that fails without these takes most of a minute.
+LONG = {"line_3_shared_version"}
+
+
+@pytest.mark.parametrize(
+    "mutation",
+    [
+        pytest.param(one, id=one.name, marks=pytest.mark.soak if one.name in LONG else ())
+        for one in MUTATIONS
+    ],
+)
 @pytest.mark.usefixtures("_simulated")
 def test_a_mend_that_is_taken_out_is_missed(
     mutation: Mutation, monkeypatch: pytest.MonkeyPatch

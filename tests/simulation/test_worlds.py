@@ -22,7 +22,7 @@ DEVIATIONS: dict[Play, int] = {
 # All deviations are within so many choices after the first; in soak they may be anywhere.
 WITHIN = 10
 SEEDS: dict[Play, int] = {
-    worlds.play_backfill: 6_000,
+    worlds.play_backfill: 3_000,
     worlds.play_recovered: 1_000,
     worlds.play_merges: 3_000,
 }

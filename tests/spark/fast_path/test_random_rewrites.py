@@ -121,7 +121,7 @@ def play(small: SmallLake, history: History, *, rounds: int, transactions: int) 
     [
         pytest.param(True, DEFAULT_LIMITS, 4, 6, id="shared, in the driver"),
         pytest.param(True, IN_TASKS, 4, 6, id="shared, in tasks"),
-        pytest.param(False, IN_TASKS, 4, 6, id="not shared, in tasks"),
+        pytest.param(False, IN_TASKS, 4, 6, id="not shared, in tasks", marks=pytest.mark.soak),
         pytest.param(True, APART, 8, 1, id="several files"),
         pytest.param(False, APART, 8, 1, id="several files, not shared", marks=pytest.mark.soak),
     ],

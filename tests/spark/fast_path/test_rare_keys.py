@@ -125,7 +125,7 @@ def test_a_fold_by_arrow_leaves_what_the_oracle_leaves(
     ("limits", "rounds"),
     [
         pytest.param(DEFAULT_LIMITS, 8, id="one file", marks=pytest.mark.soak),
-        pytest.param(APART, 8, id="several files"),
+        pytest.param(APART, 5, id="several files"),
         pytest.param(APART, 300, id="soak", marks=[pytest.mark.soak, pytest.mark.timeout(3600)]),
     ],
 )

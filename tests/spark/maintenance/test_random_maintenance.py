@@ -135,7 +135,7 @@ class World:
             lease.end()
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(1))
 def test_a_maintained_lake_reads_as_its_source_was(
     spark: SparkSession, tmp_path: Path, seed: int
 ) -> None:

@@ -96,7 +96,7 @@ def describe(merged: TableMergeResult) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "rounds", [12, pytest.param(300, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])]
+    "rounds", [10, pytest.param(300, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])]
 )
 def test_every_way_leaves_what_the_fold_defines(
     spark: SparkSession, tmp_path: Path, rounds: int
