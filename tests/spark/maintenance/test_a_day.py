@@ -1,7 +1,8 @@
 """A day of a pipeline in minutes: its lake neither grows nor slows down, and reads as the source.
 
 All intervals of maintenance are a fixed share of the usual ones: a cut is kept for seconds in the
-place of minutes. So the clocks of the storage and of the host are real.
+place of minutes. So the clocks of the storage and of the host are real. The retention is half a
+day, so that a day sees what it drops.
 """
 
 from __future__ import annotations
@@ -84,7 +85,10 @@ class Day:
         self.keeper = Keeper(self.lake, folder / "spool")
         self.keeping = make_keeping(day_s)
         self.log = TendedLog(
-            self.small.log, folder / "spool", grace_s=day_s / 100, settled_s=day_s / 150
+            self.small.log,
+            folder / "spool",
+            grace_s=self.keeping.grace.total_seconds(),
+            settled_s=day_s / 144,
         )
         self.config = configure(self.lake.root)
         self.clocks = Clocks()
@@ -243,7 +247,7 @@ def read_quietly(opened: walgate.TableAt) -> pa.Table:
     [
         pytest.param(20, 3, 12.0, id="sample"),
         pytest.param(
-            5000, 4, 3000.0, id="day", marks=[pytest.mark.soak, pytest.mark.timeout(10_800)]
+            5000, 4, 1500.0, id="day", marks=[pytest.mark.soak, pytest.mark.timeout(10_800)]
         ),
     ],
 )
