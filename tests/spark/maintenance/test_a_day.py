@@ -158,7 +158,8 @@ class Day:
                 dataset = DeltaTable(folder).to_pyarrow_dataset()
                 return lambda: to_rows(dataset.to_table())
             case 1:
-                frame = pl.scan_delta(folder)
+                # Without a version, polars opens the newest when it collects.
+                frame = pl.scan_delta(folder, version=DeltaTable(folder).version())
                 return lambda: to_rows(frame.collect().to_arrow())
             case _:
                 opened = walgate.open(self.config).at().table("t")
