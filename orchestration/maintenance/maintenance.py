@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
+from functools import partial
 
 from cdc_core.quantities import format_size
 from cdc_core.settings import Settings
@@ -42,7 +43,7 @@ def run_maintenance(settings: Settings, *, tell: Callable[[str], None]) -> Maint
             keeping=choose_keeping(settings),
             now=now,
             tell=tell,
-            open_session=lambda: open_spark(settings),
+            open_session=partial(open_spark, settings),
         )
         begin = _find_begin(lake)
     report = _report(done, before, begin, now=now, seconds=time.monotonic() - began)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from delta.tables import DeltaTable as SparkTable
 from deltalake import DeltaTable
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -55,7 +56,7 @@ def optimize_table(lake: Lake, name: TableName, open_session: Callable[[], Spark
         own.conf.set(f"{_OPTIMIZE}.maxFileSize", str(MOST_BYTES))
         own.conf.set(f"{_OPTIMIZE}.maxDeletedRowsRatio", str(_MOST_DELETED))
         try:
-            own.sql(f"optimize delta.`{folder.uri}`")
+            SparkTable.forPath(own, folder.uri).optimize().executeCompaction()
         except PySparkException as error:
             raise MergeError(
                 f"{name} was not optimized: {error.getCondition() or type(error).__name__}",
