@@ -6,7 +6,7 @@ added it, and compaction keeps this number.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
@@ -21,22 +21,34 @@ _TRIES = 200
 
 
 def append_numbered(
-    folder: LakePlace, rows: Sequence[Mapping[str, object]], schema: pa.Schema
+    folder: LakePlace,
+    rows: Sequence[Mapping[str, object]],
+    schema: pa.Schema,
+    *,
+    force: Callable[..., None] = make_durable,
 ) -> None:
     """Append rows in one durable commit; set `number` of each to the commit's number.
 
-    Raises: DeltaError; OSError.
+    `force` forces the files of the commit to the disk. Raises: DeltaError; OSError; what `force`
+    raises.
     """
     for _ in range(_TRIES):
-        if _try_append(folder, rows, schema):
+        version = _try_append(folder, rows, schema)
+        if version is not None:
+            force(folder, above=version - 1, through=version)
             return
     raise CommitFailedError(
         f"{folder.name}: other processes committed first in each of {_TRIES} tries"
     )
 
 
-def _try_append(folder: LakePlace, rows: Sequence[Mapping[str, object]], schema: pa.Schema) -> bool:
-    """Append rows unless another commit comes between; the first rows make the table."""
+def _try_append(
+    folder: LakePlace, rows: Sequence[Mapping[str, object]], schema: pa.Schema
+) -> int | None:
+    """Append rows and return the version; None if another commit came between.
+
+    Create the ledger if it does not exist.
+    """
     try:
         ledger: DeltaTable | None = DeltaTable(folder.uri)
     except TableNotFoundError:
@@ -50,13 +62,12 @@ def _try_append(folder: LakePlace, rows: Sequence[Mapping[str, object]], schema:
         else:
             write_deltalake(ledger, numbered, mode="append", commit_properties=once)
     except CommitFailedError:
-        return False
+        return None
     except DeltaError:
         # Another process may have made the table since we looked. Or this process was paused, and
         # maintenance has removed the version that it extends.
         is_gone = ledger is not None and not (folder / name_commit(number - 1)).exists()
         if not is_gone and (ledger is not None or not DeltaTable.is_deltatable(folder.uri)):
             raise
-        return False
-    make_durable(folder, above=number - 1, through=number)
-    return True
+        return None
+    return number

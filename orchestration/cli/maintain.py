@@ -23,7 +23,7 @@ def maintain(
 ) -> int:
     """Maintain the lake once; exit 1 if it found a problem.
 
-    Does not need the source. Capture, merges and readers may run at the same time.
+    Needs neither the source nor a JVM. Capture, merges and readers may run at the same time.
     """
     from orchestration.maintenance.maintenance import run_maintenance
 

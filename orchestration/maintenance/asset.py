@@ -12,7 +12,7 @@ from orchestration.maintenance.maintenance import run_maintenance
 from orchestration.runs.due_schedule import build_due_schedule
 from orchestration.runs.hosting import host_loop
 from orchestration.runs.keys import AssetKeys
-from orchestration.runs.relaunch import find_time_left, is_dated_ahead
+from orchestration.runs.relaunch import find_time_left
 from spark_jobs.lake.lake import Lake, open_table
 
 JOB_NAME = "maintain"
@@ -70,9 +70,8 @@ def build_maintain_schedule(settings: Settings) -> dg.ScheduleDefinition:
         if open_table(Lake.of(settings).cuts) is None:
             return "no cut was written yet"
         report = MaintenanceLedger(settings.lake.root).read_newest()
-        if report is None or is_dated_ahead(report.at.timestamp(), now=now):
-            return None
-        left = find_time_left(report.at.timestamp(), settings.maintenance.every, now=now)
+        last = None if report is None else report.at.timestamp()
+        left = find_time_left(last, settings.maintenance.every, now=now)
         return f"due in {left:.0f} s" if left > 0 else None
 
     return build_due_schedule(
@@ -82,7 +81,7 @@ def build_maintain_schedule(settings: Settings) -> dg.ScheduleDefinition:
         doing="maintains",
         description=(
             "Checks every minute whether the last maintenance is older than [maintenance] every. If"
-            " so, it maintains the lake. It never starts a second maintenance while one runs."
+            " so, it maintains the lake. It never starts a second run while one of its own runs."
         ),
         explain_wait=explain_wait,
     )

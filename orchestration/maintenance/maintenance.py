@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
-from functools import partial
 
 from cdc_core.quantities import format_size
 from cdc_core.settings import Settings
@@ -13,7 +12,6 @@ from cdc_core.staging.log_files import LogPoint
 from cdc_core.staging.maintenance import MaintenanceLedger, MaintenanceReport
 from cdc_core.staging.tables import staging_errors
 from cdc_core.vocabulary import UNIX_START
-from orchestration.runs.spark import open_spark
 from spark_jobs.lake.lake import Bound, Lake, require_epochs
 from spark_jobs.log.files import LogFiles
 from spark_jobs.maintenance.log_floor import RETENTION
@@ -38,13 +36,7 @@ def run_maintenance(settings: Settings, *, tell: Callable[[str], None]) -> Maint
     now = UNIX_START + timedelta(microseconds=lake.root.read_clock_us())
     before = ledger.read_newest(before=now - _TIME_TO_TRIM)
     with staging_errors("maintain the lake"):
-        done = maintain(
-            lake,
-            keeping=choose_keeping(settings),
-            now=now,
-            tell=tell,
-            open_session=partial(open_spark, settings),
-        )
+        done = maintain(lake, keeping=choose_keeping(settings), now=now, tell=tell)
         begin = _find_begin(lake)
     report = _report(done, before, begin, now=now, seconds=time.monotonic() - began)
     ledger.record(report)

@@ -27,9 +27,9 @@ def build_due_schedule(
     description: str,
     explain_wait: Callable[[float], str | None],
 ) -> dg.ScheduleDefinition:
-    """Make the schedule of a job. `doing` is what a run of it does, in one verb.
+    """Make the schedule of a job. `doing` is a verb for skipped ticks, such as "maintains".
 
-    `explain_wait` gets the present time and returns why the job is not due yet; None if it is due.
+    `explain_wait` gets the present time and returns why the job must wait; None if it is due.
     """
     listener = Listener()  # Lives as long as the code server.
     on, off = dg.DefaultScheduleStatus.RUNNING, dg.DefaultScheduleStatus.STOPPED

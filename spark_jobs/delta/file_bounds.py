@@ -2,8 +2,8 @@
 
 Each minimum and maximum is correct, but it may be wider than the values: timestamps are rounded
 outwards to milliseconds, and long texts are cut. If a column has no minimum and maximum, conditions
-on it never skip the file. Of the texts, only columns that identify a row have them: others rarely
-skip a file, and the log would hold their values.
+on it never skip the file. A text column has them only if it identifies a row: other texts rarely
+skip a file, and the table's Delta log would show their values.
 
 Source: the Delta protocol, section Per-file Statistics.
 """

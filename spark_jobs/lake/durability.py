@@ -21,7 +21,7 @@ def require_forced(table: LakePlace, names: Collection[str]) -> frozenset[LakePl
 
     Raises: MergeError.
     """
-    with naming_refusals(table):
+    with _refusing(table):
         return force_files(table, names)
 
 
@@ -40,15 +40,14 @@ def require_durable(
     function writes them to new files. Raises: MergeError.
     """
     middle = above if left is None else max(above, left)
-    with naming_refusals(table):
+    with _refusing(table):
         if middle > above:
             rewrite_commits(table, above=above, through=middle)
         make_durable(table, above=middle, through=through, forced=forced)
 
 
 @contextmanager
-def naming_refusals(table: LakePlace) -> Iterator[None]:
-    """Turn the error of a storage that refuses into a MergeError with its fix."""
+def _refusing(table: LakePlace) -> Iterator[None]:
     try:
         yield
     except OSError as exc:

@@ -22,7 +22,7 @@ from cdc_core.lake_storage.place import LakePlace
 from cdc_core.table_states import RECORDED_STATES, TableState, require_recorded
 from cdc_core.vocabulary import Lsn, TableName
 from spark_jobs.lake.cut_plan import Place
-from spark_jobs.lake.durability import naming_refusals, require_durable
+from spark_jobs.lake.durability import require_durable
 from spark_jobs.lake.lake import Bound, Lake, open_table
 
 _VERSIONS = pa.map_(pa.string(), pa.int64())
@@ -61,8 +61,6 @@ STATES_SCHEMA = pa.schema(
 
 
 _CUT_ORDER = [("epoch", "ascending"), ("cut_lsn", "ascending"), ("number", "ascending")]
-# If several processes append at once, one commit succeeds, and the others try again.
-_TRIES = 200
 # The state in the row of a request. No table has it recorded as its state.
 _REQUESTED = TableState.QUEUED
 
@@ -280,8 +278,7 @@ def append_numbered(
 
     Raises: DeltaError, MergeError if the storage refuses.
     """
-    with naming_refusals(folder):
-        ledgers.append_numbered(folder, rows, schema)
+    ledgers.append_numbered(folder, rows, schema, force=require_durable)
 
 
 def _describe(table: str, state: TableState, since: Bound | None) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Writes the small files of a table as one: appends leave a file for each round.
+"""Writes the small files of a table as one file. Each round that appends adds a file.
 
-Every round and every reader lists all files of a table, and opens those that may have its keys. So
-many small files make both slow. The commit changes no row and keeps the bound of the table. It
-names the version that it extends, so it is refused if a merge came between.
+Every round and every reader lists all files of a table, and opens those that may have the keys that
+it looks for. So many small files make both slow. The commit changes no row and keeps the bound of
+the table. It names the version that it extends, so it is refused if a merge came between.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from spark_jobs.fold.rows import match_names
 from spark_jobs.lake.durability import require_durable
 from spark_jobs.lake.lake import Epoch, Lake, find_bound, open_table, read_losses
 
-# Smaller files are written as one file, of at most `MOST_BYTES`. Bytes.
-SMALL_BYTES = 8 << 20
-MOST_BYTES = 32 << 20
+# Smaller files are written as one file, of at most `_MOST_BYTES`. Bytes.
+_SMALL_BYTES = 8 << 20
+_MOST_BYTES = 32 << 20
 _FEWEST_FILES, _MOST_FILES = 10, 1000
 # Bytes in memory, before they are sorted.
 _MOST_DECODED = 256 << 20
@@ -50,10 +50,10 @@ class TableFile:
 
 def choose_small(files: Sequence[TableFile]) -> list[TableFile]:
     """Choose the small files of a table to write as one; none if they are few. Pure."""
-    small = sorted((file for file in files if file.size < SMALL_BYTES), key=lambda file: file.size)
+    small = sorted((file for file in files if file.size < _SMALL_BYTES), key=lambda file: file.size)
     chosen, size = list[TableFile](), 0
     for file in small:
-        if size + file.size > MOST_BYTES or len(chosen) == _MOST_FILES:
+        if size + file.size > _MOST_BYTES or len(chosen) == _MOST_FILES:
             break
         chosen.append(file)
         size += file.size
@@ -61,7 +61,7 @@ def choose_small(files: Sequence[TableFile]) -> list[TableFile]:
 
 
 def compact_table(lake: Lake, name: TableName, epochs: list[Epoch]) -> bool:
-    """Write the small files of a table as one; return whether there were enough of them.
+    """Write the small files of a table as one; return whether it did.
 
     Raises: MergeError if somebody else keeps the table's lock, or if the storage refuses.
     """
@@ -69,7 +69,7 @@ def compact_table(lake: Lake, name: TableName, epochs: list[Epoch]) -> bool:
     table = open_table(folder)
     if table is None or not has_table_schema(table) or not is_plain(table):
         return False
-    if not choose_small(list_files(table)):
+    if not choose_small(_list_files(table)):
         return False
     with lake.lock_table(str(name), jvm=None):
         clear_attempts(folder)
@@ -77,7 +77,7 @@ def compact_table(lake: Lake, name: TableName, epochs: list[Epoch]) -> bool:
         bound = None if table is None else find_bound(table, epochs)
         if table is None or bound is None or not is_plain(table):
             return False
-        chosen = _keep_what_fits(folder, choose_small(list_files(table)))
+        chosen = _keep_what_fits(folder, choose_small(_list_files(table)))
         if len(chosen) < _FEWEST_FILES:
             return False
         # A merge that died may have left the newest commit, and the disk may have refused it.
@@ -111,8 +111,7 @@ def compact_table(lake: Lake, name: TableName, epochs: list[Epoch]) -> bool:
     return True
 
 
-def list_files(table: DeltaTable) -> list[TableFile]:
-    """List the files of a table."""
+def _list_files(table: DeltaTable) -> list[TableFile]:
     known = pa.table(table.get_add_actions()).select(["path", "size_bytes", "num_records"])
     return [
         TableFile(row["path"], row["size_bytes"], row["num_records"]) for row in known.to_pylist()

@@ -46,7 +46,7 @@ DROPPED_SCHEMA = pa.schema(
 _COPIED = ("epoch", "cut_lsn", "created_at", "tables")
 # A ledger with more files is written as one file. A read at a cut opens few of them, but lists all.
 _MOST_FILES = 20
-# Rounds commit cuts at any time.
+# A round may commit a cut between a read and a commit of this module, which then tries again.
 _TRIES = 20
 
 
@@ -94,7 +94,7 @@ def forget_dropped(lake: Lake, *, now: datetime, keeping: Keeping) -> None:
 
 
 def find_newest_before(lake: Lake, kept: Iterable[Cut], moment: datetime) -> Bound | None:
-    """Find the newest cut, kept or dropped, that was written before a moment; None without one."""
+    """Find the newest cut, kept or dropped, written at or before a moment; None without one."""
     ledger = open_table(lake.dropped_cuts)
     columns = ["epoch", "cut_lsn", "created_at"]
     rows = [] if ledger is None else ledger.to_pyarrow_table(columns=columns).to_pylist()

@@ -1,8 +1,8 @@
 """Decides how far capture may trim the log: up to the floor.
 
-Above the floor, the log must have every entry that a reader or a merge may still need. A table that
-is halted does not hold the floor. The log is trimmed although the table needs it. Then the table
-needs a whole backfill.
+Above the floor, the log must have every entry that a reader or a merge may still need, and
+everything younger than the retention. A table that is halted does not hold the floor. The log is
+trimmed although the table needs it. Then the table needs a whole backfill.
 """
 
 from __future__ import annotations
@@ -25,20 +25,23 @@ _OVER = frozenset({BackfillState.DONE, BackfillState.CANCELLED})
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """The bound up to which the log may be trimmed, and what does not allow more."""
+    """The bound up to which the log may be trimmed, and what keeps it from being higher."""
 
     bound: Bound
     holder: str
 
 
-def find_floor(cuts: Sequence[Cut], *, started: Iterable[tuple[str, Bound]]) -> Floor | None:
-    """Find the floor of the log; None before the first cut. Pure.
+def find_floor(
+    cuts: Sequence[Cut], *, aged: Bound | None, started: Iterable[tuple[str, Bound]]
+) -> Floor | None:
+    """Find the floor of the log; None if nothing of the log is older than the retention. Pure.
 
-    `cuts` are the kept cuts, oldest first; a reader's lease keeps the cut that it reads at.
-    `started` has, for each backfill that is not over or not merged, its table and the bound that it
-    began at.
+    `cuts` are the kept cuts, oldest first; a reader's lease keeps the cut that it reads at. `aged`
+    is the newest cut, kept or dropped, that is older than the retention: the log above it stays.
+    `started` has the table and the start of each backfill that still runs, or whose end is not
+    merged.
     """
-    if not cuts:
+    if not cuts or aged is None:
         return None
     held = [Floor(cuts[0].bound, OLDEST_CUT)]
     for cut in cuts:
@@ -48,15 +51,17 @@ def find_floor(cuts: Sequence[Cut], *, started: Iterable[tuple[str, Bound]]) -> 
             if table not in cut.halted
         ]
     held += [Floor(start, f"the backfill of {table}") for table, start in started]
-    # The first of several at one bound: the oldest cut.
+    held.append(Floor(aged, RETENTION))
+    # If several hold one bound, `min` names the first.
     return min(held, key=lambda floor: floor.bound)
 
 
 def find_unmerged_starts(lake: Lake, newest: Cut) -> list[tuple[str, Bound]]:
     """Find the backfills whose entries a merge may still need: their tables, and where they began.
 
-    Only the newest epoch counts: after a recovery, every table is read again. Once the newest cut
-    is beyond the end of a backfill and its table is still halted, the backfill cannot help.
+    Only the newest epoch counts: after a recovery, every table is read again. If the newest cut is
+    beyond the end of a backfill and the table is still halted, the backfill did not end the halt.
+    It no longer holds the floor. Nor does an older backfill of a table whose newer one is done.
     """
     starts: list[tuple[str, Bound]] = []
     for table, rows in _read_by_table(lake).items():
@@ -84,7 +89,7 @@ def find_unmerged_starts(lake: Lake, newest: Cut) -> list[tuple[str, Bound]]:
 
 
 def queue_halted(lake: Lake, newest: Cut, floor: Bound) -> list[str]:
-    """Queue a whole backfill of each halted table whose changes go with the log up to the floor.
+    """Queue a whole backfill of each halted table that lacks changes at or below the floor.
 
     Return their quoted names. A table that was queued since it halted is not queued again.
     """

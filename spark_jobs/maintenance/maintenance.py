@@ -15,7 +15,6 @@ from functools import partial
 
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
-from pyspark.sql import SparkSession
 
 from cdc_core.errors import WalgateError
 from cdc_core.lake_layout import DELTA_LOG
@@ -23,7 +22,7 @@ from cdc_core.lake_storage.cleaning import Cleaned, Space, clean_table
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import UNIX_START, TableName
 from spark_jobs.delta.attempts import clear_attempts
-from spark_jobs.lake.lake import Bound, Lake, open_table
+from spark_jobs.lake.lake import Bound, Epoch, Lake, open_table
 from spark_jobs.lake.leases import list_leased
 from spark_jobs.lake.ledger import Cut
 from spark_jobs.maintenance.compaction import compact_table
@@ -36,13 +35,11 @@ from spark_jobs.maintenance.cut_ledgers import (
 )
 from spark_jobs.maintenance.ledgers import compact_ledger
 from spark_jobs.maintenance.log_floor import (
-    RETENTION,
     Floor,
     find_floor,
     find_unmerged_starts,
     queue_halted,
 )
-from spark_jobs.maintenance.optimizing import optimize_table
 from spark_jobs.maintenance.thinning import Keeping
 
 
@@ -51,7 +48,7 @@ class Maintained:
     """What a maintenance found and did.
 
     `cuts` are the kept cuts, oldest first. `cleaned` sums up tables and ledgers, `log` the files of
-    the log. `problems` has a line for each table that was left as it was, and why.
+    the log. `problems` has a line for each table or ledger with work left undone, and says why.
     """
 
     cuts: tuple[Cut, ...]
@@ -70,14 +67,11 @@ def maintain(
     keeping: Keeping,
     now: datetime,
     tell: Callable[[str], None],
-    open_session: Callable[[], SparkSession],
 ) -> Maintained:
     """Maintain a lake once. `now` is the time of the storage's clock.
 
-    `tell` gets a line for each step. `open_session` is called if a table that only Spark may write
-    has many small files or many deleted rows. The caller records the floor: capture then trims the
-    log. What fails at one table is a problem of the result.
-    Raises: DeltaError, OSError, MergeError.
+    `tell` gets a line for each step. The caller records the floor: capture then trims the log.
+    What fails at one table is a problem of the result. Raises: DeltaError, OSError, MergeError.
     """
     problems: list[str] = []
     tell("dropping old cuts")
@@ -94,7 +88,7 @@ def maintain(
     for ledger in lake.ledgers:
         cleaned += _clean_ledger(ledger, before_us, problems)
     tell(f"compacting {len(tables)} tables and the ledgers")
-    compacted = _compact(lake, tables, open_session, problems)
+    compacted = _compact(lake, tables, lake.read_epochs(), problems)
     with _noting(problems, str(lake.dropped_cuts)):
         forget_dropped(lake, now=now, keeping=keeping)
     aged = find_newest_before(lake, cuts, now - keeping.retention)
@@ -114,33 +108,24 @@ def maintain(
 def _find_floor(lake: Lake, cuts: list[Cut], aged: Bound | None) -> tuple[Floor | None, list[str]]:
     """Find the floor of the log; queue the halted tables that lose changes, and return both.
 
-    `aged` is the newest cut that is older than the retention. The log above it stays.
-
-    The tables are queued before the floor is recorded. After a crash in between, they are read
-    again in vain.
+    `aged` is the newest cut that is older than the retention. The tables are queued before the
+    floor is recorded: a crash in between costs a needless backfill.
     """
-    if not cuts or aged is None:
-        return None, []
-    starts = find_unmerged_starts(lake, cuts[-1])
-    floor = find_floor(cuts, started=starts)
-    assert floor is not None
-    floor = min(floor, Floor(aged, RETENTION), key=lambda one: one.bound)
-    return floor, queue_halted(lake, cuts[-1], floor.bound)
+    starts = find_unmerged_starts(lake, cuts[-1]) if cuts else []
+    floor = find_floor(cuts, aged=aged, started=starts)
+    return floor, [] if floor is None else queue_halted(lake, cuts[-1], floor.bound)
 
 
 def _compact(
-    lake: Lake,
-    tables: list[TableName],
-    open_session: Callable[[], SparkSession],
-    problems: list[str],
+    lake: Lake, tables: list[TableName], epochs: list[Epoch], problems: list[str]
 ) -> list[str]:
-    compacted, epochs = [], lake.read_epochs()
+    compacted = []
     for table in tables:
         with _noting(problems, str(table)):
-            if compact_table(lake, table, epochs) or optimize_table(lake, table, open_session):
+            if compact_table(lake, table, epochs):
                 compacted.append(str(table))
     for ledger in lake.ledgers:
-        if ledger not in {lake.cuts, lake.dropped_cuts}:  # These are written whole when cuts go.
+        if ledger not in {lake.cuts, lake.dropped_cuts}:  # `cut_ledgers` writes these whole.
             with _noting(problems, str(ledger)):
                 compact_ledger(ledger)
     return compacted

@@ -34,7 +34,7 @@ from spark_jobs.target.target_table import TargetTable
 
 _TXN_APP = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
-USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 def write_rows(  # noqa: PLR0917 - What is written, where, and what its commit says.
@@ -130,7 +130,7 @@ def open_bound_session(
             own.conf.set(name, value)
     own.conf.set(_TXN_APP, epoch.app)
     own.conf.set(_TXN_VERSION, str(int(plan.upper.lsn)))
-    own.conf.set(USER_METADATA, format_losses(lossy))
+    own.conf.set(_USER_METADATA, format_losses(lossy))
     return own
 
 

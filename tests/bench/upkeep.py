@@ -1,4 +1,4 @@
-"""What maintenance costs others: a commit of the log beside compaction, a round beside maintenance.
+"""Times a commit of the log beside compaction, and a round of a merge beside maintenance.
 
 `python -m tests.bench.upkeep` takes some five minutes. Phases alone and phases beside take turns,
 so that a noisy minute spoils both. It prints the figures of each pair of phases.
@@ -36,7 +36,7 @@ TABLES = [make_relation(f"t{number}", "k int8, v text") for number in range(3)]
 PAIRS = 5
 COMMITS, COMMIT_ROWS = 400, 500
 ROUNDS, KEYS, ROUND_ROWS = 40, 20_000, 300
-# Compaction takes files that are older. Many are, in each second of a phase.
+# Seconds. Compaction takes files that are older, so it always finds some.
 SETTLED_S = 2.0
 
 
@@ -62,8 +62,8 @@ def tell(alone: Sequence[float], beside: Sequence[float]) -> None:
     """Print medians, 99th percentiles and their ratios. Units: seconds."""
     parts = []
     for title, pick in (("p50", statistics.median), ("p99", find_p99)):
-        before, after = pick(alone), pick(beside)
-        parts.append(f"{title} {before * 1e3:.0f} and {after * 1e3:.0f} ms: {after / before:.2f}")
+        one, other = pick(alone), pick(beside)
+        parts.append(f"{title} {one * 1e3:.0f} and {other * 1e3:.0f} ms: {other / one:.2f}")
     print("  " + "; ".join(parts), flush=True)
 
 
@@ -73,7 +73,7 @@ def find_p99(seconds: Sequence[float]) -> float:
 
 
 def time_commits(folder: Path, *, is_tended: bool) -> list[float]:
-    """Make a log, and time commits of a thousand entries a tenth of a second."""
+    """Make a log, and time its commits."""
     folder.mkdir()
     writer = LogWriter(Lake(LakePlace.of(folder / "lake")))
     writer.begin_epoch(16)

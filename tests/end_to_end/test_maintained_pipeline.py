@@ -1,4 +1,4 @@
-"""A pipeline under load that is maintained twice at once, as aggressively as its grace allows.
+"""A pipeline under load that is maintained twice at once, with a retention of seconds.
 
 One maintenance and capture are killed at their steps, while merges, backfills and verifications go
 on.
@@ -36,7 +36,7 @@ from tests.spark.maintenance.maintained_lake import SHORT, Keeper
 from tests.walgate_command import REPOSITORY, run_walgate
 
 SECONDS, TRIMS = 600, 3
-# Of maintenance. The tables of this load have too few small files for a compaction.
+# Crash points of maintenance. These tables have too few small files for a compaction.
 POINTS = (
     "after_cuts_copied",
     "after_cuts_dropped",
@@ -79,10 +79,10 @@ def test_nothing_is_lost_or_doubled_while_everything_that_may_go_goes(
         running_load(database18, scripts, seed=20261126, rate=60),
         Beside(partial(maintain_always, lake, pipeline.folder)),
         Beside(partial(kill_maintenances, pipeline.folder)) as killing,
-        Beside(partial(read_again_and_verify, pipeline.folder)) as reading,
+        Beside(partial(backfill_and_verify, pipeline.folder)) as reading,
     ):
         while len(trims) < TRIMS or killing.is_working or reading.is_working:
-            assert time.monotonic() < deadline, f"trimmed only {len(trims)} times"
+            assert time.monotonic() < deadline, f"too late: trimmed {len(trims)} times"
             merge_until(session, lake, round_rows=20_000, on_round=compare)
             log = LogFiles.open(lake)
             assert log is not None
@@ -146,7 +146,7 @@ def maintain_always(lake: Lake, folder: Path, is_over: threading.Event) -> None:
 
 
 def kill_maintenances(folder: Path, is_over: threading.Event) -> None:
-    """Run a second maintenance until it dies, once at each of its steps that it gets to here."""
+    """For each crash point, run a second maintenance until it dies there."""
     for point in POINTS:
         if not is_over.is_set():
             done = subprocess.run(
@@ -158,7 +158,7 @@ def kill_maintenances(folder: Path, is_over: threading.Event) -> None:
             assert done.returncode == -signal.SIGKILL, point
 
 
-def read_again_and_verify(folder: Path, is_over: threading.Event) -> None:
+def backfill_and_verify(folder: Path, is_over: threading.Event) -> None:
     """Backfill a table and verify it, by turns, at least once."""
     table = f"public.{next(iter(KEYS))}"
     while True:

@@ -67,7 +67,7 @@ def test_readers_see_no_half_transaction_of_a_shop_that_sells(
         said = readers[reader].output()
         assert readers[reader].wait() == 0, said
         found = json.loads(said.splitlines()[-1])
-        print(reader, found)  # noqa: T201 - The figures of the closing note.
+        print(reader, found)  # noqa: T201 - `pytest -s` shows it.
         assert (found["reads"], found["broken"]) == (count, [])
         assert found["places"] > 1
 
@@ -84,7 +84,7 @@ def selling(writers: Writers) -> Iterator[None]:
 
 @contextmanager
 def ending(readers: dict[str, ChildProcess]) -> Iterator[None]:
-    """Kill the readers that a block leaves."""
+    """Kill the readers that still run after a block."""
     try:
         yield
     finally:

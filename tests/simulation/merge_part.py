@@ -97,7 +97,7 @@ def maintain(world: World) -> None:
     if not cuts:
         return
     kept = [cut for cut in cuts[:-1] if world.scheduler.draw(2)] + cuts[-1:]
-    floor = find_floor(kept, started=[])
+    floor = find_floor(kept, aged=kept[-1].bound, started=[])
     assert floor is not None
     world.tables.cuts = kept
     halted = {table for table in kept[-1].halted if kept[-1].find_place(table).bound < floor.bound}

@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from cdc_core.layout import CHANGES_SCHEMA
 from cdc_core.settings import SourceSettings
@@ -78,26 +77,15 @@ class Keeper:
 
     lake: Lake
     spool: Path
-    session: SparkSession | None = None
     floors: list[Floor] = field(default_factory=list)
 
     def maintain(self, keeping: Keeping = AT_ONCE, *, later: timedelta = NOTHING) -> Maintained:
         """Maintain the lake once, some time from now."""
         now = datetime.now(UTC) + later
-        done = maintain(
-            self.lake,
-            keeping=keeping,
-            now=now,
-            tell=lambda _: None,
-            open_session=self._lend_session,
-        )
+        done = maintain(self.lake, keeping=keeping, now=now, tell=lambda _: None)
         if done.floor is not None:
             self.record(done.floor)
         return done
-
-    def _lend_session(self) -> SparkSession:
-        assert self.session is not None, "no table needs Spark"
-        return self.session
 
     def record(self, floor: Floor) -> None:
         """Record a floor in the ledger, as the job does."""

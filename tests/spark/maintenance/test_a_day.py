@@ -1,8 +1,8 @@
 """A day of a pipeline in minutes: its lake neither grows nor slows down, and reads as the source.
 
 All intervals of maintenance are a fixed share of the usual ones: a cut is kept for seconds in the
-place of minutes. So the clocks of the storage and of the host are real. The retention is half a
-day, so that a day sees what it drops.
+place of minutes, by the real clocks. The retention is half a day, and cuts are kept for each ten
+minutes for a quarter of a day, so that a day sees all that is dropped.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Clocks:
         self.seconds[work].append(time.perf_counter() - began)
 
     def find_growth(self) -> dict[str, float]:
-        """The median of each last fifth, as a multiple of the second: the first warms up."""
+        """The median of the last fifth, divided by that of the second: the first warms up."""
         found = {}
         for work, seconds in self.seconds.items():
             fifth = max(1, len(seconds) // 5)
@@ -131,9 +131,9 @@ class Day:
             pass
 
     def look(self) -> None:
-        """What users and a restart do from time to time; and a reader opens what it reads later."""
+        """Time a restart, a status and a query. Do the late reads that are due; begin another."""
         with self.clocks.timing("start-up"):
-            assert self.keeper.read_transactions(since=self.small.log.lsn - 160)
+            assert self.keeper.read_transactions(since=self.small.log.lsn - 10 * 16)
         with self.clocks.timing("status"):
             answer = read_status(load_settings(self.config, {}))
         assert len(answer["tables"]) == 3
@@ -151,7 +151,7 @@ class Day:
         self.late.append((due, int(bound.lsn), self.open_reader()))
 
     def open_reader(self) -> Callable[[], Rows]:
-        """Open the newest version, without a lease, in one of three ways."""
+        """Open the newest version: with a lease by `walgate.open`, or without one."""
         folder = str(path_of(self.lake.locate(T.table)))
         match self.chance.randrange(3):
             case 0:
@@ -173,7 +173,7 @@ class Day:
         return truth
 
     def measure_space(self) -> float:
-        """The bytes of the lake, as a multiple of those of its newest tables and its log."""
+        """The bytes of all data files, divided by those of the newest tables and of the log."""
         total = sum(file.stat().st_size for file in path_of(self.lake.root).rglob("*.parquet"))
         places = [self.lake.changes, *(self.lake.locate(one.table) for one in (T, EVENTS, IDLE))]
         tables = [open_table(place) for place in places]
@@ -272,7 +272,7 @@ def test_a_lake_neither_grows_nor_slows_down_with_its_age(
     assert log is not None
     growth = day.clocks.find_growth()
     files = sum(1 for file in path_of(day.lake.root).rglob("*") if file.is_file())
-    print(  # noqa: T201 - The figures of the closing note.
+    print(  # noqa: T201 - `pytest -s` shows them.
         f"growth {growth}; {len(kept)} cuts of {rounds}, {len(log.files)} files of the log,"
         f" {files} files in all, {day.late_reads} late reads, space at most {max(space):.2f} times"
         " the newest tables and the log"

@@ -12,9 +12,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from cdc_core.errors import LakeError
-from cdc_core.settings import TableSettings
 from cdc_core.vocabulary import Lsn, Relation
-from spark_jobs.delta.direct_parquet import list_deletions
 from spark_jobs.lake.completeness import read_completeness
 from spark_jobs.lake.lake import Bound, find_bound, read_losses
 from spark_jobs.lake.leases import holding_lease
@@ -280,38 +278,3 @@ def test_small_files_become_one_and_the_table_stays_the_same(
     small.merge([update(T, "3", "new"), insert(T, "99", "last")])
     assert dict(small.rows(T))[3] == "new"
     assert len(small.rows(T)) == 12
-
-
-@pytest.mark.parametrize("is_constrained", [False, pytest.param(True, marks=pytest.mark.soak)])
-def test_delta_rewrites_a_table_that_only_spark_may_write(
-    spark: SparkSession, tmp_path: Path, *, is_constrained: bool
-) -> None:
-    small = SmallLake(spark, tmp_path, limits=MERGE_ONLY)
-    if not is_constrained:
-        rules = {str(T.table): TableSettings(deletion_vectors=True)}
-        small.lake = replace(small.lake, rules=rules)
-    small.merge([insert(T, str(key), "old") for key in range(20)])
-    folder = path_of(small.lake.locate(T.table))
-    if is_constrained:
-        spark.sql(f"alter table delta.`{folder}` add constraint positive check (k >= 0)")
-        for key in range(20, 32):
-            small.merge([insert(T, str(key), "old")])
-    else:
-        small.merge([update(T, str(key), "new") for key in range(10)])
-        assert list_deletions(DeltaTable(folder))
-    before, rows = DeltaTable(folder), small.rows(T)
-    keeper = Keeper(small.lake, tmp_path / "spool", spark)
-    done = keeper.maintain()
-    assert (done.problems, done.compacted) == ((), ("public.t",))
-    after = DeltaTable(folder)
-    assert not list_deletions(after)
-    assert len(after.file_uris()) == 1
-    epochs = small.lake.read_epochs()
-    assert find_bound(after, epochs) == find_bound(before, epochs)
-    assert read_losses(after) == read_losses(before)
-    assert small.rows(T) == rows
-    (end,) = small.commit([update(T, "1", "last")])
-    assert dict(small.plain(small.at(T, end).rows, T)) == dict(rows) | {1: "last"}
-    small.merge()
-    assert dict(small.rows(T)) == dict(rows) | {1: "last"}
-    assert keeper.maintain().compacted == ()

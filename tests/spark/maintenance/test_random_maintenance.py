@@ -42,7 +42,7 @@ class World:
         self.writer.begin_epoch(16)
         tables = [SourceTable("plain", "d"), SourceTable("whole", "f", deferrable=True)]
         self.log = RecordedLog(self.writer, self.rng, tables)
-        self.keeper = Keeper(self.lake, folder / "spool", self.spark)
+        self.keeper = Keeper(self.lake, folder / "spool")
         self.confirmed = 0
         self.leases: list[tuple[int, Lease]] = []
         self.ends: list[int] = []

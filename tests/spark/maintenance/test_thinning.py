@@ -10,7 +10,7 @@ import pytest
 from cdc_core.vocabulary import Lsn
 from spark_jobs.lake.lake import Bound
 from spark_jobs.lake.ledger import Cut
-from spark_jobs.maintenance.log_floor import OLDEST_CUT, Floor, find_floor
+from spark_jobs.maintenance.log_floor import OLDEST_CUT, RETENTION, Floor, find_floor
 from spark_jobs.maintenance.thinning import DatedCut, Keeping, choose_dropped
 
 NOW = datetime(2026, 3, 1, 12, 34, 56, tzinfo=UTC)
@@ -80,29 +80,31 @@ def make_cut(number: int, merged: dict[str, int], halted: tuple[str, ...] = ()) 
 
 def test_the_log_keeps_what_the_oldest_cut_needs() -> None:
     cuts = [make_cut(10, {"a": 10}), make_cut(20, {"a": 20, "b": 20})]
-    assert find_floor(cuts, started=[]) == Floor(bound(10), OLDEST_CUT)
-    assert find_floor([], started=[]) is None
+    assert find_floor(cuts, aged=bound(99), started=[]) == Floor(bound(10), OLDEST_CUT)
+    assert find_floor([], aged=bound(99), started=[]) is None
 
 
 @pytest.mark.parametrize("cut", [10, 20])
 def test_the_log_keeps_what_a_table_that_is_behind_at_a_kept_cut_needs(cut: int) -> None:
     cuts = [make_cut(10, {"a": 4 if cut == 10 else 10}), make_cut(20, {"a": 4})]
-    floor = find_floor(cuts, started=[])
+    floor = find_floor(cuts, aged=bound(99), started=[])
     assert floor is not None
     assert (floor.bound, "a, which is behind" in floor.holder) == (bound(4), True)
 
 
 def test_a_halted_table_does_not_hold_the_log() -> None:
     cuts = [make_cut(10, {"a": 4}, halted=("a",)), make_cut(20, {"a": 4}, halted=("a",))]
-    assert find_floor(cuts, started=[]) == Floor(bound(10), OLDEST_CUT)
+    assert find_floor(cuts, aged=bound(99), started=[]) == Floor(bound(10), OLDEST_CUT)
 
 
 def test_an_idle_table_does_not_hold_the_log() -> None:
     """History 24: the cut says that it is merged further than its own last commit."""
     cuts = [make_cut(10, {"idle": 10}), make_cut(20, {"idle": 20})]
-    assert find_floor(cuts, started=[]) == Floor(bound(10), OLDEST_CUT)
+    assert find_floor(cuts, aged=bound(99), started=[]) == Floor(bound(10), OLDEST_CUT)
 
 
 def test_the_log_keeps_what_a_backfill_needs() -> None:
     cuts = [make_cut(10, {})]
-    assert find_floor(cuts, started=[("a", bound(6))]) == Floor(bound(6), "the backfill of a")
+    assert find_floor(cuts, aged=bound(99), started=[("a", bound(6))]) == Floor(
+        bound(6), "the backfill of a"
+    )
