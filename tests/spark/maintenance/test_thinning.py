@@ -105,6 +105,11 @@ def test_an_idle_table_does_not_hold_the_log() -> None:
 
 def test_the_log_keeps_what_a_backfill_needs() -> None:
     cuts = [make_cut(10, {})]
-    assert find_floor(cuts, aged=bound(99), started=[("a", bound(6))]) == Floor(
-        bound(6), "the backfill of a"
-    )
+    floor = find_floor(cuts, aged=bound(99), started=[("a", bound(6))])
+    assert floor == Floor(bound(6), "the backfill of a")
+
+
+def test_the_log_stays_for_the_retention() -> None:
+    cuts = [make_cut(10, {})]
+    assert find_floor(cuts, aged=bound(9), started=[]) == Floor(bound(9), RETENTION)
+    assert find_floor(cuts, aged=None, started=[]) is None
