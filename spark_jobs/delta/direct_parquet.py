@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Collection
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -132,19 +131,14 @@ def has_columns(table: DeltaTable, fields: list[T.StructField]) -> bool:
     return own == {field.name: field.jsonValue() for field in fields}
 
 
-def write_files(
-    rows: DataFrame, folder: LakePlace, *, identity: Collection[str]
-) -> list[WrittenFile]:
-    """Write rows by Spark to files below an attempt's folder; files without rows do not count.
-
-    `identity` are the columns that identify a row.
-    """
+def write_files(rows: DataFrame, folder: LakePlace) -> list[WrittenFile]:
+    """Write rows by Spark to files below an attempt's folder; files without rows do not count."""
     written = folder / f"spark-{uuid.uuid4()}"
     rows.write.parquet(written.uri)
     files = sorted(written.list_matching("*.parquet"))
     footers = {file: read_footer(file) for file in files}
     return [
-        WrittenFile(file, footer.num_rows, read_statistics(footer, identity))
+        WrittenFile(file, footer.num_rows, read_statistics(footer))
         for file, footer in footers.items()
         if footer.num_rows
     ]

@@ -2,8 +2,7 @@
 
 Each minimum and maximum is correct, but it may be wider than the values: timestamps are rounded
 outwards to milliseconds, and long texts are cut. If a column has no minimum and maximum, conditions
-on it never skip the file. A text column has them only if it identifies a row: other texts rarely
-skip a file, and the table's Delta log would show their values.
+on it never skip the file.
 
 Source: the Delta protocol, section Per-file Statistics.
 """
@@ -11,7 +10,7 @@ Source: the Delta protocol, section Per-file Statistics.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from datetime import MAXYEAR, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, TypeAlias
@@ -39,11 +38,11 @@ _Ends: TypeAlias = tuple[Any, Any]
 class ColumnStatistics:
     """Collects the statistics of the rows of one file."""
 
-    def __init__(self, schema: pa.Schema, identity: Collection[str]) -> None:
-        """Begin without rows. `identity` are the columns that identify a row."""
-        counted = schema.names[:_MOST_COLUMNS]
-        self._bounded = [name for name in counted if _is_bounded(schema.field(name), identity)]
-        self._nulls = dict.fromkeys([*counted, *_ALWAYS_COUNTED], 0)
+    def __init__(self, schema: pa.Schema) -> None:
+        """Begin without rows."""
+        bounded = schema.names[:_MOST_COLUMNS]
+        self._bounded = [name for name in bounded if _has_order(schema.field(name).type)]
+        self._nulls = dict.fromkeys([*bounded, *_ALWAYS_COUNTED], 0)
         # None if a value is NaN or infinite.
         self._known: dict[str, _Ends | None] = {}
         self._rows = 0
@@ -67,22 +66,19 @@ class ColumnStatistics:
         return _format_statistics(self._rows, self._known, self._nulls)
 
 
-def read_statistics(footer: pq.FileMetaData, identity: Collection[str]) -> str:
-    """Read the statistics of a finished file from its footer; return them as JSON.
-
-    `identity` are the columns that identify a row.
-    """
+def read_statistics(footer: pq.FileMetaData) -> str:
+    """Read the statistics of a finished file from its footer; return them as JSON."""
     schema = footer.schema.to_arrow_schema()
-    counted = schema.names[:_MOST_COLUMNS]
+    bounded = schema.names[:_MOST_COLUMNS]
     known: dict[str, _Ends | None] = {}
     nulls: dict[str, int] = {}
     for index, chunks in enumerate(_list_chunks(footer)):
         leaf = footer.schema.column(index).path
-        if leaf in _LEAVES or leaf in counted:
+        if leaf in _LEAVES or leaf in bounded:
             count = _count_nulls(chunks)
             if count is not None:
                 nulls[_LEAVES.get(leaf, leaf)] = count
-        if leaf in counted and _has_exact_ends(schema.field(leaf), identity):
+        if leaf in bounded and _has_exact_ends(schema.field(leaf).type):
             known[leaf] = _join_chunks(chunks)
     return _format_statistics(footer.num_rows, known, nulls)
 
@@ -131,9 +127,9 @@ def _join_chunks(chunks: list[pq.Statistics | None]) -> _Ends | None:
     return ends
 
 
-def _has_exact_ends(field: pa.Field, identity: Collection[str]) -> bool:
+def _has_exact_ends(kind: pa.DataType) -> bool:
     """Whether Delta can take Parquet's minimum and maximum. For floats it cannot (NaN)."""
-    return _is_bounded(field, identity) and not pa.types.is_floating(field.type)
+    return _has_order(kind) and not pa.types.is_floating(kind)
 
 
 def _format_statistics(
@@ -159,13 +155,11 @@ def _format_object(texts: Mapping[str, str]) -> str:
     return "{" + ",".join(named) + "}"
 
 
-def _is_bounded(field: pa.Field, identity: Collection[str]) -> bool:
-    """Whether a column gets a minimum and a maximum, if they are known."""
+def _has_order(kind: pa.DataType) -> bool:
+    """Whether a minimum and a maximum of a type bound all values of a column."""
     kinds = pa.types
-    if kinds.is_string(field.type):
-        return field.name in identity
     ordered = (kinds.is_integer, kinds.is_floating, kinds.is_decimal, kinds.is_temporal)
-    return any(is_kind(field.type) for is_kind in ordered)
+    return any(is_kind(kind) for is_kind in (*ordered, kinds.is_string))
 
 
 def _find_bounds(values: pa.Array) -> _Ends | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -35,20 +35,17 @@ class WrittenFile:
         return bool(known["nullCount"].get(column) != known["numRecords"])
 
 
-def write_batches(
-    folder: LakePlace, batches: Iterable[pa.RecordBatch], *, identity: Collection[str]
-) -> WrittenFile | None:
+def write_batches(folder: LakePlace, batches: Iterable[pa.RecordBatch]) -> WrittenFile | None:
     """Write batches of one schema to a new file; None without rows.
 
-    `identity` are the columns that identify a row. If the batches raise an error, no file is left.
-    Raises: OSError.
+    If the batches raise an error, no file is left. Raises: OSError.
     """
     path = folder / f"part-{uuid.uuid4()}.parquet"
     filled = (batch for batch in batches if batch.num_rows)
     first = next(filled, None)
     if first is None:
         return None
-    bounds, rows, waiting = ColumnStatistics(first.schema, identity), 0, [first]
+    bounds, rows, waiting = ColumnStatistics(first.schema), 0, [first]
     try:
         repeated = _find_repeated(first)
         with (

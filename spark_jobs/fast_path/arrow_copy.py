@@ -159,7 +159,6 @@ def _find_wanted(plan: TablePlan, above: LogRange) -> ReadsToType | None:
         above.high,
         version,
         columns,
-        tuple(match_names(schema)),
         max((sweep.start for sweep in plan.swept), default=None),
     )
 

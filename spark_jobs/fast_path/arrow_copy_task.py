@@ -29,8 +29,8 @@ _MOST_GROUP_BYTES = 256 << 20
 class ReadsToType:
     """The reads to type: those of a table above `low` and up to `high`, under one relation version.
 
-    `columns` are the table's columns in order, with their conversions, `identity` those that
-    identify a row. No read may have a position below `start`.
+    `columns` are the table's columns in order, with their conversions. No read may have a position
+    below `start`.
     """
 
     table: str
@@ -38,7 +38,6 @@ class ReadsToType:
     high: Bound
     relation_version: int
     columns: Columns
-    identity: tuple[str, ...]
     start: Position | None
 
 
@@ -54,7 +53,7 @@ def type_files(
     None if Arrow cannot type every wanted read; then no file is left. Raises: OSError.
     """
     try:
-        file = write_batches(folder, _type_rows(sources, wanted), identity=wanted.identity)
+        file = write_batches(folder, _type_rows(sources, wanted))
     except _CannotType:
         return None
     return [] if file is None else [file]

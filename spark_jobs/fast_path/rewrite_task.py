@@ -172,7 +172,7 @@ def _rewrite(portion: Portion, log: LogInMemory, limits: MergeLimits) -> Rewritt
     *groups, last = _group_by_size(joined, limits.joined_file_bytes)
     parts += [changed.read_others(portion, group) for group in groups]
     parts.append(chain(changed.read_others(portion, last), arriving.to_batches()))
-    added = [write_batches(portion.attempt, part, identity=key) for part in parts]
+    added = [write_batches(portion.attempt, part) for part in parts]
     reach("in_file_rewrite")
     return RewrittenPortion(
         changes.table,

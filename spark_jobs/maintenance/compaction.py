@@ -26,7 +26,6 @@ from spark_jobs.delta.committer import FileChange, commit_files
 from spark_jobs.delta.direct_parquet import is_plain
 from spark_jobs.delta.file_writer import write_batches
 from spark_jobs.fold.plan import has_table_schema, read_schema
-from spark_jobs.fold.rows import match_names
 from spark_jobs.lake.durability import require_durable
 from spark_jobs.lake.lake import Epoch, Lake, find_bound, open_table, read_losses
 
@@ -86,11 +85,7 @@ def compact_table(lake: Lake, name: TableName, epochs: list[Epoch]) -> bool:
         epoch = next(epoch for epoch in epochs if epoch.number == bound.epoch)
         with attempting(folder) as attempt:
             rows = _read_files(folder, table, chosen)
-            written = write_batches(
-                attempt,
-                rows.to_batches(max_chunksize=_BATCH_ROWS),
-                identity=match_names(read_schema(table)),
-            )
+            written = write_batches(attempt, rows.to_batches(max_chunksize=_BATCH_ROWS))
             del rows
             reach("before_table_compaction")
             change = FileChange(

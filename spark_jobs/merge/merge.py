@@ -27,7 +27,6 @@ from spark_jobs.fast_path.file_rewrite import FileRewrite, RewrittenFiles, plan_
 from spark_jobs.fast_path.unshared_reads import UnsharedReads, add_unshared, splitting_unshared
 from spark_jobs.fold.outcome import Outcome, fold_plan
 from spark_jobs.fold.plan import TablePlan
-from spark_jobs.fold.rows import match_names
 from spark_jobs.fold.sweeps import Sweep, keep_effective_sweeps, may_hold_older
 from spark_jobs.lake.lake import Epoch, Lake, Losses, count_rows, read_losses
 from spark_jobs.log.files import LogRange
@@ -273,13 +272,12 @@ def _write_added(
 ) -> list[WrittenFile]:
     """Write added rows to files in an attempt's folder; Arrow has written its files already."""
     unshared, outcome = added_rows.unshared, added_rows.outcome
-    write = partial(write_files, folder=folder, identity=match_names(target.schema))
     add = partial(apply_rows, None, schema=target.schema, mode=target.mode, removal=Removal())
     more = None if outcome is None else add(outcome.rows, carried=outcome.carried)
     if unshared.typed is not None:
-        return [*unshared.typed.files, *([] if more is None else write(more))]
+        return [*unshared.typed.files, *([] if more is None else write_files(more, folder))]
     rows = add(unshared.read(), carried=frozenset())
-    return write(rows if more is None else rows.unionByName(more))
+    return write_files(rows if more is None else rows.unionByName(more), folder)
 
 
 def _replace(

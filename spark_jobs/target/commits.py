@@ -27,7 +27,6 @@ from spark_jobs.delta.attempts import attempting
 from spark_jobs.delta.committer import FileChange, commit_files
 from spark_jobs.delta.direct_parquet import is_ours, write_files
 from spark_jobs.fold.plan import TablePlan
-from spark_jobs.fold.rows import match_names
 from spark_jobs.lake.durability import require_durable
 from spark_jobs.lake.lake import Bound, Epoch, Losses, format_losses
 from spark_jobs.target.target_table import TargetTable
@@ -56,7 +55,7 @@ def write_rows(  # noqa: PLR0917 - What is written, where, and what its commit s
     if is_ours(before):
         with attempting(path) as folder:
             change = FileChange(
-                write_files(rows, folder, identity=match_names(target.schema)),
+                write_files(rows, folder),
                 replaces_all=mode == "overwrite",
                 fields=target.fields,
             )

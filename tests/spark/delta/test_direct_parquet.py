@@ -121,7 +121,6 @@ def test_a_table_that_is_written_whole_has_bounds(spark: SparkSession, tmp_path:
     assert done.tables["public.rows"].way is WritePlan.REWRITE
     added = [json.loads(action["add"]["stats"]) for action in read_commit(small) if "add" in action]
     assert max(one["maxValues"]["k"] for one in added) == 102
-    assert not any("v" in one["maxValues"] for one in added), "the log has a text of a row"
     assert read_commit(small)[0]["commitInfo"]["operation"] == "WRITE"
 
 
@@ -184,10 +183,10 @@ def test_a_commit_of_another_in_between_fails_the_table_alone(
     small.merge([*FIRST, insert(OTHERS, "1", "one")])
     write = direct_parquet.write_files
 
-    def interfere(rows: Any, folder: LakePlace, **options: Any) -> Any:
+    def interfere(rows: Any, folder: LakePlace) -> Any:
         if folder.parent == locate(small):
             spark.sql(meddle.format(f"delta.`{folder.parent}`"))
-        return write(rows, folder, **options)
+        return write(rows, folder)
 
     steps = [update(ROWS, "2", "dos", "2"), insert(OTHERS, "2", "two")]
     with monkeypatch.context() as patched:

@@ -121,7 +121,7 @@ def test_the_files_have_true_bounds(
     ]
     added = [json.loads(line)["add"] for line in commit.read_text().splitlines() if '"add"' in line]
     assert len(added) > 1, "two tasks"
-    bounded = {*"kndmzp", "_epoch", "_commit_lsn", "_seq", "_committed_at"}
+    bounded = {*"ktundmzp", "_epoch", "_commit_lsn", "_seq", "_committed_at"}
     for file in added:
         statistics = json.loads(file["stats"])
         own = spark.read.parquet(str(path / file["path"]))
@@ -137,8 +137,7 @@ def test_the_files_have_true_bounds(
             assert outside.count() == 0, (name, statistics)
         for name, nulls in statistics["nullCount"].items():
             assert own.where(F.col(name).isNull()).count() == nulls, name
-    # `u` is stored as text, too. Values of texts that are no key stay out of the table's log.
-    # By the bounds a reader passes over files.
+    # By them a reader passes over files.
     (only,) = small.spark.read.format("delta").load(str(path)).where("k = 7").collect()
     assert only["t"] == rows[7][1]
 

@@ -54,7 +54,7 @@ def test_a_bound_is_true_or_missing(
 ) -> None:
     rows = pa.table({"c": pa.array(values, kind), "_raw": pa.nulls(len(values)),
                      "_holes": pa.nulls(len(values))})  # fmt: skip
-    bounds = ColumnStatistics(rows.schema, ["c"])
+    bounds = ColumnStatistics(rows.schema)
     for batch in rows.to_batches(max_chunksize=1):
         bounds.add(batch)
     told = json.loads(bounds.format())
@@ -62,16 +62,6 @@ def test_a_bound_is_true_or_missing(
     assert told["nullCount"] == {
         "c": values.count(None), "_raw": len(values), "_holes": len(values)
     }  # fmt: skip
-
-
-def test_a_text_that_does_not_identify_a_row_has_no_bounds() -> None:
-    rows = pa.table({"k": ["a"], "v": ["b"], "n": [1], "_raw": pa.nulls(1), "_holes": pa.nulls(1)})
-    bounds = ColumnStatistics(rows.schema, ["k"])
-    for batch in rows.to_batches():
-        bounds.add(batch)
-    found = json.loads(bounds.format())
-    assert found["minValues"] == found["maxValues"] | {"k": "a"} == {"k": "a", "n": 1}
-    assert found["nullCount"] == {"k": 0, "v": 0, "n": 0, "_raw": 1, "_holes": 1}
 
 
 def test_a_task_takes_the_reads_of_its_table_and_range_alone(tmp_path: Path) -> None:
@@ -91,7 +81,6 @@ def test_a_task_takes_the_reads_of_its_table_and_range_alone(tmp_path: Path) -> 
         Bound(1, Lsn(ends[2])),
         T.version,
         (ArrowColumn("k", keep), ArrowColumn("v", keep)),
-        ("k",),
         None,
     )
     (file,) = type_files(sources, wanted, folder) or []
@@ -123,7 +112,7 @@ def test_a_task_writes_groups_and_passes_over_those_too_large(
     sources = sorted(log.lake.changes.list_matching("*.parquet"))
     columns = (ArrowColumn("k", keep), ArrowColumn("v", keep))
     wanted = ReadsToType(
-        str(T.table), None, Bound(1, Lsn(log.writer.lsn)), T.version, columns, ("k",), None
+        str(T.table), None, Bound(1, Lsn(log.writer.lsn)), T.version, columns, None
     )
     monkeypatch.setattr(file_writer, "_GROUP_BYTES", 5_000)
     (file,) = type_files(sources, wanted, folder) or []

@@ -192,10 +192,10 @@ def test_an_attempt_takes_in_nothing_that_another_writes(
 ) -> None:
     rows = spark.range(3).coalesce(1)
     with attempting(LakePlace.of(tmp_path)) as folder:
-        (file,) = write_files(rows, folder, identity=())
+        (file,) = write_files(rows, folder)
         with attempting(LakePlace.of(tmp_path)) as another:
-            (other,) = write_files(rows, another, identity=())
-            (next_file,) = write_files(rows, folder, identity=())
+            (other,) = write_files(rows, another)
+            (next_file,) = write_files(rows, folder)
         assert not other.path.exists()
         assert file.path.exists()
         assert next_file.path.exists()
