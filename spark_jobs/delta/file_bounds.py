@@ -159,7 +159,9 @@ def _has_order(kind: pa.DataType) -> bool:
     """Whether a minimum and a maximum of a type bound all values of a column."""
     kinds = pa.types
     ordered = (kinds.is_integer, kinds.is_floating, kinds.is_decimal, kinds.is_temporal)
-    return any(is_kind(kind) for is_kind in (*ordered, kinds.is_string))
+    # Delta itself writes no bounds of booleans, but delta-rs needs them: it takes a bound that is
+    # missing as NULL, and a filter of its dataset then loses the rows of the file.
+    return any(is_kind(kind) for is_kind in (*ordered, kinds.is_string, kinds.is_boolean))
 
 
 def _find_bounds(values: pa.Array) -> _Ends | None:

@@ -22,9 +22,10 @@ import walgate
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.settings import TableSettings
 from cdc_core.vocabulary import Relation
+from spark_jobs.target.limits import DEFAULT_LIMITS, MergeLimits
 from tests.local_lake import path_of
 from tests.spark.relations import delete, insert, make_relation, update
-from tests.spark.small_lake import MERGE_ONLY, SmallLake
+from tests.spark.small_lake import MERGE_ONLY, SPARK_ONLY, SmallLake
 from tests.walgate.configured_lake import open_lake, record_backfill
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "reading.md"
@@ -126,6 +127,28 @@ def test_each_reader_does_what_the_matrix_says(lake: SmallLake) -> None:
         results = [try_reader(reader, lake, table) for reader in READERS]
         lines.append(f"| {kind} | {' | '.join(results)} |")
     assert "\n".join(lines) in PAGE.read_text(), "\n".join(lines)
+
+
+@pytest.mark.parametrize("limits", [DEFAULT_LIMITS, SPARK_ONLY], ids=["by Arrow", "by Spark"])
+def test_a_filter_on_any_column_finds_its_rows(
+    spark: SparkSession, tmp_path: Path, limits: MergeLimits
+) -> None:
+    filtered = make_relation("filtered", "k int4, v text, b bool, n numeric, z timestamptz")
+    lake = SmallLake(spark, tmp_path, limits=limits)
+    lake.merge([insert(filtered, "0", "old", "f", "0.5", f"{AT}+00")])
+    lake.merge([insert(filtered, "1", "new", "t", "1.5", "2027-01-01 00:00:00+00")])
+    dataset = DeltaTable(locate(lake, filtered)).to_pyarrow_dataset()
+    with duckdb.connect() as connection:
+        connection.register("stored", dataset)
+        for condition in (
+            "k = 1",
+            "v = 'new'",
+            "b = true",
+            "n > 1",
+            "z > '2026-06-01 00:00:00+00'",
+        ):
+            rows = connection.sql(f"select k from stored where {condition}").fetchall()
+            assert rows == [(1,)], condition
 
 
 def test_the_program_of_the_page_reads_several_tables_at_the_newest_cut(

@@ -121,7 +121,7 @@ def test_the_files_have_true_bounds(
     ]
     added = [json.loads(line)["add"] for line in commit.read_text().splitlines() if '"add"' in line]
     assert len(added) > 1, "two tasks"
-    bounded = {*"ktundmzp", "_epoch", "_commit_lsn", "_seq", "_committed_at"}
+    bounded = {*"ktubndmzp", "_epoch", "_commit_lsn", "_seq", "_committed_at"}
     for file in added:
         statistics = json.loads(file["stats"])
         own = spark.read.parquet(str(path / file["path"]))

@@ -45,7 +45,7 @@ LAST = datetime.max  # noqa: DTZ901
         (pa.timestamp("us", "UTC"), [datetime(2026, 1, 1, tzinfo=UTC)], "2026-01-01T00:00:00.000Z",
          "2026-01-01T00:00:00.000Z"),
         (pa.decimal128(38, 18), [Decimal("0.1"), Decimal(10) ** 19], 0.1, 1e19),
-        (pa.bool_(), [True], None, None),
+        (pa.bool_(), [True, None, False], False, True),
         (pa.int16(), [None], None, None),
     ],
 )  # fmt: skip
