@@ -1,7 +1,7 @@
 """Times a commit of the log beside compaction, and a round of a merge beside maintenance.
 
-`python -m tests.bench.upkeep` takes some five minutes. Phases alone and phases beside take turns,
-so that a noisy minute spoils both. It prints the figures of each pair of phases.
+`python -m tests.bench.upkeep` takes some six minutes. Each pair is one phase without the other work
+and one with it, so that a noisy minute spoils both. The program prints the figures of each pair.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -24,6 +25,7 @@ from cdc_core.lake_storage.place import LakePlace
 from cdc_core.thread_priority import lower_priority
 from spark_jobs.lake.lake import Lake
 from spark_jobs.target.limits import DEFAULT_LIMITS
+from tests.background import Background
 from tests.fix_spark import run_spark
 from tests.spark.log_writer import LogWriter
 from tests.spark.maintenance import maintain_child
@@ -79,7 +81,7 @@ def time_commits(folder: Path, *, is_tended: bool) -> list[float]:
     writer.begin_epoch(16)
     log = TendedLog(writer, folder / "spool", grace_s=10, settled_s=SETTLED_S)
     chance, seconds = random.Random(1), list[float]()
-    with tending(log) if is_tended else nullcontext():
+    with Background(partial(tend_always, log)) if is_tended else nullcontext():
         for number in range(COMMITS):
             values = [chance.randbytes(20).hex() for _ in range(COMMIT_ROWS)]
             first = number * COMMIT_ROWS
@@ -88,24 +90,12 @@ def time_commits(folder: Path, *, is_tended: bool) -> list[float]:
     return seconds
 
 
-@contextmanager
-def tending(log: TendedLog) -> Iterator[None]:
-    """Tend a log while a block runs, as capture's thread does, but without its pauses."""
-    is_over = threading.Event()
-
-    def work() -> None:
-        lower_priority()
-        while not is_over.is_set():
-            if not log.tend():
-                is_over.wait(0.05)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
+def tend_always(log: TendedLog, is_over: threading.Event) -> None:
+    """Tend a log as capture's thread does, but without its pauses."""
+    lower_priority()
+    while not is_over.is_set():
+        if not log.tend():
+            is_over.wait(0.05)
 
 
 def fill(session: SparkSession, folder: Path) -> SmallLake:

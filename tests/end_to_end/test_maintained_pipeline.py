@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Self
 
 import pyarrow.compute as pc
 import pytest
@@ -27,6 +26,7 @@ from cdc_core.errors import LakeError
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.log.files import LogFiles
 from spark_jobs.merge.rounds import Round, merge_until
+from tests.background import Background
 from tests.end_to_end.pgbench_tables import KEYS, read_lake, read_source
 from tests.fix_pipeline import Pipeline
 from tests.load import prepare, running_load
@@ -77,9 +77,9 @@ def test_nothing_is_lost_or_doubled_while_everything_that_may_go_goes(
     deadline = time.monotonic() + SECONDS
     with (
         running_load(database18, scripts, seed=20261126, rate=60),
-        Beside(partial(maintain_always, lake, pipeline.folder)),
-        Beside(partial(kill_maintenances, pipeline.folder)) as killing,
-        Beside(partial(backfill_and_verify, pipeline.folder)) as reading,
+        Background(partial(maintain_always, lake, pipeline.folder)),
+        Background(partial(kill_maintenances, pipeline.folder)) as killing,
+        Background(partial(backfill_and_verify, pipeline.folder)) as reading,
     ):
         while len(trims) < TRIMS or killing.is_working or reading.is_working:
             assert time.monotonic() < deadline, f"too late: trimmed {len(trims)} times"
@@ -100,41 +100,6 @@ def test_nothing_is_lost_or_doubled_while_everything_that_may_go_goes(
     merge_until(session, lake, round_rows=2_000_000)
     for table, key in KEYS.items():
         assert read_lake(session, lake, table, key).equals(read_source(database18, table, key))
-
-
-class Beside:
-    """Work in a thread of its own while a block runs. The block raises what the work raised."""
-
-    def __init__(self, work: Callable[[threading.Event], None]) -> None:
-        self.is_over = threading.Event()
-        self._work = work
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run)
-
-    @property
-    def is_working(self) -> bool:
-        """Whether the work goes on. Raises: what ended it."""
-        if self._failure is not None:
-            raise self._failure
-        return self._thread.is_alive()
-
-    def __enter__(self) -> Self:
-        """Begin the work."""
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """Ask the work to end, and wait for it."""
-        self.is_over.set()
-        self._thread.join()
-        if error is None:
-            assert not self.is_working
-
-    def _run(self) -> None:
-        try:
-            self._work(self.is_over)
-        except BaseException as failure:  # noqa: BLE001 - The block raises it.
-            self._failure = failure
 
 
 def maintain_always(lake: Lake, folder: Path, is_over: threading.Event) -> None:

@@ -66,17 +66,21 @@ class Clocks:
         self.seconds[work].append(time.perf_counter() - began)
 
     def find_growth(self) -> dict[str, float]:
-        """The median of the last fifth, divided by that of the second: the first warms up."""
+        """The median of the last fifth, divided by that of the beginning.
+
+        The beginning is the second and the third hundredth: in the first, the JVM warms up.
+        """
         found = {}
         for work, seconds in self.seconds.items():
-            fifth = max(1, len(seconds) // 5)
-            last, second = seconds[-fifth:], seconds[fifth : 2 * fifth] or seconds
-            found[work] = round(statistics.median(last) / statistics.median(second), 2)
+            hundredth = max(1, len(seconds) // 100)
+            beginning = seconds[hundredth : 3 * hundredth] or seconds
+            last = seconds[-max(1, len(seconds) // 5) :]
+            found[work] = round(statistics.median(last) / statistics.median(beginning), 2)
         return found
 
 
 class Day:
-    """A lake with a hot table, a table that only grows and an idle one, and what they had when."""
+    """A lake with a hot, a growing and an idle table, and the rows of the hot one at each LSN."""
 
     def __init__(self, spark: SparkSession, folder: Path, day_s: float) -> None:
         self.small = SmallLake(make_quick(spark), folder)

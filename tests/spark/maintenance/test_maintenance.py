@@ -133,7 +133,7 @@ def test_a_point_below_what_is_kept_names_what_can_be_read(
     assert find_bound_at(lake.lake, newest.lsn) == newest
 
 
-def test_a_read_whose_cut_was_dropped_meanwhile_fails_and_is_not_short(
+def test_a_read_whose_cut_was_dropped_fails_and_gives_no_rows(
     lake: SmallLake, keeper: Keeper
 ) -> None:
     first = find_oldest_bound(lake.lake)
