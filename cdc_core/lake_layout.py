@@ -16,6 +16,8 @@ _STAGING = "staging"
 CHANGES = f"{_STAGING}/changes"
 EPOCHS = f"{_STAGING}/epochs"
 RELATIONS = f"{_STAGING}/relations"
+# Which files the log lost, in commits that may be gone.
+TOMBSTONES = f"{_STAGING}/tombstones.json"
 
 # Each ledger is one table.
 _LEDGER = "ledger"

@@ -41,7 +41,8 @@ from cdc_core.source.first_reading import FirstReading
 from cdc_core.spooled import SweepRequest
 from cdc_core.staging.backfills import StagedChunk
 from cdc_core.staging.chunks import ChunkFolder
-from cdc_core.staging.tail import Tail
+from cdc_core.staging.commits import CommitsGone
+from cdc_core.staging.tail import Staged, Tail
 from cdc_core.vocabulary import Lsn, Position
 
 _SIGN_OF_LIFE_S = 60.0
@@ -49,6 +50,8 @@ _LOOK_S = 0.05
 _HELD_LOOK_S = 1.0
 _DRAIN_S = 10.0
 _SAY_AGAIN_S = 10.0
+# Capture may have taken or refused the sweep: its answer was removed before this read it.
+_SWEPT_UNKNOWN = "unknown"
 # The same as in `capture/run.py`: a session also waits for the source, and for capture.
 _BACKOFF = Backoff(first_s=0.5, max_s=30.0)
 
@@ -98,6 +101,7 @@ class Session:
         self._callbacks = callbacks
         self._held: str | None = None
         self._folder = ChunkFolder(lake.spool)
+        self._root = lake.root
         self._tail = Tail(lake.root)
         self._memory = ChangedKeysRequest(uuid.uuid4().hex)
         self._epoch: int | None = None
@@ -312,7 +316,7 @@ class Session:
     def _take_news(self) -> None:
         """Read from the log what capture did with the steps of this session."""
         chunks: list[StagedChunk] = []
-        for staged in self._tail.read():
+        for staged in self._read_tail():
             if self._epoch is not None and staged.position.epoch != self._epoch:
                 raise EpochOver
             said = read_said(staged, self._backfill)
@@ -334,6 +338,20 @@ class Session:
                     size, seconds = left.size, left.seconds
                     chunks.append(read_staged_chunk(said, staged, size=size, seconds=seconds))
         self._callbacks.on_chunks(chunks)
+
+    def _read_tail(self) -> Iterator[Staged]:
+        """The newest marks and sweeps. If some are gone, the session asks capture again.
+
+        Commits of the log go after some time. So this happens after a long pause of the process, or
+        after long work between two steps.
+        """
+        try:
+            yield from self._tail.read()
+        except CommitsGone as error:
+            _logger.warning("backfill missed answers", extra={"fields": {"reason": error.message}})
+            self._tail = Tail(self._root)
+            self._memory.is_forgotten = True
+            self._swept = _SWEPT_UNKNOWN
 
     def _show_life_again(self) -> None:
         if time.monotonic() - self._said_at >= _SIGN_OF_LIFE_S:

@@ -9,6 +9,9 @@ other versions, and files that no commit names because their writer died.
 A data file also stays until a commit is younger than the file. A commit names the version that it
 extends. So Delta then refuses the commit of the file's writer, if that writer was only paused.
 
+The commits of a table may go before the files that they removed. Tombstones then say until when
+these files stay.
+
 Source: the Delta protocol, sections Delta Log Entries and Checkpoints.
 """
 
@@ -24,6 +27,7 @@ from cdc_core.crash_points import reach
 from cdc_core.lake_layout import DATA_FILES, DELTA_LOG, LOG_FILES, name_local_checksum
 from cdc_core.lake_storage.delta_log import DeltaLog, UnknownCheckpoint
 from cdc_core.lake_storage.place import LakePlace, ListedFile
+from cdc_core.lake_storage.tombstones import Tombstones
 
 # So many files go under one lock, which others wait for.
 _FILES_AT_ONCE = 100
@@ -70,34 +74,47 @@ class Cleaned:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class ShortLog:
+    """The commits of a table go if they were written before a time, in microseconds since 1970."""
+
+    before_us: int
+    tombstones: Tombstones
+
+
 def clean_table(
     table: LakePlace,
     *,
     named: Collection[int],
     before_us: int,
     lock: Callable[[], AbstractContextManager[object]] = nullcontext,
+    short_log: ShortLog | None = None,
 ) -> Cleaned:
     """Remove what is not needed and was written before a time, in microseconds since 1970.
 
     `named` are versions that are needed, besides the newest one and those that were the newest one
     after `before_us`. A version that does not exist is not needed. `lock` keeps writers away that
     may commit a file long after they wrote it; it is held only while files are removed.
+    With `short_log`, commits go earlier; the data files that they removed do not.
     Raises: what `lock` raises.
     """
+    log_before_us = before_us if short_log is None else max(before_us, short_log.before_us)
     try:
         log = DeltaLog.list(table)
-        needed = find_needed(log, named, before_us=before_us)
+        needed = find_needed(log, named, before_us=log_before_us)
         names = log.read_files(needed)
+        if short_log is not None:
+            names |= short_log.tombstones.record(log, since_us=before_us)
         kept = set[str]().union(*map(log.list_names, needed))
         # Delta refuses the commit of a writer whose file is older than the newest commit.
         limit_us = min(before_us, log.commits[log.newest].modified_us)
         data = _divide(table, DATA_FILES, names, limit_us)
-        commits = _divide(table / DELTA_LOG, LOG_FILES, kept, before_us)
+        commits = _divide(table / DELTA_LOG, LOG_FILES, kept, log_before_us)
 
         def read_newer() -> set[str]:
             """What somebody has committed since `log` was listed."""
             newest = DeltaLog.list(table)
-            newer = find_needed(newest, named, before_us=before_us) - needed
+            newer = find_needed(newest, named, before_us=log_before_us) - needed
             return newest.read_files(newer)
 
         removed = _remove(table, data.old, lock, read_newer)

@@ -110,6 +110,16 @@ class DeltaLog:
             found |= {vector for vector in state.values() if vector is not None}
         return found
 
+    def read_removed(self) -> dict[str, int]:
+        """The files that the commits removed, each with the time of its commit. Raises: OSError."""
+        removed = dict[str, int]()
+        for file in self.commits.values():
+            for action in _read_actions(self._locate(file).read_text()):
+                if (one := action.get("remove")) is not None:
+                    names = _name_file(one["path"]), name_deletions(one.get("deletionVector"))
+                    removed |= {name: file.modified_us for name in names if name is not None}
+        return removed
+
     def _locate(self, file: ListedFile) -> LakePlace:
         return self.table / DELTA_LOG / file.name
 
@@ -135,7 +145,7 @@ def _read_checkpoint(file: LakePlace) -> dict[str, str | None]:
 
 def _apply_commit(state: dict[str, str | None], text: str) -> None:
     """Apply the actions of a commit, which have no order: a file may get another vector in it."""
-    actions: list[dict[str, Any]] = [json.loads(line) for line in text.splitlines() if line]
+    actions = _read_actions(text)
     for action in actions:
         if "remove" in action:
             state.pop(_name_file(action["remove"]["path"]), None)
@@ -143,6 +153,10 @@ def _apply_commit(state: dict[str, str | None], text: str) -> None:
         if "add" in action:
             add = action["add"]
             state[_name_file(add["path"])] = name_deletions(add.get("deletionVector"))
+
+
+def _read_actions(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines() if line]
 
 
 def _name_file(path: str) -> str:

@@ -14,6 +14,10 @@ from cdc_core.lake_storage.durability import locate_commit
 from cdc_core.lake_storage.place import LakePlace
 
 
+class CommitsGone(StagingError):
+    """Commits were removed before they were read."""
+
+
 class Commits:
     """The commits to one table from the creation of this object on."""
 
@@ -27,7 +31,7 @@ class Commits:
         """The files with new rows that commits added since the last call, in order.
 
         A commit that only writes old rows to new files, such as a compaction, adds none.
-        Raises: OSError; StagingError if the commits that follow are gone.
+        Raises: OSError; CommitsGone if the commits that follow are gone.
         Source: the Delta protocol, sections Delta Log Entries and Add File and Remove File.
         """
         while (commit := locate_commit(self._folder, self._version + 1)).exists():
@@ -38,7 +42,7 @@ class Commits:
             self._version += 1
         # If this process was paused for long, what it would read next may have been removed.
         if self._read_checkpoint() > self._version and not commit.exists():
-            raise StagingError(
+            raise CommitsGone(
                 f"commit {self._version + 1} of {self._folder} was removed before it was read",
                 fix="nothing: the next try begins after the newest commit",
                 retry=Retry.LATER,

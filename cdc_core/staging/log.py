@@ -21,7 +21,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
 from cdc_core.crash_points import reach
@@ -31,12 +31,14 @@ from cdc_core.lake_layout import (
     EPOCHS,
     LOG_TIME_APP,
     RELATIONS,
+    TOMBSTONES,
     TRIMMED_EPOCH_APP,
     TRIMMED_LSN_APP,
     name_checkpoint,
 )
 from cdc_core.lake_storage.durability import list_commit, locate_commit, remove_old_copies
 from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.tombstones import Tombstones
 from cdc_core.layout import CHANGES_SCHEMA, EPOCHS_SCHEMA
 from cdc_core.settings import Settings
 from cdc_core.staging.chunks import ChunkFolder
@@ -88,6 +90,7 @@ class Log:
         self.subscription = subscription
         self._root, self._spool = root, spool
         self.changes_folder = root / CHANGES
+        self.tombstones = Tombstones(root / TOMBSTONES)
         self._changes = open_table(self.changes_folder, CHANGES_SCHEMA)
         require_columns(self._changes, CHANGES_SCHEMA)
         self._epochs = open_table(root / EPOCHS, EPOCHS_SCHEMA)
@@ -316,6 +319,8 @@ class Log:
                 app_transactions=[*points],
                 max_commit_retries=0,
             ),
+            # The upkeep records what a commit removed before it removes the commit.
+            post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
         )
         for file in list_commit(self.changes_folder, extended):
             file.sync()

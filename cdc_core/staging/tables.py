@@ -22,7 +22,6 @@ from cdc_core.vocabulary import Lsn
 _CONFIGURATION: dict[str, str | None] = {
     "delta.checkpointInterval": "100",
     "delta.dataSkippingStatsColumns": ",".join(STATISTICS_COLUMNS),
-    "delta.logRetentionDuration": "interval 2 days",
     # A checkpoint names the files that left the log within this time.
     "delta.deletedFileRetentionDuration": "interval 1 hours",
 }

@@ -49,7 +49,10 @@ class Tail:
             self._commits = Commits(root / CHANGES)
 
     def read(self) -> Iterator[Staged]:
-        """The marks and sweeps committed since the last call. Raises: StagingError."""
+        """The marks and sweeps committed since the last call.
+
+        Raises: StagingError; CommitsGone if this object must be made again.
+        """
         with staging_errors("read the log's newest commits"):
             for path in self._commits.read_added():
                 yield from _take(_read_rows(path))

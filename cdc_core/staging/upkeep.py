@@ -21,8 +21,9 @@ from deltalake import DeltaTable
 from cdc_core.crash_points import reach
 from cdc_core.errors import Retry, StagingError
 from cdc_core.lake_storage.arrow_files import open_input, read_footer
-from cdc_core.lake_storage.cleaning import clean_table
+from cdc_core.lake_storage.cleaning import ShortLog, clean_table
 from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.tombstones import Tombstones
 from cdc_core.layout import CHANGES_SCHEMA
 from cdc_core.staging.log_files import (
     FEWEST_FILES,
@@ -39,8 +40,10 @@ from cdc_core.vocabulary import Lsn
 
 # A merge reads the newest files. Seconds.
 SETTLED_S = 600.0
-# What nobody needs goes soon after a maintenance would remove it. Seconds.
-_CLEANING_INTERVAL_S = 600.0
+# Readers open the newest version. It takes them less than this to read its commits. Seconds.
+COMMITS_KEPT_S = 1200.0
+# How often the log is cleaned in the time for which a commit stays.
+_CLEANINGS = 4
 # Bytes of a group in memory, before it is sorted.
 _MOST_DECODED = 256 << 20
 _ORDER = [("table", "ascending"), ("commit_lsn", "ascending"), ("seq", "ascending")]
@@ -50,6 +53,7 @@ class TendedLog(Protocol):
     """What the upkeep needs of the log."""
 
     changes_folder: LakePlace
+    tombstones: Tombstones
     committing: AbstractContextManager[object]
 
     def open_newest(self) -> DeltaTable:
@@ -72,13 +76,15 @@ class LogUpkeep:
     """The upkeep of one log by the session that appends to it.
 
     `ledger` says how far the log may be trimmed. Files that nobody reads any more go after
-    `grace_s`; files younger than `settled_s` are not compacted. Units: seconds.
+    `grace_s`. Commits go after `commits_kept_s`, if that is shorter. Files younger than `settled_s`
+    are not compacted. Units: seconds.
     """
 
     log: TendedLog
     ledger: MaintenanceLedger
     grace_s: float
     settled_s: float = SETTLED_S
+    commits_kept_s: float = COMMITS_KEPT_S
     _cleaned_at: float = float("-inf")
     # Files that take too much memory to be compacted with others.
     _wide: set[str] = field(default_factory=set)
@@ -90,7 +96,7 @@ class LogUpkeep:
         Raises: StagingError; the log then has all entries that it had.
         """
         # Cleaning comes first: on a full disk, everything else fails.
-        interval_s = min(_CLEANING_INTERVAL_S, self.grace_s)
+        interval_s = min(self.commits_kept_s / _CLEANINGS, self.grace_s)
         if self.grace_s != math.inf and time.monotonic() - self._cleaned_at >= interval_s:
             self._clean()
         with staging_errors("list the log"):
@@ -130,14 +136,15 @@ class LogUpkeep:
     def _clean(self) -> None:
         """Remove old files of the log's folder; readers open the newest version only."""
         with staging_errors("read the storage's clock"):
-            before_us = self.log.changes_folder.read_clock_us() - int(self.grace_s * 1e6)
+            now_us = self.log.changes_folder.read_clock_us()
         self._cleaned_at = time.monotonic()
         cleaned = clean_table(
             self.log.changes_folder,
             named=(),
-            before_us=before_us,
+            before_us=now_us - int(self.grace_s * 1e6),
             # An append looks for its parts, and commits them, under this lock.
             lock=lambda: self.log.committing,
+            short_log=ShortLog(now_us - int(self.commits_kept_s * 1e6), self.log.tombstones),
         )
         if cleaned.problem is not None:
             raise StagingError(

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from cdc_core.backfill import reading, session
 from cdc_core.backfill.changed_key_tracker import ChangedKeyTracker
 from cdc_core.backfill.marks import BeginBackfill, KeepChangedKeys
+from cdc_core.errors import Retry
 from cdc_core.settings import load_settings
 from cdc_core.source.chunks import ChunkReader
+from cdc_core.staging.commits import CommitsGone
+from cdc_core.staging.tail import Staged, Tail
 from cdc_core.vocabulary import TableName
 from orchestration.backfill.backfill import run_backfills
 from tests.backfill.folded_log import fold, read_source
@@ -120,4 +123,48 @@ def test_a_chunk_whose_watermark_never_comes_is_read_again(
     assert fold(pipeline.root, "public.t") == read_source(database18, "t")
 
 
+@pytest.mark.parametrize("nth", [1, 2, pytest.param(3, marks=pytest.mark.soak)])
+def test_a_worker_that_missed_answers_of_capture_asks_again(
+    database18: Database,
+    make_pipeline: Callable[..., Pipeline],
+    monkeypatch: pytest.MonkeyPatch,
+    nth: int,
+) -> None:
+    """The commits with the answers were removed from the log before the worker read them."""
+    database18.execute("create table t (id int primary key, v text)")
+    database18.execute("insert into t select i, 'old' from generate_series(1, 10) i")
+    pipeline = make_pipeline(database18)
+    answers = 0
+
+    def lose_nth(tail: Tail) -> Iterator[Staged]:
+        nonlocal answers
+        found = list(_READ(tail))
+        answers += bool(found)
+        if found and answers == nth:
+            raise CommitsGone("removed", fix="nothing", retry=Retry.LATER)
+        yield from found
+
+    monkeypatch.setattr(Tail, "read", lose_nth)
+    monkeypatch.setattr(session, "_SIGN_OF_LIFE_S", 3600.0)
+    settings = load_settings(pipeline.folder / "walgate.toml", {})
+    capture, stop = Capturing(settings), threading.Event()
+    capture.start()
+    done: list[TableName] = []
+    worker = threading.Thread(
+        target=lambda: done.extend(
+            run_backfills(settings, [T], chunk_rows=100, parallel=1, stop=stop)
+        )
+    )
+    worker.start()
+    try:
+        wait_for(lambda: not worker.is_alive(), DEADLINE_S, "the backfill to end")
+    finally:
+        stop.set()
+        worker.join()
+        capture.finish()
+    assert (done, answers > nth) == ([T], True)
+    assert fold(pipeline.root, "public.t") == read_source(database18, "t")
+
+
 _EMIT = ChunkReader.emit
+_READ = Tail.read

@@ -10,9 +10,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.transaction import AddAction
 
-from cdc_core.errors import StagingError
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.layout import CHANGES_SCHEMA
+from cdc_core.staging.commits import CommitsGone
 from cdc_core.staging.parts import PartWriter
 from cdc_core.staging.tail import Tail
 from cdc_core.vocabulary import Operation
@@ -108,5 +108,5 @@ def test_a_process_that_was_paused_until_its_commits_were_removed_is_not_left_wa
     newest = DeltaTable(folder).version()
     for version in range(newest):
         (folder / "_delta_log" / f"{version:020}.json").unlink()
-    with pytest.raises(StagingError, match="was removed before it was read"):
+    with pytest.raises(CommitsGone, match="was removed before it was read"):
         list(tail.read())

@@ -13,10 +13,13 @@ from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.lake.lake import Lake
 from tests.spark.maintenance.maintained_lake import SHORT, Keeper
 
+# The log keeps tombstones only if what it loses stays for a time.
+GRACE_S = 3600.0
+
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     keeper = Keeper(Lake(LakePlace.of(folder / "lake")), folder / "spool")
     while "loop" in sys.argv:
         keeper.maintain(SHORT)
     keeper.maintain()
-    keeper.tend()
+    keeper.tend(grace_s=GRACE_S)

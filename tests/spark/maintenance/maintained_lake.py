@@ -17,7 +17,7 @@ from cdc_core.staging.log import Log
 from cdc_core.staging.log_files import LogPoint
 from cdc_core.staging.maintenance import MaintenanceLedger, MaintenanceReport
 from cdc_core.staging.subscriptions import Subscription
-from cdc_core.staging.upkeep import LogUpkeep
+from cdc_core.staging.upkeep import COMMITS_KEPT_S, LogUpkeep
 from cdc_core.vocabulary import Lsn
 from spark_jobs.lake.lake import Lake
 from spark_jobs.maintenance.log_floor import Floor
@@ -44,7 +44,15 @@ SUBSCRIPTION = Subscription.of(SourceSettings(dsn="dbname=none"))
 class TendedLog:
     """A log that a session of capture appends to and tends."""
 
-    def __init__(self, writer: LogWriter, spool: Path, *, grace_s: float, settled_s: float) -> None:
+    def __init__(
+        self,
+        writer: LogWriter,
+        spool: Path,
+        *,
+        grace_s: float,
+        settled_s: float,
+        commits_kept_s: float = COMMITS_KEPT_S,
+    ) -> None:
         root = writer.lake.root
         self._writer = writer
         self._log = Log(root, spool=spool, subscription=SUBSCRIPTION)
@@ -53,7 +61,9 @@ class TendedLog:
         self._epoch = epoch
         self._log.read_staged(epoch)
         ledger = MaintenanceLedger(root)
-        self._upkeep = LogUpkeep(self._log, ledger, grace_s, settled_s=settled_s)
+        self._upkeep = LogUpkeep(
+            self._log, ledger, grace_s, settled_s=settled_s, commits_kept_s=commits_kept_s
+        )
 
     def stage(self, entries: Sequence[Entry]) -> tuple[int, float]:
         """Stage one transaction; give its end LSN, and the seconds from its rows to its commit."""
@@ -99,7 +109,12 @@ class Keeper:
         )
 
     def tend(
-        self, confirmed: int | None = None, *, settled_s: float = 0, grace_s: float = 0
+        self,
+        confirmed: int | None = None,
+        *,
+        settled_s: float = 0,
+        grace_s: float = 0,
+        commits_kept_s: float = 0,
     ) -> int:
         """Tend the log until nothing is left to do; give the number of steps.
 
@@ -110,7 +125,7 @@ class Keeper:
         assert epoch is not None
         staged = log.read_staged(epoch)
         ledger = MaintenanceLedger(self.lake.root)
-        upkeep = LogUpkeep(log, ledger, grace_s, settled_s=settled_s)
+        upkeep = LogUpkeep(log, ledger, grace_s, settled_s=settled_s, commits_kept_s=commits_kept_s)
         steps = 0
         while upkeep.do_step(epoch.epoch, staged if confirmed is None else Lsn(confirmed)):
             steps += 1
