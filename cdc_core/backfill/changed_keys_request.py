@@ -17,7 +17,8 @@ class ChangedKeysRequest:
 
     `remembered_from` is the position where capture began to remember; None until the log has it.
     `is_settled`: the worker sees every change from before that position. `is_forgotten` is final:
-    capture may not know every key that changed since, so the worker makes another request.
+    capture may not know every key that changed since, or the worker missed answers of capture. So
+    the worker makes another request.
     """
 
     id: str

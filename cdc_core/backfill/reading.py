@@ -144,8 +144,9 @@ class Reading:
     def void_unanswered(self, memory: str) -> None:
         """Note that all ranges read for `memory` that are not in the log must be read again.
 
-        Call it when the log says that capture has forgotten `memory`, and no read runs. By then,
-        capture has answered every watermark that it received. A failed primary may have lost some.
+        Call it when `memory` is no longer of use, and no read runs. A range may enter the log after
+        all: by an answer of capture that this worker missed, or that is still to come. The log then
+        has the range twice, as two reads at different times.
         """
         with self._lock:
             unanswered = self._plan.unanswered

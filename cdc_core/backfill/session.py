@@ -50,7 +50,7 @@ _LOOK_S = 0.05
 _HELD_LOOK_S = 1.0
 _DRAIN_S = 10.0
 _SAY_AGAIN_S = 10.0
-# Capture may have taken or refused the sweep: its answer was removed before this read it.
+# The session missed a commit that may have capture's answer to the sweep.
 _SWEPT_UNKNOWN = "unknown"
 # The same as in `capture/run.py`: a session also waits for the source, and for capture.
 _BACKOFF = Backoff(first_s=0.5, max_s=30.0)
@@ -218,7 +218,10 @@ class Session:
             self._emit(EndBackfill(self._backfill, self._memory.id))
 
     def _begin_once(self) -> Position | None:
-        """Have capture remember changed keys; None if capture refuses, or loses them before use."""
+        """Have capture remember changed keys; None if the session must ask again.
+
+        Capture may refuse, or forget them before use, or the session may miss its answer.
+        """
         memory = self._memory = ChangedKeysRequest(uuid.uuid4().hex)
         self._emit(BeginBackfill(self._backfill, memory.id, str(self._wanted.table)))
         taken = self._steps.take_xid()
@@ -340,9 +343,9 @@ class Session:
         self._callbacks.on_chunks(chunks)
 
     def _read_tail(self) -> Iterator[Staged]:
-        """The newest marks and sweeps. If some are gone, the session asks capture again.
+        """The newest marks and sweeps. If their commits are gone, the session asks capture again.
 
-        Commits of the log go after some time. So this happens after a long pause of the process, or
+        Commits of the log go after some time. So this happens after the process stood still, or
         after long work between two steps.
         """
         try:

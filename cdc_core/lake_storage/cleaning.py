@@ -9,8 +9,8 @@ other versions, and files that no commit names because their writer died.
 A data file also stays until a commit is younger than the file. A commit names the version that it
 extends. So Delta then refuses the commit of the file's writer, if that writer was only paused.
 
-The commits of a table may go before the files that they removed. Tombstones then say until when
-these files stay.
+The commits of the log go before the data files that they removed. Tombstones then say when the log
+lost a file, and the file stays for the grace.
 
 Source: the Delta protocol, sections Delta Log Entries and Checkpoints.
 """
@@ -29,7 +29,7 @@ from cdc_core.lake_storage.delta_log import DeltaLog, UnknownCheckpoint
 from cdc_core.lake_storage.place import LakePlace, ListedFile
 from cdc_core.lake_storage.tombstones import Tombstones
 
-# So many files go under one lock, which others wait for.
+# The most files that are removed under one hold of the lock, for which others wait.
 _FILES_AT_ONCE = 100
 
 
@@ -55,7 +55,8 @@ class Space:
 class Cleaned:
     """What a table's folder has after a cleaning, and what the cleaning removed.
 
-    `needed` are the files of needed versions, `young` the files that a later cleaning removes. If
+    `needed` are the files of needed versions, and those that a table with early commits lost within
+    the grace. `young` are the files that a later cleaning removes. If
     `problem` is not None, it says why something was not removed.
     """
 
@@ -75,8 +76,11 @@ class Cleaned:
 
 
 @dataclass(frozen=True, slots=True)
-class ShortLog:
-    """The commits of a table go if they were written before a time, in microseconds since 1970."""
+class EarlyCommits:
+    """Commits that go before the data files that they removed: those written before a time.
+
+    Unit: microseconds since 1970. `tombstones` keep what the commits removed.
+    """
 
     before_us: int
     tombstones: Tombstones
@@ -88,38 +92,41 @@ def clean_table(
     named: Collection[int],
     before_us: int,
     lock: Callable[[], AbstractContextManager[object]] = nullcontext,
-    short_log: ShortLog | None = None,
+    early: EarlyCommits | None = None,
 ) -> Cleaned:
     """Remove what is not needed and was written before a time, in microseconds since 1970.
 
     `named` are versions that are needed, besides the newest one and those that were the newest one
     after `before_us`. A version that does not exist is not needed. `lock` keeps writers away that
     may commit a file long after they wrote it; it is held only while files are removed.
-    With `short_log`, commits go earlier; the data files that they removed do not.
+    With `early`, a version is needed if it is the newest or was the newest one after that time; the
+    data files that the table lost after `before_us` stay, too.
     Raises: what `lock` raises.
     """
-    log_before_us = before_us if short_log is None else max(before_us, short_log.before_us)
+    commits_before_us = before_us if early is None else max(before_us, early.before_us)
     try:
         log = DeltaLog.list(table)
-        needed = find_needed(log, named, before_us=log_before_us)
-        names = log.read_files(needed)
-        if short_log is not None:
-            names |= short_log.tombstones.record(log, since_us=before_us)
-        kept = set[str]().union(*map(log.list_names, needed))
+        needed = find_needed(log, named, before_us=commits_before_us)
+        kept_data = log.read_files(needed)
+        if early is not None:
+            kept_data |= early.tombstones.find(log, since_us=before_us)
+        kept_commits = set[str]().union(*map(log.list_names, needed))
         # Delta refuses the commit of a writer whose file is older than the newest commit.
         limit_us = min(before_us, log.commits[log.newest].modified_us)
-        data = _divide(table, DATA_FILES, names, limit_us)
-        commits = _divide(table / DELTA_LOG, LOG_FILES, kept, log_before_us)
+        data = _divide(table, DATA_FILES, kept_data, limit_us)
+        commits = _divide(table / DELTA_LOG, LOG_FILES, kept_commits, commits_before_us)
 
         def read_newer() -> set[str]:
             """What somebody has committed since `log` was listed."""
             newest = DeltaLog.list(table)
-            newer = find_needed(newest, named, before_us=log_before_us) - needed
+            newer = find_needed(newest, named, before_us=commits_before_us) - needed
             return newest.read_files(newer)
 
         removed = _remove(table, data.old, lock, read_newer)
+        if early is not None:  # On a full disk, this needs the space of what was removed.
+            early.tombstones.write()
         reach("between_cleanings")
-        # A file of the log that came after the log was listed is young.
+        # A commit that came after the log was listed is young.
         removed += _remove(table / DELTA_LOG, commits.old, lock, set)
     except (UnknownCheckpoint, OSError, ValueError, KeyError, pa.ArrowException) as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
@@ -150,7 +157,9 @@ def _divide(
 ) -> _Divided:
     divided = _Divided([], [], [])
     for file in sorted(folder.list_files(), key=lambda file: file.name):
-        if file.name.startswith((".", "_")) or not file.name.endswith(suffixes):
+        # delta-rs writes a file under its name and `#` with a number, and renames it.
+        name = file.name.partition("#")[0]
+        if name.startswith((".", "_")) or not name.endswith(suffixes):
             continue
         is_old = file.modified_us < before_us
         of = divided.needed if file.name in kept else divided.old if is_old else divided.young

@@ -27,7 +27,7 @@ from cdc_core.lake_storage.place import LakePlace, ListedFile
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 # Checkpoints in several files, or named by a UUID. Walgate writes neither.
-_OTHER_CHECKPOINT = re.compile(r"\d{20}\.checkpoint\..+")
+_OTHER_CHECKPOINT = re.compile(r"\d{20}\.checkpoint\..+\.(parquet|json)")
 
 
 class UnknownCheckpoint(Exception):
@@ -95,7 +95,8 @@ class DeltaLog:
         A version that nobody can read has none. Raises: UnknownCheckpoint, OSError.
         """
         found: set[str] = set()
-        state, at = dict[str, str | None](), -1
+        # `added` are data files that came after the last of these versions.
+        state, added, at = dict[str, str | None](), set[str](), -1
         for version in sorted(versions):
             above = self.list_commits(version)
             if above is None:
@@ -103,11 +104,13 @@ class DeltaLog:
             base = self.find_base(version)
             if base is not None and base > at:
                 state, at = _read_checkpoint(self._locate(self.checkpoints[base])), base
+                added = set(state)
             for number in range(at + 1, version + 1):
-                _apply_commit(state, self._locate(self.commits[number]).read_text())
+                added |= _apply_commit(state, self._locate(self.commits[number]).read_text())
             at = version
-            found |= state.keys()
-            found |= {vector for vector in state.values() if vector is not None}
+            for name in added & state.keys():
+                found.update(file for file in (name, state[name]) if file is not None)
+            added.clear()
         return found
 
     def read_removed(self) -> dict[str, int]:
@@ -143,16 +146,18 @@ def _read_checkpoint(file: LakePlace) -> dict[str, str | None]:
     }
 
 
-def _apply_commit(state: dict[str, str | None], text: str) -> None:
-    """Apply the actions of a commit, which have no order: a file may get another vector in it."""
+def _apply_commit(state: dict[str, str | None], text: str) -> set[str]:
+    """Apply the actions of a commit; return the data files that it added, or gave another vector.
+
+    The actions have no order: a commit may remove a file and add it with another vector.
+    """
     actions = _read_actions(text)
     for action in actions:
         if "remove" in action:
             state.pop(_name_file(action["remove"]["path"]), None)
-    for action in actions:
-        if "add" in action:
-            add = action["add"]
-            state[_name_file(add["path"])] = name_deletions(add.get("deletionVector"))
+    added = {_name_file(one["add"]["path"]): one["add"] for one in actions if "add" in one}
+    state |= {name: name_deletions(add.get("deletionVector")) for name, add in added.items()}
+    return set(added)
 
 
 def _read_actions(text: str) -> list[dict[str, Any]]:

@@ -95,8 +95,11 @@ def locate_commit(table: LakePlace, version: int) -> LakePlace:
 def list_commit(table: LakePlace, version: int) -> list[LakePlace]:
     """The files of a commit in the table's log: the commit, and its checkpoint if it has one."""
     commit, checkpoint = locate_commit(table, version), table / name_checkpoint(version)
+    if not checkpoint.exists():
+        return [commit]
+    # The process may have ended between the checkpoint and this file, which says that it is there.
     last = table / DELTA_LOG / LAST_CHECKPOINT
-    return [commit, checkpoint, last] if checkpoint.exists() else [commit]
+    return [commit, checkpoint, *([last] if last.exists() else [])]
 
 
 def remove_old_copies(folder: LakePlace) -> None:

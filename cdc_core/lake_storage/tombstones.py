@@ -1,16 +1,14 @@
 """The tombstones of a Delta table: the data files that it lost, and when, by the storage's clock.
 
-Each new commit of a table lists the folder of its commits. So the commits of the log go soon. The
-data files that they removed stay for longer, because somebody may still read them. This file says
-for how long.
+To commit to a table, delta-rs lists the folder of its commits. So the commits of the log, the table
+`staging/changes`, go soon. The data files that they removed stay for the grace, because somebody
+may still read them. This module keeps the time from which the grace counts.
 """
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
 
 from cdc_core.crash_points import reach
 from cdc_core.lake_layout import name_copy
@@ -19,24 +17,32 @@ from cdc_core.lake_storage.durability import remove_old_copies
 from cdc_core.lake_storage.place import LakePlace
 
 
-@dataclass(frozen=True, slots=True)
 class Tombstones:
-    """The file that has a table's tombstones. One process writes it."""
+    """The tombstones of a table, in a file. Only one process may write it at a time."""
 
-    place: LakePlace
+    def __init__(self, place: LakePlace) -> None:
+        """This reads nothing yet."""
+        self.place = place
+        # A process that was paused in `write` may put an old file in the place of a newer one.
+        self._found = dict[str, int]()
 
-    def record(self, log: DeltaLog, *, since_us: int) -> set[str]:
-        """Add what the commits of a log removed; return the names of the files lost since a time.
+    def find(self, log: DeltaLog, *, since_us: int) -> set[str]:
+        """Find the names of the files that a table lost since a time; forget older tombstones.
 
-        Older tombstones are forgotten. The file is durable afterwards, so the commits may go.
         Unit: microseconds since 1970. Raises: OSError; ValueError if the file is damaged.
         """
-        known = self._read()
-        found = {**known, **log.read_removed()}
-        kept = {name: lost_us for name, lost_us in found.items() if lost_us >= since_us}
-        if kept != known:
-            self._write(kept)
-        return set(kept)
+        found = self._found | self._read() | log.read_removed()
+        self._found = {name: lost_us for name, lost_us in found.items() if lost_us >= since_us}
+        return set(self._found)
+
+    def write(self) -> None:
+        """Write what was found, durably. Then the commits that it comes from may go.
+
+        Raises: OSError; ValueError if the file is damaged.
+        """
+        if self._found != self._read():
+            self._replace()
+        self.place.parent.sync()
 
     def _read(self) -> dict[str, int]:
         try:
@@ -48,16 +54,15 @@ class Tombstones:
         except (ValueError, AttributeError, TypeError) as error:
             raise ValueError(f"{self.place} is damaged: {error}") from None
 
-    def _write(self, tombstones: Mapping[str, int]) -> None:
+    def _replace(self) -> None:
         folder = self.place.parent
         remove_old_copies(folder)
         copy = folder / name_copy(self.place.name, uuid.uuid4())
         try:
-            copy.write_text(json.dumps(tombstones))
+            copy.write_text(json.dumps(self._found))
             copy.sync()
             reach("before_tombstones")
             copy.move_to(self.place)
         except BaseException:
             copy.remove()
             raise
-        folder.sync()

@@ -15,7 +15,7 @@ from cdc_core.lake_storage.place import LakePlace
 
 
 class CommitsGone(StagingError):
-    """Commits were removed before they were read."""
+    """Commits, or files that they added, were removed before somebody read them."""
 
 
 class Commits:

@@ -319,7 +319,7 @@ class Log:
                 app_transactions=[*points],
                 max_commit_retries=0,
             ),
-            # The upkeep records what a commit removed before it removes the commit.
+            # delta-rs would remove commits before the upkeep has recorded what they removed.
             post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
         )
         for file in list_commit(self.changes_folder, extended):

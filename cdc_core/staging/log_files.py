@@ -49,7 +49,7 @@ class StagedFile:
 
 
 def list_staged_files(log: DeltaTable) -> list[StagedFile]:
-    """The files of the log in order; those of which nothing is known are left out."""
+    """The files of the log in order, without those that have no statistics of end LSNs."""
     known = pa.table(log.get_add_actions(flatten=True))
     rows = known.select([name for name in _LISTED if name in known.column_names]).to_pylist()
     files = [_describe(row) for row in rows if row.get("max.end_lsn") is not None]
@@ -101,7 +101,7 @@ def _is_full(group: Sequence[StagedFile]) -> bool:
 def _is_worth(group: Sequence[StagedFile]) -> bool:
     if _is_full(group):
         return len(group) >= FEWEST_FILES
-    # Otherwise a file would be written again for each few that follow it.
+    # Otherwise a few small files would have a large one written again.
     is_even = 2 * max((file.rows for file in group), default=0) <= sum(file.rows for file in group)
     return len(group) >= _WORTH_FILES and is_even
 

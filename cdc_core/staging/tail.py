@@ -10,10 +10,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from cdc_core.errors import Retry
 from cdc_core.lake_layout import CHANGES
 from cdc_core.lake_storage.arrow_files import open_input
 from cdc_core.lake_storage.place import LakePlace
-from cdc_core.staging.commits import Commits
+from cdc_core.staging.commits import Commits, CommitsGone
 from cdc_core.staging.tables import staging_errors
 from cdc_core.vocabulary import Lsn, Operation, Position
 
@@ -55,7 +56,16 @@ class Tail:
         """
         with staging_errors("read the log's newest commits"):
             for path in self._commits.read_added():
-                yield from _take(_read_rows(path))
+                try:
+                    rows = _read_rows(path)
+                except FileNotFoundError:
+                    # A commit may outlive its file: a reader of the newest version needs it.
+                    raise CommitsGone(
+                        f"{path} was removed before it was read",
+                        fix="nothing: the next try begins after the newest commit",
+                        retry=Retry.LATER,
+                    ) from None
+                yield from _take(rows)
 
 
 def _read_rows(path: LakePlace) -> pa.Table:

@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 from cdc_core.crash_points import reach
 from cdc_core.errors import Retry, StagingError
 from cdc_core.lake_storage.arrow_files import open_input, read_footer
-from cdc_core.lake_storage.cleaning import ShortLog, clean_table
+from cdc_core.lake_storage.cleaning import EarlyCommits, clean_table
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.lake_storage.tombstones import Tombstones
 from cdc_core.layout import CHANGES_SCHEMA
@@ -38,11 +38,11 @@ from cdc_core.staging.parts import Part
 from cdc_core.staging.tables import staging_errors
 from cdc_core.vocabulary import Lsn
 
-# A merge reads the newest files. Seconds.
+# Younger files are not compacted: merges still read them. Seconds.
 SETTLED_S = 600.0
-# Readers open the newest version. It takes them less than this to read its commits. Seconds.
-COMMITS_KEPT_S = 1200.0
-# How often the log is cleaned in the time for which a commit stays.
+# Commits of the log go after this time. A reader of a version must have read them by then. Seconds.
+COMMIT_LIFE_S = 1200.0
+# Cleanings within the life of a commit.
 _CLEANINGS = 4
 # Bytes of a group in memory, before it is sorted.
 _MOST_DECODED = 256 << 20
@@ -76,7 +76,7 @@ class LogUpkeep:
     """The upkeep of one log by the session that appends to it.
 
     `ledger` says how far the log may be trimmed. Files that nobody reads any more go after
-    `grace_s`. Commits go after `commits_kept_s`, if that is shorter. Files younger than `settled_s`
+    `grace_s`. Commits go after `commit_life_s`, if that is shorter. Files younger than `settled_s`
     are not compacted. Units: seconds.
     """
 
@@ -84,7 +84,7 @@ class LogUpkeep:
     ledger: MaintenanceLedger
     grace_s: float
     settled_s: float = SETTLED_S
-    commits_kept_s: float = COMMITS_KEPT_S
+    commit_life_s: float = COMMIT_LIFE_S
     _cleaned_at: float = float("-inf")
     # Files that take too much memory to be compacted with others.
     _wide: set[str] = field(default_factory=set)
@@ -96,7 +96,7 @@ class LogUpkeep:
         Raises: StagingError; the log then has all entries that it had.
         """
         # Cleaning comes first: on a full disk, everything else fails.
-        interval_s = min(self.commits_kept_s / _CLEANINGS, self.grace_s)
+        interval_s = min(self.commit_life_s / _CLEANINGS, self.grace_s)
         if self.grace_s != math.inf and time.monotonic() - self._cleaned_at >= interval_s:
             self._clean()
         with staging_errors("list the log"):
@@ -113,10 +113,12 @@ class LogUpkeep:
             return True
         before_ms = int((time.time() - self.settled_s) * 1000)
         group = choose_compacted(files, before_ms=before_ms, wide=self._wide)
-        return bool(group) and self._compact(group)
+        if group:
+            self._compact(group)
+        return bool(group)
 
-    def _compact(self, group: list[StagedFile]) -> bool:
-        """Compact as much of a group as fits in memory; whether that was anything."""
+    def _compact(self, group: list[StagedFile]) -> None:
+        """Compact as much of a group as fits in memory."""
         chosen, size = list[StagedFile](), 0
         with staging_errors("compact the log"):
             for file in group:
@@ -131,7 +133,6 @@ class LogUpkeep:
             self._wide |= {file.name for file in chosen}
         else:
             compact_files(self.log, chosen)
-        return True
 
     def _clean(self) -> None:
         """Remove old files of the log's folder; readers open the newest version only."""
@@ -144,11 +145,13 @@ class LogUpkeep:
             before_us=now_us - int(self.grace_s * 1e6),
             # An append looks for its parts, and commits them, under this lock.
             lock=lambda: self.log.committing,
-            short_log=ShortLog(now_us - int(self.commits_kept_s * 1e6), self.log.tombstones),
+            early=EarlyCommits(now_us - int(self.commit_life_s * 1e6), self.log.tombstones),
         )
         if cleaned.problem is not None:
             raise StagingError(
-                cleaned.problem, fix="look at the log's folder", retry=Retry.AFTER_FIX
+                cleaned.problem,
+                fix="see Problems of maintenance in docs/operating.md",
+                retry=Retry.AFTER_FIX,
             )
 
 

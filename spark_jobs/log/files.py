@@ -53,11 +53,15 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True)
 class LogFiles:
-    """The files of the log at one version, in order."""
+    """The files of the log at one version, in order.
+
+    `trimmed` is the bound up to which the log lacks entries; None if it was never trimmed.
+    """
 
     folder: LakePlace
     log: DeltaTable
     files: tuple[LogFile, ...]
+    trimmed: Bound | None
 
     @classmethod
     def open(cls, lake: Lake) -> LogFiles | None:
@@ -69,12 +73,8 @@ class LogFiles:
         wanted = [name for name in known.column_names if name in _DESCRIBING]
         rows = known.select(wanted).to_pylist()
         files = sorted(map(_describe, rows), key=lambda file: file.end or Bound(0, Lsn(0)))
-        return cls(lake.changes, log, tuple(files))
-
-    @property
-    def trimmed(self) -> Bound | None:
-        """The bound up to which the log lacks entries; None if it was never trimmed."""
-        return find_trimmed(self.log)
+        # delta-rs reads this from the commits, which go soon.
+        return cls(lake.changes, log, tuple(files), find_trimmed(log))
 
     def list_reaching(
         self, low: Bound | None, high: Bound, table: str | None = None

@@ -34,7 +34,7 @@ class Floor:
 def find_floor(
     cuts: Sequence[Cut], *, aged: Bound | None, started: Iterable[tuple[str, Bound]]
 ) -> Floor | None:
-    """Find the floor of the log; None if nothing of the log is older than the retention. Pure.
+    """Find the floor of the log; None if no cut is older than the retention. Pure.
 
     `cuts` are the kept cuts, oldest first; a reader's lease keeps the cut that it reads at. `aged`
     is the newest cut, kept or dropped, that is older than the retention: the log above it stays.

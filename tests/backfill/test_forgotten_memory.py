@@ -1,4 +1,4 @@
-"""A chunk whose memory is forgotten while it is read: capture ends, and another begins."""
+"""Chunks whose memory is of no more use: capture forgot it, or the worker missed an answer."""
 
 from __future__ import annotations
 

@@ -211,6 +211,22 @@ def test_nothing_is_removed_from_a_table_that_cannot_be_read(tmp_path: Path, dam
     assert table.list_data() == before
 
 
+@pytest.mark.parametrize("name", ["checkpoint.parquet#1", "json#7"])
+def test_what_a_killed_commit_left_goes(tmp_path: Path, name: str) -> None:
+    """delta-rs writes a file of the log under another name, and then renames it."""
+    table = WrittenTable(tmp_path / "t")
+    for step in range(4):
+        table.write([step], "overwrite" if step else "error")
+    left = table.folder / "_delta_log" / f"{3:020}.{name}"
+    left.write_bytes(b"torn")
+    assert clean_table(table.place, named=(), before_us=BEFORE_US).problem is None
+    assert left.exists(), "it may be of a commit that runs"
+    os.utime(left, (NOW_S - 1, NOW_S - 1))
+    assert clean_table(table.place, named=(), before_us=BEFORE_US).problem is None
+    assert not left.exists()
+    assert table.read() == [3]
+
+
 def test_what_is_committed_while_the_lock_is_waited_for_stays(tmp_path: Path) -> None:
     """A merge may have written its file long before it commits it."""
     table = WrittenTable(tmp_path / "t")

@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from cdc_core.errors import StagingError
-from cdc_core.lake_layout import CHANGES, DELTA_LOG, EPOCHS, RELATIONS
+from cdc_core.lake_layout import CHANGES, DELTA_LOG, EPOCHS, LAST_CHECKPOINT, RELATIONS
 from cdc_core.lake_storage.durability import make_durable, rewrite_commits
 from cdc_core.lake_storage.ledgers import append_numbered
 from cdc_core.lake_storage.place import LakePlace
@@ -170,6 +170,18 @@ def test_a_commit_with_a_checkpoint_is_rewritten_by_each_read_of_the_staged_lsn(
     made = checkpoint.stat().st_ino
     log.read_staged(EPOCH)
     assert checkpoint.stat().st_ino != made
+
+
+@pytest.mark.usefixtures("disk")
+def test_a_session_begins_after_one_that_was_killed_in_the_middle_of_a_checkpoint(
+    open_log: OpenLog,
+) -> None:
+    """delta-rs writes the checkpoint first, and then the file that names it."""
+    log = open_log()
+    log.read_staged(EPOCH)
+    DeltaTable(log.changes_folder.uri).create_checkpoint()
+    (path_of(log.changes_folder) / DELTA_LOG / LAST_CHECKPOINT).unlink()
+    assert open_log().read_staged(EPOCH) == log.read_staged(EPOCH)
 
 
 @pytest.mark.parametrize("file", [".parquet", ".json"])

@@ -110,3 +110,14 @@ def test_a_process_that_was_paused_until_its_commits_were_removed_is_not_left_wa
         (folder / "_delta_log" / f"{version:020}.json").unlink()
     with pytest.raises(CommitsGone, match="was removed before it was read"):
         list(tail.read())
+
+
+def test_a_commit_whose_file_is_gone_counts_as_removed(tmp_path: Path) -> None:
+    """The log lost the file long ago, and the newest version needs the commit."""
+    extend(tmp_path, [Operation.READ])
+    tail = Tail(LakePlace.of(tmp_path))
+    extend(tmp_path, [Operation.MARK])
+    for file in (tmp_path / "staging" / "changes").glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(CommitsGone, match="was removed before it was read"):
+        list(tail.read())

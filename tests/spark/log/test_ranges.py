@@ -8,8 +8,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from cdc_core.lake_layout import DELTA_LOG
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import Lsn
 from spark_jobs.lake.lake import Bound
@@ -123,6 +125,25 @@ def test_nothing_is_found_in_no_file_and_in_a_range_without_entries(
     assert files
     assert summarize_files([], None, Bound(1, Lsn(end))) == []
     assert summarize_files(files, Bound(1, Lsn(end)), Bound(1, Lsn(end + 16))) == []
+
+
+def test_an_open_log_is_read_after_its_commits_are_gone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A round may last for an hour. Capture removes commits of the log after some minutes."""
+    small = SmallLake(spark, tmp_path)
+    ends = small.commit(*([insert(A, str(key), "x", "y")] for key in range(3)))
+    log = LogFiles.open(small.lake)
+    assert log is not None
+    small.commit([insert(A, "4", "x", "y")])
+    folder = path_of(small.lake.changes)
+    DeltaTable(folder).create_checkpoint()
+    for version in range(DeltaTable(folder).version()):
+        (folder / DELTA_LOG / f"{version:020}.json").unlink()
+    high = Bound(1, Lsn(ends[-1]))
+    assert log.trimmed is None
+    assert read_log(spark, log, None, high).count() == 3
+    assert len(LogRange(log, None, high).find_files() or ()) == len(log.files)
 
 
 def test_a_round_of_large_files_has_no_survey_by_spark(

@@ -13,7 +13,7 @@ from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.lake.lake import Lake
 from tests.spark.maintenance.maintained_lake import SHORT, Keeper
 
-# The log keeps tombstones only if what it loses stays for a time.
+# With a grace of zero there are no tombstones.
 GRACE_S = 3600.0
 
 if __name__ == "__main__":

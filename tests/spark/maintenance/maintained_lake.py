@@ -17,7 +17,7 @@ from cdc_core.staging.log import Log
 from cdc_core.staging.log_files import LogPoint
 from cdc_core.staging.maintenance import MaintenanceLedger, MaintenanceReport
 from cdc_core.staging.subscriptions import Subscription
-from cdc_core.staging.upkeep import COMMITS_KEPT_S, LogUpkeep
+from cdc_core.staging.upkeep import COMMIT_LIFE_S, LogUpkeep
 from cdc_core.vocabulary import Lsn
 from spark_jobs.lake.lake import Lake
 from spark_jobs.maintenance.log_floor import Floor
@@ -51,7 +51,7 @@ class TendedLog:
         *,
         grace_s: float,
         settled_s: float,
-        commits_kept_s: float = COMMITS_KEPT_S,
+        commit_life_s: float = COMMIT_LIFE_S,
     ) -> None:
         root = writer.lake.root
         self._writer = writer
@@ -62,7 +62,7 @@ class TendedLog:
         self._log.read_staged(epoch)
         ledger = MaintenanceLedger(root)
         self._upkeep = LogUpkeep(
-            self._log, ledger, grace_s, settled_s=settled_s, commits_kept_s=commits_kept_s
+            self._log, ledger, grace_s, settled_s=settled_s, commit_life_s=commit_life_s
         )
 
     def stage(self, entries: Sequence[Entry]) -> tuple[int, float]:
@@ -114,7 +114,7 @@ class Keeper:
         *,
         settled_s: float = 0,
         grace_s: float = 0,
-        commits_kept_s: float = 0,
+        commit_life_s: float = 0,
     ) -> int:
         """Tend the log until nothing is left to do; give the number of steps.
 
@@ -125,7 +125,7 @@ class Keeper:
         assert epoch is not None
         staged = log.read_staged(epoch)
         ledger = MaintenanceLedger(self.lake.root)
-        upkeep = LogUpkeep(log, ledger, grace_s, settled_s=settled_s, commits_kept_s=commits_kept_s)
+        upkeep = LogUpkeep(log, ledger, grace_s, settled_s=settled_s, commit_life_s=commit_life_s)
         steps = 0
         while upkeep.do_step(epoch.epoch, staged if confirmed is None else Lsn(confirmed)):
             steps += 1

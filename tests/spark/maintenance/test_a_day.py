@@ -28,7 +28,7 @@ from pyspark.sql import SparkSession
 import walgate
 import walgate.table
 from cdc_core.settings import load_settings
-from cdc_core.staging.upkeep import COMMITS_KEPT_S, SETTLED_S
+from cdc_core.staging.upkeep import COMMIT_LIFE_S, SETTLED_S
 from cdc_core.vocabulary import Lsn
 from orchestration.status.status import read_status
 from spark_jobs.lake.lake import open_table
@@ -94,7 +94,7 @@ class Day:
             folder / "spool",
             grace_s=self.keeping.grace.total_seconds(),
             settled_s=SETTLED_S * day_s / 86_400,
-            commits_kept_s=COMMITS_KEPT_S * day_s / 86_400,
+            commit_life_s=COMMIT_LIFE_S * day_s / 86_400,
         )
         self.config = configure(self.lake.root)
         self.clocks = Clocks()
