@@ -16,8 +16,6 @@ _STAGING = "staging"
 CHANGES = f"{_STAGING}/changes"
 EPOCHS = f"{_STAGING}/epochs"
 RELATIONS = f"{_STAGING}/relations"
-# Which files the log lost, in commits that may be gone.
-TOMBSTONES = f"{_STAGING}/tombstones.json"
 
 # Each ledger is one table.
 _LEDGER = "ledger"
@@ -54,6 +52,8 @@ DELTA_LOG = "_delta_log"
 COMMITS = "*.json"
 CHECKPOINTS = "*.checkpoint*.parquet"
 LAST_CHECKPOINT = "_last_checkpoint"
+# Which data files the table lost in commits that may be gone, and when.
+TOMBSTONES = "_tombstones.json"
 # How the names of a table's data files end, and of the files in its log.
 DATA_FILES = (".parquet", ".bin")
 LOG_FILES = (".json", ".checkpoint.parquet", ".crc")

@@ -9,8 +9,8 @@ other versions, and files that no commit names because their writer died.
 A data file also stays until a commit is younger than the file. A commit names the version that it
 extends. So Delta then refuses the commit of the file's writer, if that writer was only paused.
 
-The commits of the log go before the data files that they removed. Tombstones then say when the log
-lost a file, and the file stays for the grace.
+The commits of some tables go before the data files that they removed. Tombstones then say when the
+table lost a file, and the file stays for the grace.
 
 Source: the Delta protocol, sections Delta Log Entries and Checkpoints.
 """
@@ -29,6 +29,8 @@ from cdc_core.lake_storage.delta_log import DeltaLog, UnknownCheckpoint
 from cdc_core.lake_storage.place import LakePlace, ListedFile
 from cdc_core.lake_storage.tombstones import Tombstones
 
+# Early commits go after this time. A reader of a version must have read them by then. Seconds.
+COMMIT_LIFE_S = 1200.0
 # The most files that are removed under one hold of the lock, for which others wait.
 _FILES_AT_ONCE = 100
 
@@ -79,7 +81,8 @@ class Cleaned:
 class EarlyCommits:
     """Commits that go before the data files that they removed: those written before a time.
 
-    Unit: microseconds since 1970. `tombstones` keep what the commits removed.
+    Nobody opens such a table at an old version. Unit: microseconds since 1970. `tombstones` keep
+    what the commits removed.
     """
 
     before_us: int

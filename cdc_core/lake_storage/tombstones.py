@@ -1,8 +1,8 @@
 """The tombstones of a Delta table: the data files that it lost, and when, by the storage's clock.
 
-To commit to a table, delta-rs lists the folder of its commits. So the commits of the log, the table
-`staging/changes`, go soon. The data files that they removed stay for the grace, because somebody
-may still read them. This module keeps the time from which the grace counts.
+To commit to a table, delta-rs lists the folder of its commits. So commits of the log and of
+`ledger/cuts` go soon. The data files that they removed stay for the grace, because somebody may
+still read them. This module keeps the time from which the grace counts.
 """
 
 from __future__ import annotations
@@ -11,19 +11,22 @@ import json
 import uuid
 
 from cdc_core.crash_points import reach
-from cdc_core.lake_layout import name_copy
+from cdc_core.lake_layout import TOMBSTONES, name_copy
 from cdc_core.lake_storage.delta_log import DeltaLog
 from cdc_core.lake_storage.durability import remove_old_copies
 from cdc_core.lake_storage.place import LakePlace
 
 
 class Tombstones:
-    """The tombstones of a table, in a file. Only one process may write it at a time."""
+    """The tombstones of a table, in a file of its folder.
 
-    def __init__(self, place: LakePlace) -> None:
+    If a process was paused in `write` for so long that another has removed commits since, it takes
+    their tombstones away. So an object remembers what it found, and writes it again.
+    """
+
+    def __init__(self, table: LakePlace) -> None:
         """This reads nothing yet."""
-        self.place = place
-        # A process that was paused in `write` may put an old file in the place of a newer one.
+        self.place = table / TOMBSTONES
         self._found = dict[str, int]()
 
     def find(self, log: DeltaLog, *, since_us: int) -> set[str]:

@@ -31,7 +31,6 @@ from cdc_core.lake_layout import (
     EPOCHS,
     LOG_TIME_APP,
     RELATIONS,
-    TOMBSTONES,
     TRIMMED_EPOCH_APP,
     TRIMMED_LSN_APP,
     name_checkpoint,
@@ -90,7 +89,7 @@ class Log:
         self.subscription = subscription
         self._root, self._spool = root, spool
         self.changes_folder = root / CHANGES
-        self.tombstones = Tombstones(root / TOMBSTONES)
+        self.tombstones = Tombstones(self.changes_folder)
         self._changes = open_table(self.changes_folder, CHANGES_SCHEMA)
         require_columns(self._changes, CHANGES_SCHEMA)
         self._epochs = open_table(root / EPOCHS, EPOCHS_SCHEMA)

@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 from cdc_core.crash_points import reach
 from cdc_core.errors import Retry, StagingError
 from cdc_core.lake_storage.arrow_files import open_input, read_footer
-from cdc_core.lake_storage.cleaning import EarlyCommits, clean_table
+from cdc_core.lake_storage.cleaning import COMMIT_LIFE_S, EarlyCommits, clean_table
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.lake_storage.tombstones import Tombstones
 from cdc_core.layout import CHANGES_SCHEMA
@@ -40,8 +40,6 @@ from cdc_core.vocabulary import Lsn
 
 # Younger files are not compacted: merges still read them. Seconds.
 SETTLED_S = 600.0
-# Commits of the log go after this time. A reader of a version must have read them by then. Seconds.
-COMMIT_LIFE_S = 1200.0
 # Cleanings within the life of a commit.
 _CLEANINGS = 4
 # Bytes of a group in memory, before it is sorted.

@@ -33,7 +33,8 @@ KEEPING_PROPERTIES = {
 }
 
 _ENFORCING = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
-_READER_FEATURES = frozenset({"deletionVectors", "timestampNtz"})
+VECTORS_FEATURE = "deletionVectors"
+_READER_FEATURES = frozenset({VECTORS_FEATURE, "timestampNtz"})
 _WRITER_FEATURES = _READER_FEATURES | {"appendOnly", "invariants"}
 # If the protocol lists no features, Walgate knows all features up to this version.
 _PLAIN_VERSION = 2
@@ -146,6 +147,9 @@ def write_files(rows: DataFrame, folder: LakePlace) -> list[WrittenFile]:
 
 def list_deletions(table: DeltaTable) -> set[str]:
     """The files of a table that have a deletion vector, by name."""
+    if VECTORS_FEATURE not in (table.protocol().reader_features or ()):
+        return set()
+    # delta-rs reads the whole Delta log for this.
     batches = pa.RecordBatchReader.from_stream(table.deletion_vectors())
     found = {str(path) for batch in batches for path in batch["filepath"].to_pylist()}
     return {unquote(path).rpartition("/")[2] for path in found}

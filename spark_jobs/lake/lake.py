@@ -186,15 +186,9 @@ class Lake:
         return {TableName(row["schema"], row["name"]): row["oid"] for row in own}
 
     def read_staged(self, epochs: list[Epoch]) -> Bound | None:
-        """Read how far the log reaches; None before anything was staged.
-
-        If nothing of the newest epoch was staged, the log reaches to the beginning of this epoch.
-        """
+        """Read how far the log reaches; None before anything was staged."""
         log = open_table(self.changes)
-        found = None if log is None else find_bound(log, epochs)
-        if found is None or found.epoch == epochs[-1].number:
-            return found
-        return Bound(epochs[-1].number, epochs[-1].first_lsn)
+        return None if log is None else find_staged(log, epochs)
 
     def lock_table(self, name: str, *, jvm: int | None) -> AbstractContextManager[None]:
         """Lock a table against other processes' commits. Raises: MergeError if one has the lock."""
@@ -260,6 +254,17 @@ def find_bound(table: DeltaTable, epochs: list[Epoch]) -> Bound | None:
         if lsn is not None:
             return Bound(epoch.number, Lsn(lsn))
     return None
+
+
+def find_staged(log: DeltaTable, epochs: list[Epoch]) -> Bound | None:
+    """Read how far an open log reaches; None before anything was staged.
+
+    If nothing of the newest epoch was staged, the log reaches to the beginning of this epoch.
+    """
+    found = find_bound(log, epochs)
+    if found is None or found.epoch == epochs[-1].number:
+        return found
+    return Bound(epochs[-1].number, epochs[-1].first_lsn)
 
 
 def find_trimmed(log: DeltaTable) -> Bound | None:

@@ -12,12 +12,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.dataset as ds
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from cdc_core.lake_storage import ledgers
+from cdc_core.lake_storage.arrow_files import open_input
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.table_states import RECORDED_STATES, TableState, require_recorded
 from cdc_core.vocabulary import Lsn, TableName
@@ -61,6 +64,7 @@ STATES_SCHEMA = pa.schema(
 
 
 _CUT_ORDER = [("epoch", "ascending"), ("cut_lsn", "ascending"), ("number", "ascending")]
+_LISTED = ["path", "min.epoch", "min.cut_lsn", "max.epoch", "max.cut_lsn"]
 # The state in the row of a request. No table has it recorded as its state.
 _REQUESTED = TableState.QUEUED
 
@@ -129,16 +133,19 @@ def find_cut(lake: Lake, at: Bound | None = None) -> Cut | None:
     cuts = open_table(lake.cuts)
     if cuts is None:
         return None
-    # A file's statistics name its least cut. Only rows that may be the newest cut are read.
-    starts = [start for start in _list_starts(cuts) if start is not None]
-    least = max((start for start in starts if at is None or start <= at), default=Bound(0, Lsn(0)))
-    epoch, lsn = ds.field("epoch"), ds.field("cut_lsn")
-    inside = (epoch > least.epoch) | ((epoch == least.epoch) & (lsn >= int(least.lsn)))
+    files = [file for file in _list_files(cuts) if at is None or file.low <= at]
+    # A file has a cut at its least bound. So only files that reach the greatest of these are read.
+    least = max((file.low for file in files if file.has_low), default=Bound(0, Lsn(0)))
+    found = CUTS_SCHEMA.empty_table()
+    for file in files:
+        if file.high >= least:
+            with open_input(lake.cuts / file.name) as source:
+                found = pa.concat_tables([found, pq.read_table(source, schema=CUTS_SCHEMA)])
     if at is not None:
-        inside &= (epoch < at.epoch) | ((epoch == at.epoch) & (lsn <= int(at.lsn)))
-    rows = cuts.to_pyarrow_dataset().to_table(filter=inside).sort_by(_CUT_ORDER)
-    found = rows.slice(max(0, rows.num_rows - 1)).to_pylist()
-    return describe_cut(found[0]) if found else None
+        epoch, lsn = pc.field("epoch"), pc.field("cut_lsn")
+        found = found.filter((epoch < at.epoch) | ((epoch == at.epoch) & (lsn <= int(at.lsn))))
+    newest = found.sort_by(_CUT_ORDER).slice(max(0, found.num_rows - 1)).to_pylist()
+    return describe_cut(newest[0]) if newest else None
 
 
 def describe_cut(row: Mapping[str, Any]) -> Cut:
@@ -170,21 +177,42 @@ def find_first_bound(lake: Lake) -> Bound | None:
 def _find_least(cuts: DeltaTable | None) -> Bound | None:
     if cuts is None:
         return None
-    starts = _list_starts(cuts)
-    if None in starts:
-        rows = cuts.to_pyarrow_table(columns=["epoch", "cut_lsn"]).to_pylist()
-        starts = [Bound(row["epoch"], Lsn(row["cut_lsn"])) for row in rows]
-    return min((start for start in starts if start is not None), default=None)
+    files = _list_files(cuts)
+    if all(file.has_low for file in files):
+        return min((file.low for file in files), default=None)
+    rows = cuts.to_pyarrow_table(columns=["epoch", "cut_lsn"]).to_pylist()
+    return min(map(_bound_of, rows))
 
 
-def _list_starts(cuts: DeltaTable) -> list[Bound | None]:
-    """The least cut of each file; None for a file with cuts of several epochs."""
+@dataclass(frozen=True, slots=True)
+class _CutFile:
+    """A file of `ledger/cuts`: its cuts lie between two bounds, by the statistics of the file.
+
+    `has_low`: one of its cuts is `low`. The statistics of a file with cuts of several epochs do not
+    say so.
+    """
+
+    name: str
+    low: Bound
+    high: Bound
+    has_low: bool
+
+
+def _list_files(cuts: DeltaTable) -> list[_CutFile]:
+    known = pa.table(cuts.get_add_actions(flatten=True))
     return [
-        Bound(file["min.epoch"], Lsn(file["min.cut_lsn"]))
-        if file["min.epoch"] == file["max.epoch"]
-        else None
-        for file in pa.table(cuts.get_add_actions(flatten=True)).to_pylist()
+        _CutFile(
+            unquote(file["path"]),
+            Bound(file["min.epoch"], Lsn(file["min.cut_lsn"])),
+            Bound(file["max.epoch"], Lsn(file["max.cut_lsn"])),
+            has_low=file["min.epoch"] == file["max.epoch"],
+        )
+        for file in known.select(_LISTED).to_pylist()
     ]
+
+
+def _bound_of(row: Mapping[str, Any]) -> Bound:
+    return Bound(row["epoch"], Lsn(row["cut_lsn"]))
 
 
 def write_cut(lake: Lake, cut: Cut) -> None:

@@ -27,9 +27,9 @@ class Backlog:
 
 def read_backlog(lake: Lake) -> Backlog:
     """Read how much a merge has to do."""
-    cut, staged = find_cut(lake), lake.read_staged(lake.read_epochs())
+    cut, log = find_cut(lake), LogFiles.open(lake)
     low = None if cut is None else _find_low(cut)
-    log = LogFiles.open(lake)
+    staged = None if log is None else log.find_staged(lake.read_epochs())
     above = [] if log is None else _list_above(log, low)
     entries = sum(file.entries - file.marks for file in above)
     return Backlog(staged, None if cut is None else cut.bound, entries)

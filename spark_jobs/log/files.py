@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import Lsn
 from spark_jobs.delta.direct_parquet import can_read
-from spark_jobs.lake.lake import Bound, Lake, find_trimmed, open_table
+from spark_jobs.lake.lake import Bound, Epoch, Lake, find_staged, find_trimmed, open_table
 
 # To make a Python value of each statistic of each file would take most of the time.
 _DESCRIBING = frozenset(
@@ -75,6 +75,10 @@ class LogFiles:
         files = sorted(map(_describe, rows), key=lambda file: file.end or Bound(0, Lsn(0)))
         # delta-rs reads this from the commits, which go soon.
         return cls(lake.changes, log, tuple(files), find_trimmed(log))
+
+    def find_staged(self, epochs: list[Epoch]) -> Bound | None:
+        """How far the log reaches; None before anything was staged. Call it soon after `open`."""
+        return find_staged(self.log, epochs)
 
     def list_reaching(
         self, low: Bound | None, high: Bound, table: str | None = None

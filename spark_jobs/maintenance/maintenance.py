@@ -18,8 +18,9 @@ from deltalake.exceptions import DeltaError
 
 from cdc_core.errors import WalgateError
 from cdc_core.lake_layout import DELTA_LOG
-from cdc_core.lake_storage.cleaning import Cleaned, Space, clean_table
+from cdc_core.lake_storage.cleaning import Cleaned, EarlyCommits, Space, clean_table
 from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.tombstones import Tombstones
 from cdc_core.vocabulary import UNIX_START, TableName
 from spark_jobs.delta.attempts import clear_attempts
 from spark_jobs.lake.lake import Bound, Epoch, Lake, open_table
@@ -83,10 +84,13 @@ def maintain(
     tables = _list_tables(lake, named)
     # Compaction needs space. So files go first, also if the disk is too full to drop cuts.
     tell("removing files that nobody reads any more")
-    before_us = int((now - keeping.grace - UNIX_START).total_seconds() * 1e6)
+    before_us = _count_us(now - keeping.grace)
     cleaned = _clean_tables(lake, tables, named, before_us, problems)
+    commits_before_us = _count_us(now - keeping.commit_life)
     for ledger in lake.ledgers:
-        cleaned += _clean_ledger(ledger, before_us, problems)
+        # Each round adds a cut. No other ledger grows as fast.
+        early = EarlyCommits(commits_before_us, Tombstones(ledger)) if ledger == lake.cuts else None
+        cleaned += _clean_ledger(ledger, before_us, problems, early=early)
     tell(f"compacting {len(tables)} tables and the ledgers")
     compacted = _compact(lake, tables, lake.read_epochs(), problems)
     with _noting(problems, str(lake.dropped_cuts)):
@@ -152,11 +156,18 @@ def _clean_tables(
     return total
 
 
-def _clean_ledger(ledger: LakePlace, before_us: int, problems: list[str]) -> Cleaned:
+def _count_us(time: datetime) -> int:
+    """Microseconds since 1970."""
+    return int((time - UNIX_START).total_seconds() * 1e6)
+
+
+def _clean_ledger(
+    ledger: LakePlace, before_us: int, problems: list[str], *, early: EarlyCommits | None
+) -> Cleaned:
     """Remove old files of a ledger. Its writers commit a file right after they wrote it."""
     if not (ledger / DELTA_LOG).is_folder():
         return Cleaned()
-    cleaned = clean_table(ledger, named=(), before_us=before_us)
+    cleaned = clean_table(ledger, named=(), before_us=before_us, early=early)
     problems += [] if cleaned.problem is None else [cleaned.problem]
     return cleaned
 

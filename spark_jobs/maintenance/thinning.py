@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from cdc_core.lake_storage.cleaning import COMMIT_LIFE_S
 from cdc_core.vocabulary import UNIX_START
 from spark_jobs.lake.lake import Bound
 
@@ -23,7 +24,8 @@ class Keeping:
     """How long cuts are kept, and for how long what they named stays after they were dropped.
 
     All cuts younger than `every_cut` are kept; of those younger than `often`, one for each
-    `often_interval`; of those younger than `retention`, one for each `seldom_interval`.
+    `often_interval`; of those younger than `retention`, one for each `seldom_interval`. Commits of
+    `ledger/cuts` itself go after `commit_life`.
     """
 
     retention: timedelta = timedelta(days=7)
@@ -32,6 +34,7 @@ class Keeping:
     often: timedelta = timedelta(days=1)
     often_interval: timedelta = timedelta(minutes=10)
     seldom_interval: timedelta = timedelta(hours=1)
+    commit_life: timedelta = timedelta(seconds=COMMIT_LIFE_S)
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,8 @@ def merge_until(
     of a table failed, or if Spark's JVM died.
     """
     epochs = require_epochs(lake)
-    staged = lake.read_staged(epochs)
+    log = LogFiles.open(lake)
+    staged = None if log is None else log.find_staged(epochs)
     size = RoundSize.of(round_rows)
     rounds: list[Round] = []
     with reporting_jvm_death(session), lake.lock_table("rounds", jvm=find_jvm(session)):
@@ -122,7 +123,8 @@ def merge_until(
             waiting = {table for table in behind if tables is None or table in tables}
             if cut is not None and cut.bound == staged and waiting.issubset(passed_over):
                 break
-            log = LogFiles.open(lake)
+            if rounds:
+                log = LogFiles.open(lake)
             assert log is not None
             starting = RoundStart(session, lake, log, epochs, lake.read_relations(), cut, older)
             failures = Failures(lake)

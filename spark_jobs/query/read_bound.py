@@ -22,15 +22,14 @@ def find_bound_at(lake: Lake, point: ReadPoint) -> Bound:
     epochs = require_epochs(lake)
     if point == "latest":
         return _find_latest(lake)
-    staged = lake.read_staged(epochs)
-    if staged is None:
+    log = LogFiles.open(lake)
+    staged = None if log is None else log.find_staged(epochs)
+    if log is None or staged is None:
         raise LakeError(
             "nothing was staged yet", fix="run `walgate replicate` first", retry=Retry.AFTER_FIX
         )
     if point == "live":
         return staged
-    log = LogFiles.open(lake)
-    assert log is not None
     oldest = None if log.trimmed is None else find_oldest_bound(lake)
     if isinstance(point, Lsn):
         return _find_bound_of_lsn(log, epochs, staged, point, oldest)

@@ -23,7 +23,7 @@ class EarlyTable:
 
     def __init__(self, folder: Path) -> None:
         self.table = WrittenTable(folder / "t")
-        self.tombstones = Tombstones(LakePlace.of(folder / "tombstones.json"))
+        self.tombstones = Tombstones(self.table.place)
         # The data files of each version, and when it became the newest one.
         self.versions: list[tuple[float, set[str]]] = []
 

@@ -14,7 +14,7 @@ from cdc_core.vocabulary import Lsn, Operation, Position, Relation
 from spark_jobs.fast_path.arrow_fold import ArrowOutcome, fold_by_arrow
 from spark_jobs.fold.plan import TablePlan
 from spark_jobs.fold.rows import find_converts
-from spark_jobs.lake.lake import Bound, Epoch, Lake
+from spark_jobs.lake.lake import Epoch, Lake
 from spark_jobs.log.reading import ROW_OPERATIONS
 from tests.simulation.model import Folded
 from tests.simulation.staging import Entry
@@ -55,13 +55,6 @@ class SimulatedLake(Lake):
         """Every relation, by version."""
         rows = World.now.log.relations
         return {row["relation_version"]: Relation.from_description(row) for row in rows}
-
-    def read_staged(self, epochs: list[Epoch]) -> Bound | None:
-        """How far the log reaches."""
-        log, newest = World.now.log, epochs[-1]
-        if not log.entries:
-            return None
-        return Bound(newest.number, Lsn(log.staged[newest.number]))
 
     @contextmanager
     def lock_table(self, name: str, *, jvm: int | None) -> Iterator[None]:

@@ -24,7 +24,7 @@ from spark_jobs.fold import plan as table_plan
 from spark_jobs.fold import rebuild
 from spark_jobs.fold.plan import TablePlan
 from spark_jobs.fold.sweeps import Sweep
-from spark_jobs.lake.lake import Bound
+from spark_jobs.lake.lake import Bound, Epoch
 from spark_jobs.lake.ledger import Cut, StateRecord
 from spark_jobs.log.files import LogFile, LogRange
 from spark_jobs.log.ranges import RangeSummary
@@ -169,7 +169,13 @@ class _LogFiles:
         ]
         trimmed = World.now.log.trimmed
         left = (file for file in files if trimmed is None or cast("Bound", file.end) > trimmed)
-        return SimpleNamespace(files=tuple(left), trimmed=trimmed)
+        staged = dict(World.now.log.staged) if World.now.log.entries else None
+
+        def find_staged(epochs: list[Epoch]) -> Bound | None:
+            newest = epochs[-1].number
+            return None if staged is None else Bound(newest, Lsn(staged[newest]))
+
+        return SimpleNamespace(files=tuple(left), trimmed=trimmed, find_staged=find_staged)
 
 
 def _plan_rewrite(

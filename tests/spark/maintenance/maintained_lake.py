@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from cdc_core.lake_storage.cleaning import COMMIT_LIFE_S
 from cdc_core.layout import CHANGES_SCHEMA
 from cdc_core.settings import SourceSettings
 from cdc_core.staging.epochs import Epoch
@@ -17,7 +18,7 @@ from cdc_core.staging.log import Log
 from cdc_core.staging.log_files import LogPoint
 from cdc_core.staging.maintenance import MaintenanceLedger, MaintenanceReport
 from cdc_core.staging.subscriptions import Subscription
-from cdc_core.staging.upkeep import COMMIT_LIFE_S, LogUpkeep
+from cdc_core.staging.upkeep import LogUpkeep
 from cdc_core.vocabulary import Lsn
 from spark_jobs.lake.lake import Lake
 from spark_jobs.maintenance.log_floor import Floor

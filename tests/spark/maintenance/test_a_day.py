@@ -27,8 +27,9 @@ from pyspark.sql import SparkSession
 
 import walgate
 import walgate.table
+from cdc_core.lake_storage.cleaning import COMMIT_LIFE_S
 from cdc_core.settings import load_settings
-from cdc_core.staging.upkeep import COMMIT_LIFE_S, SETTLED_S
+from cdc_core.staging.upkeep import SETTLED_S
 from cdc_core.vocabulary import Lsn
 from orchestration.status.status import read_status
 from spark_jobs.lake.lake import open_table
@@ -125,10 +126,14 @@ class Day:
             self.present.update(keys)
             self.stage([*entries, insert(EVENTS, str(number * commits + commit), "happened")])
         with self.clocks.timing("round"):
-            merge_until(self.small.spark, self.lake, round_rows=1_000_000)
+            self.merge(is_thorough=False)
         if number % 10 == 9:
             self.maintain()
             self.look()
+
+    def merge(self, *, is_thorough: bool) -> None:
+        """Merge in one round; thoroughly, as the first round of a run does."""
+        merge_until(self.small.spark, self.lake, round_rows=1_000_000, is_thorough=is_thorough)
 
     def maintain(self) -> None:
         with self.clocks.timing("maintenance"):
@@ -137,9 +142,12 @@ class Day:
             pass
 
     def look(self) -> None:
-        """Time a restart, a status and a query. Do the late reads that are due; begin another."""
-        with self.clocks.timing("start-up"):
+        """Time restarts, a status and a query. Do the late reads that are due; begin another."""
+        with self.clocks.timing("start-up of capture"):
             assert self.keeper.read_transactions(since=self.small.log.lsn - 10 * 16)
+        self.stage([insert(EVENTS, str(-self.small.log.lsn), "happened")])
+        with self.clocks.timing("start-up of merges"):
+            self.merge(is_thorough=True)
         with self.clocks.timing("status"):
             answer = read_status(load_settings(self.config, {}))
         assert len(answer["tables"]) == 3
@@ -234,6 +242,7 @@ def make_keeping(day_s: float) -> Keeping:
     return Keeping(
         *(scale(usual.retention / 14), scale(usual.grace), scale(usual.every_cut)),
         *(scale(usual.often / 4), scale(usual.often_interval), scale(usual.seldom_interval)),
+        scale(usual.commit_life),
     )
 
 
