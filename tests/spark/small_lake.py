@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from spark_jobs.lake.lake import Bound, Lake, open_table
 from spark_jobs.merge.rounds import Round, merge_until
 from spark_jobs.query.as_of import TableReading, table_at
 from spark_jobs.target.limits import DEFAULT_LIMITS, MergeLimits
+from tests.local_lake import path_of
 from tests.spark.log_writer import LogWriter
 from tests.spark.relations import Entry
 
@@ -43,6 +46,14 @@ class SmallLake:
         self.lake = Lake(LakePlace.of(folder / "lake"))
         self.log = LogWriter(self.lake)
         self.log.begin_epoch(first_lsn)
+
+    def copy_to(self, folder: Path) -> SmallLake:
+        """A copy of this lake in a folder. Nobody may write to this lake at the same time."""
+        shutil.copytree(path_of(self.lake.root), folder / "lake")
+        copied = copy(self)
+        copied.lake = Lake(LakePlace.of(folder / "lake"))
+        copied.log = self.log.copy_to(copied.lake)
+        return copied
 
     def commit(self, *transactions: list[Entry]) -> list[int]:
         """Stage transactions in one Delta commit; their end LSNs."""

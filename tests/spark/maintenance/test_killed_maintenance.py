@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,8 +11,6 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc_core.lake_storage.place import LakePlace
-from spark_jobs.lake.lake import Lake
 from spark_jobs.lake.ledger import find_cut
 from spark_jobs.log.files import LogFiles
 from tests.local_lake import path_of
@@ -58,7 +55,7 @@ def grown(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Smal
 def test_a_maintenance_killed_at_any_step_is_finished_by_the_next(
     grown: SmallLake, tmp_path: Path, point: str
 ) -> None:
-    lake = copy_lake(grown, tmp_path)
+    lake = grown.copy_to(tmp_path)
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(CHILD), str(tmp_path)],
         cwd=PROJECT,
@@ -88,15 +85,6 @@ def test_a_maintenance_killed_at_any_step_is_finished_by_the_next(
     rows = dict(lake.rows(T))
     assert len(rows) == ROUNDS + UNMERGED
     assert (rows[1], rows[2], rows[3], rows[100]) == ("new", "last", "old", "later")
-
-
-def copy_lake(grown: SmallLake, folder: Path) -> SmallLake:
-    shutil.copytree(path_of(grown.lake.root), folder / "lake")
-    copied = SmallLake.__new__(SmallLake)
-    copied.spark, copied.limits = grown.spark, grown.limits
-    copied.lake = Lake(LakePlace.of(folder / "lake"))
-    copied.log = grown.log.copy_to(copied.lake)
-    return copied
 
 
 def require_same(grown: SmallLake, lake: SmallLake) -> None:
