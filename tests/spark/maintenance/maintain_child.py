@@ -23,3 +23,4 @@ if __name__ == "__main__":
         keeper.maintain(SHORT)
     keeper.maintain()
     keeper.tend(grace_s=GRACE_S)
+    keeper.tend()
