@@ -29,7 +29,7 @@ class LogTending:
         self._progress = progress
         self._epoch = epoch
         self._is_over = threading.Event()
-        self._last_failure: str | None = None
+        self._last_failure: dict[str, str] | None = None
         self._thread = threading.Thread(target=self._run, name="walgate-upkeep", daemon=True)
         self._thread.start()
 
@@ -57,10 +57,12 @@ class LogTending:
         try:
             is_unfinished = self._log.tend(self._epoch, progress.slot_confirmed)
         except Exception as error:  # noqa: BLE001 - Capture goes on, whatever fails here.
-            reason = error.message if isinstance(error, WalgateError) else repr(error)
-            if reason != self._last_failure:
-                _logger.warning("upkeep of the log failed", extra={"fields": {"reason": reason}})
-            self._last_failure = reason
+            fields = {"reason": repr(error)}
+            if isinstance(error, WalgateError):
+                fields = {"reason": error.message, "fix": error.fix}
+            if fields != self._last_failure:
+                _logger.warning("upkeep of the log failed", extra={"fields": fields})
+            self._last_failure = fields
             return False
         self._last_failure = None
         return is_unfinished

@@ -57,9 +57,9 @@ class Space:
 class Cleaned:
     """What a table's folder has after a cleaning, and what the cleaning removed.
 
-    `needed` are the files of needed versions, and those that a table with early commits lost within
-    the grace. `young` are the files that a later cleaning removes. If
-    `problem` is not None, it says why something was not removed.
+    `needed` are the files of needed versions, and those that a table with early commits lost in
+    the time of the grace. `young` are the files that a later cleaning removes. If `problem` is not
+    None, it says why something was not removed.
     """
 
     needed: Space = Space()
@@ -102,8 +102,8 @@ def clean_table(
     `named` are versions that are needed, besides the newest one and those that were the newest one
     after `before_us`. A version that does not exist is not needed. `lock` keeps writers away that
     may commit a file long after they wrote it; it is held only while files are removed.
-    With `early`, a version is needed if it is the newest or was the newest one after that time; the
-    data files that the table lost after `before_us` stay, too.
+    With `early`, only the newest version is needed, and those that were the newest one after
+    `early.before_us`. The data files that the table lost after `before_us` stay, too.
     Raises: what `lock` raises.
     """
     commits_before_us = before_us if early is None else max(before_us, early.before_us)
@@ -126,7 +126,8 @@ def clean_table(
             return newest.read_files(newer)
 
         removed = _remove(table, data.old, lock, read_newer)
-        if early is not None:  # On a full disk, this needs the space of what was removed.
+        if early is not None:
+            # On a full disk, this needs the space that the removed files had.
             early.tombstones.write()
         reach("between_cleanings")
         # A commit that came after the log was listed is young.

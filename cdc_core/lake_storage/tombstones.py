@@ -20,8 +20,9 @@ from cdc_core.lake_storage.place import LakePlace
 class Tombstones:
     """The tombstones of a table, in a file of its folder.
 
-    If a process was paused in `write` for so long that another has removed commits since, it takes
-    their tombstones away. So an object remembers what it found, and writes it again.
+    A process may be paused in `write` while another process removes commits. Then it writes its own
+    tombstones over those of these commits. So each object remembers what it found, and writes that
+    again.
     """
 
     def __init__(self, table: LakePlace) -> None:

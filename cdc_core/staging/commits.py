@@ -15,7 +15,15 @@ from cdc_core.lake_storage.place import LakePlace
 
 
 class CommitsGone(StagingError):
-    """Commits, or files that they added, were removed before somebody read them."""
+    """A commit, or a file that it added, was removed before somebody read it."""
+
+    def __init__(self, what: str) -> None:
+        """Name the commit or the file."""
+        super().__init__(
+            f"{what} was removed before it was read",
+            fix="nothing: the next try begins after the newest commit",
+            retry=Retry.LATER,
+        )
 
 
 class Commits:
@@ -42,11 +50,7 @@ class Commits:
             self._version += 1
         # If this process was paused for long, what it would read next may have been removed.
         if self._read_checkpoint() > self._version and not commit.exists():
-            raise CommitsGone(
-                f"commit {self._version + 1} of {self._folder} was removed before it was read",
-                fix="nothing: the next try begins after the newest commit",
-                retry=Retry.LATER,
-            )
+            raise CommitsGone(f"commit {self._version + 1} of {self._folder}")
 
     def _read_checkpoint(self) -> int:
         """The version of the newest checkpoint; -1 without one."""

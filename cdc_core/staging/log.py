@@ -318,7 +318,7 @@ class Log:
                 app_transactions=[*points],
                 max_commit_retries=0,
             ),
-            # delta-rs would remove commits before the upkeep has recorded what they removed.
+            # The upkeep removes old commits, after it has recorded what they removed.
             post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
         )
         for file in list_commit(self.changes_folder, extended):

@@ -33,8 +33,8 @@ KEEPING_PROPERTIES = {
 }
 
 _ENFORCING = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
-VECTORS_FEATURE = "deletionVectors"
-_READER_FEATURES = frozenset({VECTORS_FEATURE, "timestampNtz"})
+_VECTORS_FEATURE = "deletionVectors"
+_READER_FEATURES = frozenset({_VECTORS_FEATURE, "timestampNtz"})
 _WRITER_FEATURES = _READER_FEATURES | {"appendOnly", "invariants"}
 # If the protocol lists no features, Walgate knows all features up to this version.
 _PLAIN_VERSION = 2
@@ -147,7 +147,7 @@ def write_files(rows: DataFrame, folder: LakePlace) -> list[WrittenFile]:
 
 def list_deletions(table: DeltaTable) -> set[str]:
     """The files of a table that have a deletion vector, by name."""
-    if VECTORS_FEATURE not in (table.protocol().reader_features or ()):
+    if _VECTORS_FEATURE not in (table.protocol().reader_features or ()):
         return set()
     # delta-rs reads the whole Delta log for this.
     batches = pa.RecordBatchReader.from_stream(table.deletion_vectors())

@@ -148,10 +148,15 @@ def find_cut(lake: Lake, at: Bound | None = None) -> Cut | None:
     return describe_cut(newest[0]) if newest else None
 
 
+def describe_bound(row: Mapping[str, Any]) -> Bound:
+    """Return the bound of a row of `ledger/cuts` or `ledger/dropped_cuts`."""
+    return Bound(row["epoch"], Lsn(row["cut_lsn"]))
+
+
 def describe_cut(row: Mapping[str, Any]) -> Cut:
     """Return the cut of a row of `ledger/cuts`."""
     return Cut(
-        Bound(row["epoch"], Lsn(row["cut_lsn"])),
+        describe_bound(row),
         row["committed_at"],
         row["created_at"],
         row["run_id"],
@@ -181,7 +186,7 @@ def _find_least(cuts: DeltaTable | None) -> Bound | None:
     if all(file.has_low for file in files):
         return min((file.low for file in files), default=None)
     rows = cuts.to_pyarrow_table(columns=["epoch", "cut_lsn"]).to_pylist()
-    return min(map(_bound_of, rows))
+    return min(map(describe_bound, rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,10 +214,6 @@ def _list_files(cuts: DeltaTable) -> list[_CutFile]:
         )
         for file in known.select(_LISTED).to_pylist()
     ]
-
-
-def _bound_of(row: Mapping[str, Any]) -> Bound:
-    return Bound(row["epoch"], Lsn(row["cut_lsn"]))
 
 
 def write_cut(lake: Lake, cut: Cut) -> None:

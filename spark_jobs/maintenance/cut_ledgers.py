@@ -20,13 +20,13 @@ from deltalake.exceptions import CommitFailedError
 from cdc_core.crash_points import reach
 from cdc_core.errors import MergeError, Retry
 from cdc_core.lake_storage.place import LakePlace
-from cdc_core.vocabulary import Lsn
 from spark_jobs.lake.durability import require_durable
 from spark_jobs.lake.lake import Bound, Lake, open_table
 from spark_jobs.lake.ledger import (
     CUTS_SCHEMA,
     Cut,
     append_numbered,
+    describe_bound,
     describe_cut,
     rewrite_newest_commit,
 )
@@ -65,15 +65,15 @@ def thin_cuts(
     cuts, rows = open_table(lake.cuts), _read_rows(lake)
     if cuts is None:
         return [], 0
-    dated = [DatedCut(_bound_of(row), row["created_at"]) for row in rows]
+    dated = [DatedCut(describe_bound(row), row["created_at"]) for row in rows]
     dropped = choose_dropped(dated, now=now, keeping=keeping, leased=leased)
     if dropped:
-        _copy_dropped(lake, [row for row in rows if _bound_of(row) in dropped], now)
+        _copy_dropped(lake, [row for row in rows if describe_bound(row) in dropped], now)
         reach("after_cuts_copied")
     if dropped or len(cuts.file_uris()) > _MOST_FILES:
-        _rewrite(lake.cuts, CUTS_SCHEMA, lambda row: _bound_of(row) not in dropped)
+        _rewrite(lake.cuts, CUTS_SCHEMA, lambda row: describe_bound(row) not in dropped)
         reach("after_cuts_dropped")
-    kept = [describe_cut(row) for row in rows if _bound_of(row) not in dropped]
+    kept = [describe_cut(row) for row in rows if describe_bound(row) not in dropped]
     return kept, len(rows) - len(kept)
 
 
@@ -83,11 +83,11 @@ def forget_dropped(lake: Lake, *, now: datetime, keeping: Keeping) -> None:
     if ledger is None:
         return
     rows = ledger.to_pyarrow_table(columns=["epoch", "cut_lsn", "dropped_at"]).to_pylist()
-    first = min(map(_bound_of, rows), default=None)
+    first = min(map(describe_bound, rows), default=None)
     over = now - keeping.grace
 
     def is_kept(row: dict[str, Any]) -> bool:
-        return row["dropped_at"] >= over or _bound_of(row) == first
+        return row["dropped_at"] >= over or describe_bound(row) == first
 
     if len(ledger.file_uris()) > _MOST_FILES or not all(map(is_kept, rows)):
         _rewrite(lake.dropped_cuts, DROPPED_SCHEMA, is_kept)
@@ -98,7 +98,7 @@ def find_newest_before(lake: Lake, kept: Iterable[Cut], moment: datetime) -> Bou
     ledger = open_table(lake.dropped_cuts)
     columns = ["epoch", "cut_lsn", "created_at"]
     rows = [] if ledger is None else ledger.to_pyarrow_table(columns=columns).to_pylist()
-    dated = [(_bound_of(row), row["created_at"]) for row in rows]
+    dated = [(describe_bound(row), row["created_at"]) for row in rows]
     dated += [(cut.bound, cut.created_at) for cut in kept]
     return max((bound for bound, at in dated if at <= moment), default=None)
 
@@ -121,7 +121,7 @@ def list_named_versions(
 def _read_rows(lake: Lake) -> list[dict[str, Any]]:
     cuts = open_table(lake.cuts)
     rows = [] if cuts is None else cuts.to_pyarrow_table().to_pylist()
-    return sorted(rows, key=lambda row: (_bound_of(row), row["number"]))
+    return sorted(rows, key=lambda row: (describe_bound(row), row["number"]))
 
 
 def _copy_dropped(lake: Lake, rows: list[dict[str, Any]], now: datetime) -> None:
@@ -138,7 +138,7 @@ def _rewrite(
         rewrite_newest_commit(folder)
         ledger = DeltaTable(folder.uri)
         rows = [row for row in ledger.to_pyarrow_table().to_pylist() if is_kept(row)]
-        rows.sort(key=lambda row: (_bound_of(row), row["number"]))
+        rows.sort(key=lambda row: (describe_bound(row), row["number"]))
         try:
             write_deltalake(
                 ledger,
@@ -156,7 +156,3 @@ def _rewrite(
         fix="nothing: the next maintenance tries again",
         retry=Retry.LATER,
     )
-
-
-def _bound_of(row: dict[str, Any]) -> Bound:
-    return Bound(row["epoch"], Lsn(row["cut_lsn"]))

@@ -123,7 +123,7 @@ def merge_until(
             waiting = {table for table in behind if tables is None or table in tables}
             if cut is not None and cut.bound == staged and waiting.issubset(passed_over):
                 break
-            if rounds:
+            if rounds:  # The first round reads the log as it was opened above.
                 log = LogFiles.open(lake)
             assert log is not None
             starting = RoundStart(session, lake, log, epochs, lake.read_relations(), cut, older)

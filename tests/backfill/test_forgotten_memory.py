@@ -10,8 +10,7 @@ import pytest
 from cdc_core.backfill import reading, session
 from cdc_core.backfill.changed_key_tracker import ChangedKeyTracker
 from cdc_core.backfill.marks import BeginBackfill, KeepChangedKeys
-from cdc_core.errors import Retry
-from cdc_core.settings import load_settings
+from cdc_core.settings import Settings, load_settings
 from cdc_core.source.chunks import ChunkReader
 from cdc_core.staging.commits import CommitsGone
 from cdc_core.staging.tail import Staged, Tail
@@ -25,6 +24,19 @@ from tests.histories.gate import Gate
 from tests.postgres_server import Database
 
 T = TableName("public", "t")
+
+
+def start_backfill(
+    settings: Settings, stop: threading.Event, done: list[TableName]
+) -> threading.Thread:
+    """Start a backfill in a thread. At its end, `done` has the table."""
+
+    def work() -> None:
+        done.extend(run_backfills(settings, [T], chunk_rows=100, parallel=1, stop=stop))
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    return worker
 
 
 def begin_again(memories: ChangedKeyTracker, step: KeepChangedKeys, *, at_us: int) -> bool:
@@ -103,12 +115,7 @@ def test_a_chunk_whose_watermark_never_comes_is_read_again(
     captures[0].start()
     stop = threading.Event()
     done: list[TableName] = []
-    worker = threading.Thread(
-        target=lambda: done.extend(
-            run_backfills(settings, [T], chunk_rows=100, parallel=1, stop=stop)
-        )
-    )
-    worker.start()
+    worker = start_backfill(settings, stop, done)
     try:
         assert lost.wait(DEADLINE_S)
         # What comes after a promotion is a new session of capture, which knows no memory.
@@ -141,7 +148,7 @@ def test_a_worker_that_missed_answers_of_capture_asks_again(
         found = list(_READ(tail))
         answers += bool(found)
         if found and answers == nth:
-            raise CommitsGone("removed", fix="nothing", retry=Retry.LATER)
+            raise CommitsGone("a commit")
         yield from found
 
     monkeypatch.setattr(Tail, "read", lose_nth)
@@ -150,12 +157,7 @@ def test_a_worker_that_missed_answers_of_capture_asks_again(
     capture, stop = Capturing(settings), threading.Event()
     capture.start()
     done: list[TableName] = []
-    worker = threading.Thread(
-        target=lambda: done.extend(
-            run_backfills(settings, [T], chunk_rows=100, parallel=1, stop=stop)
-        )
-    )
-    worker.start()
+    worker = start_backfill(settings, stop, done)
     try:
         wait_for(lambda: not worker.is_alive(), DEADLINE_S, "the backfill to end")
     finally:

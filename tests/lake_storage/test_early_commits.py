@@ -52,6 +52,15 @@ class EarlyTable:
         return needed
 
 
+def write_two_versions(folder: Path) -> EarlyTable:
+    """A table that has lost its first file, with a checkpoint of its newest version."""
+    early = EarlyTable(folder)
+    early.write([1], "error")
+    early.write([2], "overwrite")
+    early.table.checkpoint()
+    return early
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_data_files_stay_for_the_grace_and_commits_do_not(tmp_path: Path, seed: int) -> None:
     chance, early = random.Random(seed), EarlyTable(tmp_path)
@@ -90,10 +99,7 @@ def test_data_files_stay_for_the_grace_and_commits_do_not(tmp_path: Path, seed: 
 def test_a_full_disk_gets_room_before_the_tombstones_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    early = EarlyTable(tmp_path)
-    early.write([1], "error")
-    early.write([2], "overwrite")
-    early.table.checkpoint()
+    early = write_two_versions(tmp_path)
     early.table.clock += 2 * GRACE
     early.write([3], "overwrite")
     early.table.checkpoint()
@@ -118,10 +124,7 @@ def test_an_old_file_of_tombstones_in_the_place_of_a_newer_one_takes_nothing(
     tmp_path: Path,
 ) -> None:
     """A session of capture that lost its slot was paused while it wrote its tombstones."""
-    early = EarlyTable(tmp_path)
-    early.write([1], "error")
-    early.write([2], "overwrite")
-    early.table.checkpoint()
+    early = write_two_versions(tmp_path)
     early.table.clock += COMMIT_LIFE + 1
     early.write([3], "overwrite")
     early.clean()
@@ -133,10 +136,7 @@ def test_an_old_file_of_tombstones_in_the_place_of_a_newer_one_takes_nothing(
 
 
 def test_nothing_goes_if_the_tombstones_cannot_be_read(tmp_path: Path) -> None:
-    early = EarlyTable(tmp_path)
-    early.write([1], "error")
-    early.write([2], "overwrite")
-    early.table.checkpoint()
+    early = write_two_versions(tmp_path)
     early.table.clock += 2 * GRACE
     early.write([3], "overwrite")
     early.tombstones.place.write_text('["part-1.parquet"]')

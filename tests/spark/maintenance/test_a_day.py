@@ -90,7 +90,7 @@ class TimedLake:
         merge_until(self.small.spark, self.lake, round_rows=1_000_000, is_thorough=is_thorough)
 
     def look(self) -> Bound:
-        """Restart capture and merges, ask for the status, and query; give the bound of that."""
+        """Restart capture and merges, read the status, and run a query; return its bound."""
         with self.timing("start-up of capture"):
             assert self.keeper.read_transactions(since=self.small.log.lsn - 10 * 16)
         self.stage([insert(EVENTS, str(-self.small.log.lsn), "happened")])
@@ -176,8 +176,9 @@ class Day:
         assert self.beginning is not None
         folder = self.folder / "young"
         young = TimedLake(self.beginning.copy_to(folder), folder, self.day_s, defaultdict(list))
-        for seconds in (defaultdict[str, list[float]](list), self.young):  # The first warms up.
-            young.seconds = seconds
+        for is_first in (True, False):
+            if not is_first:  # The first round warms up.
+                young.seconds = self.young
             for _ in range(commits):
                 young.stage(self.make_entries())
             with young.timing("round"):
@@ -187,11 +188,12 @@ class Day:
 
     def find_growth(self) -> dict[str, float]:
         """The median of the last fifth of the old lake, divided by that of the young lake."""
-        return {
-            work: round(statistics.median(found[-len(found) // 5 :]) / statistics.median(young), 2)
-            for work, young in self.young.items()
-            if (found := self.old.seconds[work])
-        }
+        growth = {}
+        for work, young in self.young.items():
+            old = self.old.seconds[work]
+            last = old[-max(1, len(old) // 5) :]
+            growth[work] = round(statistics.median(last) / statistics.median(young), 2)
+        return growth
 
     def open_reader(self) -> Callable[[], Rows]:
         """Open the newest version: with a lease by `walgate.open`, or without one."""

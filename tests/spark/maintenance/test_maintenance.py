@@ -54,6 +54,23 @@ def count_data_files(lake: SmallLake) -> int:
     return len(list(path_of(lake.lake.locate(T.table)).glob("*.parquet")))
 
 
+def test_commits_of_the_cuts_go_early_and_their_files_do_not(
+    lake: SmallLake, keeper: Keeper
+) -> None:
+    """Each round adds a commit, and each read of the newest cut lists them all."""
+    folder, keeping = path_of(lake.lake.cuts), replace(LATER, commit_life=NOTHING)
+    commits = folder / "_delta_log"
+    DeltaTable(folder).create_checkpoint()  # The commits below it are not needed any more.
+    checkpoint = DeltaTable(folder).version()
+    opened, before = DeltaTable(folder), {*folder.glob("*.parquet")}
+    assert keeper.maintain(keeping).dropped_cuts == 3
+    assert min(int(file.stem) for file in commits.glob("*.json")) == checkpoint > 0
+    assert before <= {*folder.glob("*.parquet")}
+    assert opened.to_pyarrow_table().num_rows == len(before)
+    keeper.maintain(keeping, later=2 * HOUR)
+    assert not before & {*folder.glob("*.parquet")}
+
+
 def test_what_a_dropped_cut_named_stays_until_the_grace_is_over(
     lake: SmallLake, keeper: Keeper
 ) -> None:
