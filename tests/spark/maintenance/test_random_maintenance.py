@@ -36,11 +36,13 @@ class World:
     def __init__(self, spark: SparkSession, folder: Path, seed: int) -> None:
         self.rng = random.Random(seed)
         self.spark = make_quick(spark)
-        rules = {"public.whole": TableSettings(deletion_vectors=self.rng.random() < 0.3)}
+        rules = {"public.whole": TableSettings(deletion_vectors=self.rng.random() < 0.2)}
         self.lake = Lake(LakePlace.of(folder / "lake"), rules=rules)
         self.writer = LogWriter(self.lake)
         self.writer.begin_epoch(16)
-        tables = [SourceTable("plain", "d"), SourceTable("whole", "f", deferrable=True)]
+        # Spark merges a deferrable key, and takes seconds for each round.
+        whole = SourceTable("whole", "f", deferrable=self.rng.random() < 0.2)
+        tables = [SourceTable("plain", "d"), whole]
         self.log = RecordedLog(self.writer, self.rng, tables)
         self.keeper = Keeper(self.lake, folder / "spool")
         self.confirmed = 0
@@ -59,24 +61,27 @@ class World:
 
     def stage(self) -> None:
         for _ in range(self.rng.randrange(1, 4)):
-            self.log.record(self.rng.randrange(1, 3), keys=12, truncates=0.02)
+            self.log.record(self.rng.randrange(1, 3), keys=12, truncates=0.005)
             self.ends.append(self.writer.commit(repeat=self.rng.randrange(2)))
 
     def merge(self) -> None:
         chosen = {"public.plain"} if self.rng.random() < 0.2 else None
-        limits = self.rng.choice([DEFAULT_LIMITS, MERGE_ONLY])
+        # A MERGE of Spark takes seconds, so few rounds have one.
+        limits = MERGE_ONLY if self.rng.random() < 0.1 else DEFAULT_LIMITS
         size = self.rng.choice([3, 1000])
         merge_until(self.spark, self.lake, round_rows=size, tables=chosen, limits=limits)
 
     def maintain(self) -> None:
         part = timedelta(milliseconds=self.rng.choice([0, 0, 500, 4000]))
         interval = timedelta(milliseconds=self.rng.choice([1, 100, 2000]))
-        keeping = Keeping(part, timedelta(0), part / 4, part / 2, interval, 2 * interval)
+        grace, life = (timedelta(milliseconds=self.rng.choice([0, 0, 500])) for _ in range(2))
+        keeping = Keeping(part, grace, part / 4, part / 2, interval, 2 * interval, life)
         assert self.keeper.maintain(keeping).problems == ()
 
     def tend(self) -> None:
         self.confirmed = max(self.confirmed, self.rng.choice(self.ends))
-        self.keeper.tend(self.confirmed)
+        grace, life = (self.rng.choice([0, 0, 0.5]) for _ in range(2))
+        self.keeper.tend(self.confirmed, grace_s=grace, commit_life_s=life)
         # A restart of capture must find every transaction that the slot may send again.
         expected = [end - 8 for end in self.log.truths["plain"] if end - 8 >= self.confirmed]
         assert set(expected).issubset(self.keeper.read_transactions(since=self.confirmed))
