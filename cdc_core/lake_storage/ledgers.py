@@ -12,7 +12,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from cdc_core.lake_layout import name_commit
+from cdc_core.lake_layout import SHORT_CHECKPOINTS, name_commit
 from cdc_core.lake_storage.durability import make_durable
 from cdc_core.lake_storage.place import LakePlace
 
@@ -58,7 +58,13 @@ def _try_append(
     once = CommitProperties(max_commit_retries=0)
     try:
         if ledger is None:
-            write_deltalake(folder.uri, numbered, mode="error", commit_properties=once)
+            write_deltalake(
+                folder.uri,
+                numbered,
+                mode="error",
+                configuration=SHORT_CHECKPOINTS,
+                commit_properties=once,
+            )
         else:
             write_deltalake(ledger, numbered, mode="append", commit_properties=once)
     except CommitFailedError:

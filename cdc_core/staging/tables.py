@@ -12,7 +12,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from cdc_core.errors import Retry, StagingError
-from cdc_core.lake_layout import DELTA_LOG
+from cdc_core.lake_layout import DELTA_LOG, SHORT_CHECKPOINTS
 from cdc_core.lake_storage.durability import make_durable, rewrite_commits
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.staging.parts import STATISTICS_COLUMNS
@@ -22,8 +22,7 @@ from cdc_core.vocabulary import Lsn
 _CONFIGURATION: dict[str, str | None] = {
     "delta.checkpointInterval": "100",
     "delta.dataSkippingStatsColumns": ",".join(STATISTICS_COLUMNS),
-    # A checkpoint names the files that left the log within this time.
-    "delta.deletedFileRetentionDuration": "interval 1 hours",
+    **SHORT_CHECKPOINTS,
 }
 
 

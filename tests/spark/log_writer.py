@@ -1,4 +1,4 @@
-"""Writes a log as capture would: changes, relations and epochs, through delta-rs."""
+"""Writes a log as capture would: changes, relations and epochs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 
 from cdc_core.lake_layout import LOG_TIME_APP
 from cdc_core.layout import CHANGES_SCHEMA, EPOCHS_SCHEMA, RELATIONS_SCHEMA
+from cdc_core.staging.tables import open_table
 from cdc_core.vocabulary import UNIX_START, Relation
 from spark_jobs.lake.lake import Lake
-from tests.local_lake import path_of
 
 SYSTEM_ID = "7301"
 EPOCH_START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -100,7 +100,6 @@ class LogWriter:
     def _append(
         self, path: str, rows: list[dict[str, Any]], schema: pa.Schema, staged: int | None = None
     ) -> None:
-        target = path_of(self.lake.root / path)
         transactions = []
         if staged is not None:
             log_time_us = (self.log_time - UNIX_START) // timedelta(microseconds=1)
@@ -109,7 +108,7 @@ class LogWriter:
                 Transaction(LOG_TIME_APP, log_time_us),
             ]
         write_deltalake(
-            target,
+            open_table(self.lake.root / path, schema),
             pa.Table.from_pylist(rows, schema),
             mode="append",
             commit_properties=CommitProperties(app_transactions=transactions),

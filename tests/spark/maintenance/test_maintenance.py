@@ -71,6 +71,23 @@ def test_commits_of_the_cuts_go_early_and_their_files_do_not(
     assert not before & {*folder.glob("*.parquet")}
 
 
+def test_no_checkpoint_names_files_that_left_its_table_long_ago(
+    lake: SmallLake, keeper: Keeper
+) -> None:
+    """Each opening of a table reads these names. Delta's default is a week."""
+    keeper.maintain(LATER)
+    keeper.tend()
+    logs = [log for log in path_of(lake.lake.root).rglob("_delta_log") if log.is_dir()]
+    lives = {
+        log.parent.name: DeltaTable(log.parent)
+        .metadata()
+        .configuration.get("delta.deletedFileRetentionDuration")
+        for log in logs
+    }
+    assert {"changes", "t", "cuts", "dropped_cuts", "maintenance"} <= lives.keys()
+    assert set(lives.values()) == {"interval 1 hours"}, lives
+
+
 def test_what_a_dropped_cut_named_stays_until_the_grace_is_over(
     lake: SmallLake, keeper: Keeper
 ) -> None:
