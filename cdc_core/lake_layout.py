@@ -52,8 +52,8 @@ DELTA_LOG = "_delta_log"
 COMMITS = "*.json"
 CHECKPOINTS = "*.checkpoint*.parquet"
 LAST_CHECKPOINT = "_last_checkpoint"
-# Delta properties of every table. A checkpoint names the files that left its table within this time.
-# At a commit a second, those of a day are 5 MB, and opening the table takes 80 ms in place of 6 ms.
+# Delta properties of every table. A checkpoint names the files that left its table within this
+# time. At a commit a second, those of a day are 5 MB, and to open the table takes 80 ms, not 6 ms.
 SHORT_CHECKPOINTS = {"delta.deletedFileRetentionDuration": "interval 1 hours"}
 # Which data files the table lost in commits that may be gone, and when.
 TOMBSTONES = "_tombstones.json"
