@@ -7,17 +7,20 @@ added it, and compaction keeps this number.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from cdc_core.lake_layout import SHORT_CHECKPOINTS, name_commit
-from cdc_core.lake_storage.durability import make_durable
+from cdc_core.lake_storage.durability import make_durable, rewrite_commits
 from cdc_core.lake_storage.place import LakePlace
 
 # If several processes append at once, one commit succeeds, and the others try again.
 _TRIES = 200
+# A ledger is written without its old rows if they are at least a tenth of it.
+_MOST_KEPT = 0.9
 
 
 def append_numbered(
@@ -40,6 +43,55 @@ def append_numbered(
     raise CommitFailedError(
         f"{folder.name}: other processes committed first in each of {_TRIES} tries"
     )
+
+
+def drop_rows(
+    folder: LakePlace,
+    schema: pa.Schema,
+    choose: Callable[[Sequence[dict[str, Any]]], Sequence[dict[str, Any]]],
+) -> None:
+    """Keep only the chosen rows of a ledger, with their numbers, in one durable commit.
+
+    Nothing changes if less than a tenth of the rows would go, or if another process commits at the
+    same time. Raises: DeltaError; OSError.
+    """
+    if not DeltaTable.is_deltatable(folder.uri):
+        return
+    ledger = DeltaTable(folder.uri)
+    rows = ledger.to_pyarrow_table().to_pylist()
+    chosen = choose(rows)
+    if len(chosen) > _MOST_KEPT * len(rows):
+        return
+    # The disk may have refused the commit that this one builds on.
+    rewrite_commits(folder, above=ledger.version() - 1, through=ledger.version())
+    replace_rows(ledger, folder, chosen, schema)
+
+
+def replace_rows(
+    ledger: DeltaTable,
+    folder: LakePlace,
+    rows: Sequence[Mapping[str, object]],
+    schema: pa.Schema,
+    *,
+    force: Callable[..., None] = make_durable,
+) -> bool:
+    """Write a ledger's rows, with their numbers, in place of those of the open version, durably.
+
+    Return False, and change nothing, if another process committed since.
+    Raises: DeltaError; OSError; what `force` raises.
+    """
+    try:
+        write_deltalake(
+            ledger,
+            pa.Table.from_pylist([*rows], schema=schema),
+            mode="overwrite",
+            commit_properties=CommitProperties(max_commit_retries=0),
+        )
+    except CommitFailedError:
+        return False
+    version = ledger.version()
+    force(folder, above=version - 1, through=version)
+    return True
 
 
 def _try_append(

@@ -5,15 +5,17 @@ Capture reads from it how far it may trim the log.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from cdc_core.lake_layout import MAINTENANCE
-from cdc_core.lake_storage.ledgers import append_numbered
+from cdc_core.lake_storage.ledgers import append_numbered, drop_rows
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.layout import MAINTENANCE_SCHEMA
 from cdc_core.staging.log_files import LogPoint
@@ -68,6 +70,11 @@ class MaintenanceLedger:
         with staging_errors(f"write {MAINTENANCE}"):
             append_numbered(self._folder, [row], MAINTENANCE_SCHEMA)
 
+    def drop_old(self, before: datetime) -> None:
+        """Drop the reports from before a time, but not the newest one. Raises: StagingError."""
+        with staging_errors(f"write {MAINTENANCE}"):
+            drop_rows(self._folder, MAINTENANCE_SCHEMA, partial(_choose_kept, before=before))
+
     def read_newest(self, *, before: datetime | None = None) -> MaintenanceReport | None:
         """The newest report, or the newest of those before a time; None if there is none.
 
@@ -93,6 +100,11 @@ class MaintenanceLedger:
             floor=_point(row, "floor"),
             problems=tuple(row["problems"]),
         )
+
+
+def _choose_kept(rows: Sequence[dict[str, Any]], *, before: datetime) -> list[dict[str, Any]]:
+    newest = max((row["number"] for row in rows), default=None)
+    return [row for row in rows if row["at"] >= before or row["number"] == newest]
 
 
 def _describe(name: str, point: LogPoint | None) -> dict[str, int | None]:

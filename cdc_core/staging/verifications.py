@@ -6,16 +6,17 @@ count. If all of them were equal, the table is verified through the least LSN of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from deltalake import DeltaTable
 
 from cdc_core.comparing import Ordering, OrdinalRange, RangeSum
 from cdc_core.lake_layout import VERIFICATIONS
-from cdc_core.lake_storage.ledgers import append_numbered
+from cdc_core.lake_storage.ledgers import append_numbered, drop_rows
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.layout import VERIFICATIONS_SCHEMA
 from cdc_core.staging.tables import staging_errors
@@ -97,34 +98,42 @@ class VerificationLedger:
             rows = [_describe(one, now) for one in found]
             append_numbered(self._folder, rows, VERIFICATIONS_SCHEMA)
 
+    def drop_old(self, before: datetime) -> None:
+        """Drop the results from before a time that decide nothing. Raises: StagingError."""
+        with staging_errors(f"write {VERIFICATIONS}"):
+            drop_rows(self._folder, VERIFICATIONS_SCHEMA, partial(drop_old_rows, before=before))
+
     def read_table_verifications(self) -> dict[str, TableVerification]:
         """The state of each table, by its quoted name. Raises: StagingError."""
         with staging_errors(f"read {VERIFICATIONS}"):
             if not DeltaTable.is_deltatable(self._folder.uri):
                 return {}
             rows = DeltaTable(self._folder.uri).to_pyarrow_table(columns=_COLUMNS).to_pylist()
-        by_table: dict[str, list[dict[str, Any]]] = {}
-        for row in sorted(rows, key=_order, reverse=True):
-            by_table.setdefault(row["table"], []).append(row)
-        return {table: find_table_verification(rows) for table, rows in by_table.items()}
+        return {table: find_table_verification(own) for table, own in group_by_table(rows).items()}
 
 
-def _order(row: Mapping[str, Any]) -> tuple[int, int, int]:
-    """The order of results: by epoch and LSN; at the same LSN, by the commit."""
-    return row["epoch"], row["lsn"], row["number"]
+def group_by_table(rows: Iterable[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """The rows of each table, newest first: by epoch and LSN; at the same LSN, by the commit."""
+    by_table: dict[str, list[dict[str, Any]]] = {}
+    newest_first = sorted(
+        rows, key=lambda row: (row["epoch"], row["lsn"], row["number"]), reverse=True
+    )
+    for row in newest_first:
+        by_table.setdefault(row["table"], []).append(row)
+    return by_table
 
 
 def find_table_verification(rows: Sequence[dict[str, Any]]) -> TableVerification:
     """The state of a table from its rows of the ledger, newest first."""
     newest = rows[0]
-    compared = [row for row in rows if row["result"] != SKIPPED]
-    lsn, since = _find_oldest(compared)
-    last = compared[0] if compared else newest
+    covering = _find_covering(rows)
+    oldest = covering.rows[-1] if covering.is_equal else None
+    last = next(_list_compared(rows), newest)
     return TableVerification(
         newest["result"],
         newest["epoch"],
-        lsn,
-        since,
+        None if oldest is None else Lsn(oldest["lsn"]),
+        None if oldest is None else oldest["at"],
         newest["at"],
         newest["coverage"],
         newest["reason"],
@@ -133,17 +142,44 @@ def find_table_verification(rows: Sequence[dict[str, Any]]) -> TableVerification
     )
 
 
-def _find_oldest(rows: Iterable[dict[str, Any]]) -> tuple[Lsn | None, datetime | None]:
-    """The LSN and time of the oldest of the newest rows that together cover the whole table.
+def drop_old_rows(rows: Sequence[dict[str, Any]], *, before: datetime) -> list[dict[str, Any]]:
+    """Drop the rows from before a time that decide nothing about a table's state, now or later."""
+    kept: list[dict[str, Any]] = []
+    for own in group_by_table(rows).values():
+        deciding = [own[0], *_find_covering(own).rows]
+        stay = [row in deciding or row["at"] >= before for row in own]
+        # A row of another kind ends the search for older ones. So all above the last one stay.
+        kept += own[: len(own) - stay[::-1].index(True)]
+    return kept
 
-    None if they do not cover it, or if one of them differs. Rows of another epoch or
-    with another kind of ordinal do not count, and neither do the rows before them.
+
+@dataclass(frozen=True, slots=True)
+class _Covering:
+    """The rows, newest first, of which each covers a part of a table that no newer row covers.
+
+    `is_equal` if they cover the whole table, and each found it equal.
+    """
+
+    rows: list[dict[str, Any]]
+    is_equal: bool
+
+
+def _list_compared(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    return (row for row in rows if row["result"] != SKIPPED)
+
+
+def _find_covering(rows: Iterable[dict[str, Any]]) -> _Covering:
+    """Find the newest rows that together cover a table.
+
+    Rows of another epoch or with another kind of ordinal do not count, and neither do the rows
+    before them.
     """
     missing: list[tuple[float, float]] = [(float("-inf"), float("inf"))]
     kind = None
-    for row in rows:
+    covering: list[dict[str, Any]] = []
+    for row in _list_compared(rows):
         if kind not in {None, (row["epoch"], row["ordering"])}:
-            break
+            return _Covering([*covering, row], is_equal=False)
         kind = row["epoch"], row["ordering"]
         low = float("-inf") if row["from_ordinal"] is None else row["from_ordinal"]
         high = float("inf") if row["to_ordinal"] is None else row["to_ordinal"]
@@ -155,12 +191,11 @@ def _find_oldest(rows: Iterable[dict[str, Any]]) -> tuple[Lsn | None, datetime |
         ]
         if left == missing:
             continue
-        if row["result"] != EQUAL:
-            break
+        covering.append(row)
         missing = left
         if not missing:
-            return Lsn(row["lsn"]), row["at"]
-    return None, None
+            return _Covering(covering, all(row["result"] == EQUAL for row in covering))
+    return _Covering(covering, is_equal=False)
 
 
 def _describe(found: Verified, now: datetime) -> dict[str, object]:

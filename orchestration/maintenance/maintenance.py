@@ -11,6 +11,7 @@ from cdc_core.settings import Settings
 from cdc_core.staging.log_files import LogPoint
 from cdc_core.staging.maintenance import MaintenanceLedger, MaintenanceReport
 from cdc_core.staging.tables import staging_errors
+from cdc_core.staging.verifications import VerificationLedger
 from cdc_core.vocabulary import UNIX_START
 from spark_jobs.lake.lake import Bound, Lake, require_epochs
 from spark_jobs.log.files import LogFiles
@@ -22,6 +23,8 @@ from spark_jobs.maintenance.thinning import Keeping
 _MISSED_INTERVALS = 3
 # Capture looks every half minute, but only once its session has staged something.
 _TIME_TO_TRIM = timedelta(hours=1)
+# Reports stay for the retention, and for at least this time.
+_LEAST_TIME_OF_REPORTS = timedelta(days=1)
 
 
 def run_maintenance(settings: Settings, *, tell: Callable[[str], None]) -> MaintenanceReport:
@@ -34,12 +37,17 @@ def run_maintenance(settings: Settings, *, tell: Callable[[str], None]) -> Maint
     began = time.monotonic()
     # Files are dated by the storage's clock, and it may differ from this host's.
     now = UNIX_START + timedelta(microseconds=lake.root.read_clock_us())
-    before = ledger.read_newest(before=now - _TIME_TO_TRIM)
+    keeping = choose_keeping(settings)
+    earlier = ledger.read_newest(before=now - _TIME_TO_TRIM)
     with staging_errors("maintain the lake"):
-        done = maintain(lake, keeping=choose_keeping(settings), now=now, tell=tell)
+        done = maintain(lake, keeping=keeping, now=now, tell=tell)
         begin = _find_begin(lake)
-    report = _report(done, before, begin, now=now, seconds=time.monotonic() - began)
+    report = _report(done, earlier, begin, now=now, seconds=time.monotonic() - began)
     ledger.record(report)
+    # Both ledgers get rows as long as the pipeline lives, and `walgate status` reads all of them.
+    before = now - max(keeping.retention, _LEAST_TIME_OF_REPORTS)
+    ledger.drop_old(before)
+    VerificationLedger(settings.lake.root).drop_old(before)
     return report
 
 
@@ -75,7 +83,7 @@ def find_late(
 
 def _report(
     done: Maintained,
-    before: MaintenanceReport | None,
+    earlier: MaintenanceReport | None,
     begin: Bound | None,
     *,
     now: datetime,
@@ -99,12 +107,12 @@ def _report(
         removed_files=space.removed.files,
         removed_bytes=space.removed.size,
         compacted_tables=len(done.compacted),
-        problems=tuple(_list_problems(done, before, begin)),
+        problems=tuple(_list_problems(done, earlier, begin)),
     )
 
 
 def _list_problems(
-    done: Maintained, before: MaintenanceReport | None, begin: Bound | None
+    done: Maintained, earlier: MaintenanceReport | None, begin: Bound | None
 ) -> Iterator[str]:
     """List what takes more space than retention and grace explain, and what was left undone."""
     yield from done.problems
@@ -120,7 +128,7 @@ def _list_problems(
             f"the log is kept from {floor.bound.lsn} on, though the oldest cut is at {oldest.lsn};"
             f" held by {floor.holder} ({format_size(done.log.size)})"
         )
-    known = None if before is None else before.floor
+    known = None if earlier is None else earlier.floor
     if known is not None and begin is not None and _point(begin) <= known:
         yield (
             f"capture has not trimmed the log for an hour: it still has a file that ends at"

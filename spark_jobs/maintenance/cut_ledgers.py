@@ -14,11 +14,11 @@ from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, write_deltalake
-from deltalake.exceptions import CommitFailedError
+from deltalake import DeltaTable
 
 from cdc_core.crash_points import reach
 from cdc_core.errors import MergeError, Retry
+from cdc_core.lake_storage.ledgers import replace_rows
 from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.lake.durability import require_durable
 from spark_jobs.lake.lake import Bound, Lake, open_table
@@ -139,18 +139,8 @@ def _rewrite(
         ledger = DeltaTable(folder.uri)
         rows = [row for row in ledger.to_pyarrow_table().to_pylist() if is_kept(row)]
         rows.sort(key=lambda row: (describe_bound(row), row["number"]))
-        try:
-            write_deltalake(
-                ledger,
-                pa.Table.from_pylist(rows, schema=schema),
-                mode="overwrite",
-                commit_properties=CommitProperties(max_commit_retries=0),
-            )
-        except CommitFailedError:
-            continue
-        version = ledger.version()
-        require_durable(folder, above=version - 1, through=version)
-        return
+        if replace_rows(ledger, folder, rows, schema, force=require_durable):
+            return
     raise MergeError(
         f"{folder.name}: other processes committed first in each of {_TRIES} tries",
         fix="nothing: the next maintenance tries again",

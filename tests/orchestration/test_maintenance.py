@@ -5,16 +5,23 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
+from deltalake import DeltaTable
 
+from cdc_core.comparing import OrdinalRange
+from cdc_core.lake_layout import MAINTENANCE, VERIFICATIONS
+from cdc_core.lake_storage.ledgers import append_numbered
+from cdc_core.layout import VERIFICATIONS_SCHEMA
 from cdc_core.settings import Settings, load_settings
 from cdc_core.staging.maintenance import MaintenanceLedger
-from cdc_core.vocabulary import Lsn
+from cdc_core.staging.verifications import VerificationLedger, Verified
+from cdc_core.vocabulary import Lsn, TableName
 from orchestration.maintenance.asset import build_maintain_schedule, build_maintenance_asset
 from orchestration.maintenance.maintenance import find_late, run_maintenance
 from spark_jobs.lake.lake import Bound, Lake
@@ -24,7 +31,7 @@ from tests.spark.relations import insert, make_relation
 from tests.walgate_command import run_walgate
 
 T = make_relation("t", "k int4, v text")
-NOW = datetime.now(UTC)
+NOW, MONTH = datetime.now(UTC), timedelta(days=31)
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +140,32 @@ def test_the_schedule_maintains_when_the_last_maintenance_is_old(
         assert tick(instance, timedelta(minutes=11)).run_requests
         # The clock was a year ahead when the last maintenance was recorded.
         assert tick(instance, timedelta(days=-365)).run_requests
+
+
+def test_old_reports_and_verifications_go_and_no_state_changes(settings: Settings) -> None:
+    root = settings.lake.root
+    report = run_maintenance(settings, tell=lambda _: None)
+    reports, verifications = MaintenanceLedger(root), VerificationLedger(root)
+
+    def count_rows(ledger: str) -> int:
+        return int(DeltaTable((root / ledger).uri).to_pyarrow_table().num_rows)
+
+    old = {"epoch": 1, "at": NOW - MONTH, "result": "equal"}
+    rows = [{**old, "table": "public.t", "lsn": lsn} for lsn in range(2, 20)]
+    rows.append({**old, "table": "public.other", "lsn": 1, "to_ordinal": 5})
+    append_numbered(root / VERIFICATIONS, rows, VERIFICATIONS_SCHEMA)
+    other, part = TableName("public", "other"), OrdinalRange(5, None)
+    verifications.record([Verified(other, 1, Lsn(9), "different", part=part)])
+    for days in (30, 20, 8, 6):
+        reports.record(replace(report, at=NOW - timedelta(days=days)))
+    known = verifications.read_table_verifications()
+    newest = run_maintenance(settings, tell=lambda _: None)
+    assert verifications.read_table_verifications() == known
+    assert reports.read_newest() == newest
+    assert (count_rows(VERIFICATIONS), count_rows(MAINTENANCE)) == (3, 3)
+    # The newest report stays, however old it is.
+    reports.drop_old(NOW + MONTH)
+    assert (reports.read_newest(), count_rows(MAINTENANCE)) == (newest, 1)
 
 
 def test_a_maintenance_that_does_not_run_is_noticed(settings: Settings) -> None:

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
+
+import pytest
 
 from cdc_core.comparing import (
     Difference,
@@ -12,11 +15,18 @@ from cdc_core.comparing import (
     find_differences,
     part_of,
 )
-from cdc_core.staging.verifications import FoundRange, TableVerification, find_table_verification
+from cdc_core.staging.verifications import (
+    FoundRange,
+    TableVerification,
+    drop_old_rows,
+    find_table_verification,
+    group_by_table,
+)
 from cdc_core.vocabulary import Lsn
 from orchestration.verification.answer import describe_range
 
 ALL = OrdinalRange()
+START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def truncate(ordinal: int, width: int) -> int:
@@ -71,7 +81,7 @@ def row(
     return {
         "epoch": epoch,
         "lsn": 1000 + minutes,
-        "at": datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=minutes),
+        "at": START + timedelta(minutes=minutes),
         "result": result,
         "reason": None,
         "coverage": 0.3,
@@ -104,6 +114,32 @@ def test_a_part_that_differed_counts_until_it_is_equal() -> None:
     # Parts of a key that is another now cover nothing, nor do those of another epoch.
     assert stand(row(1, ALL), row(2, part, epoch=2)).lsn is None
     assert stand(row(1, ALL, ordering=Ordering.HASH), row(2, part)).lsn is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_old_results_that_are_dropped_change_no_state_now_or_later(seed: int) -> None:
+    chance = random.Random(seed)
+    limits = [None, 10, 20, 30, None]
+
+    def make_row(number: int) -> Any:
+        low, high = sorted(chance.sample(range(5), 2))
+        part = OrdinalRange(limits[low], limits[high])
+        result = chance.choice(["equal"] * 5 + ["different", "skipped"])
+        ordering = chance.choice(["integer"] * 15 + ["hash"])
+        found = row(chance.randrange(100), part, result, ordering, epoch=1 + number // 25)
+        return found | {"table": "t", "number": number}
+
+    whole: list[Any] = []
+    kept: list[Any] = []
+    for number in range(50):
+        found = make_row(number)
+        whole, kept = (group_by_table([*rows, found])["t"] for rows in (whole, kept))
+        assert find_table_verification(kept) == find_table_verification(whole)
+        before = START + timedelta(minutes=chance.randrange(150))
+        young = [one for one in kept if one["at"] >= before]
+        kept = drop_old_rows(kept, before=before)
+        assert all(one in kept for one in young)
+    assert len(kept) < len(whole) / 2
 
 
 def test_a_range_of_uuids_is_told_by_uuids() -> None:
