@@ -6,8 +6,8 @@ a needed version has it. A commit or checkpoint stays if it is needed to read a 
 the log of a table may have gaps. Everything else goes once it is older than the grace: the files of
 other versions, and files that no commit names because their writer died.
 
-A data file also stays until a commit is younger than the file. A commit names the version that it
-extends. So Delta then refuses the commit of the file's writer, if that writer was only paused.
+A data file also stays until it is older than the newest commit. Delta then refuses the commit of
+its writer, if that writer was only paused: the commit extends an older version.
 
 The commits of some tables go before the data files that they removed. Tombstones then say when the
 table lost a file, and the file stays for the grace.
@@ -58,7 +58,7 @@ class Cleaned:
     """What a table's folder has after a cleaning, and what the cleaning removed.
 
     `needed` are the files of needed versions, and those that a table with early commits lost in
-    the time of the grace. `young` are the files that a later cleaning removes. If `problem` is not
+    the time of the grace. `young` are other files that are too young to remove. If `problem` is not
     None, it says why something was not removed.
     """
 
@@ -81,8 +81,8 @@ class Cleaned:
 class EarlyCommits:
     """Commits that go before the data files that they removed: those written before a time.
 
-    Nobody opens such a table at an old version. Unit: microseconds since 1970. `tombstones` keep
-    what the commits removed.
+    Readers open only the newest version of such a table. Unit: microseconds since 1970.
+    `tombstones` keep what the commits removed.
     """
 
     before_us: int
@@ -99,9 +99,10 @@ def clean_table(
 ) -> Cleaned:
     """Remove what is not needed and was written before a time, in microseconds since 1970.
 
-    `named` are versions that are needed, besides the newest one and those that were the newest one
-    after `before_us`. A version that does not exist is not needed. `lock` keeps writers away that
-    may commit a file long after they wrote it; it is held only while files are removed.
+    `named` are versions that are needed. Also needed are the newest version, and those that were
+    the newest one after `before_us`. A version that does not exist is not needed. `lock` keeps
+    writers away that may commit a file long after they wrote it; it is held only while files are
+    removed.
     With `early`, only the newest version is needed, and those that were the newest one after
     `early.before_us`. The data files that the table lost after `before_us` stay, too.
     Raises: what `lock` raises.
@@ -130,7 +131,7 @@ def clean_table(
             # On a full disk, this needs the space that the removed files had.
             early.tombstones.write()
         reach("between_cleanings")
-        # A commit that came after the log was listed is young.
+        # No commit that came after the log was listed is among these: it is young.
         removed += _remove(table / DELTA_LOG, commits.old, lock, set)
     except (UnknownCheckpoint, OSError, ValueError, KeyError, pa.ArrowException) as error:
         reason = str(error).partition("\n")[0] or type(error).__name__

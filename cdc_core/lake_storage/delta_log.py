@@ -80,7 +80,7 @@ class DeltaLog:
         return above if all(number in self.commits for number in above) else None
 
     def list_names(self, version: int) -> set[str]:
-        """The names of the files in the log that a reader of a version needs, or may look for."""
+        """The names of the files in the log that a reader of a version needs: checksums, too."""
         above, base = self.list_commits(version), self.find_base(version)
         if above is None:
             return set()
@@ -95,7 +95,7 @@ class DeltaLog:
         A version that nobody can read has none. Raises: UnknownCheckpoint, OSError.
         """
         found: set[str] = set()
-        # `added` are data files that came after the last of these versions.
+        # `added` are data files that came, or got another vector, after the last of these versions.
         state, added, at = dict[str, str | None](), set[str](), -1
         for version in sorted(versions):
             above = self.list_commits(version)

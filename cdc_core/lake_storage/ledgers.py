@@ -20,7 +20,7 @@ from cdc_core.lake_storage.place import LakePlace
 # If several processes append at once, one commit succeeds, and the others try again.
 _TRIES = 200
 # A ledger is written without its old rows if they are at least a tenth of it.
-_MOST_KEPT = 0.9
+_MOST_KEPT_SHARE = 0.9
 
 
 def append_numbered(
@@ -60,7 +60,7 @@ def drop_rows(
     ledger = DeltaTable(folder.uri)
     rows = ledger.to_pyarrow_table().to_pylist()
     chosen = choose(rows)
-    if len(chosen) > _MOST_KEPT * len(rows):
+    if len(chosen) > _MOST_KEPT_SHARE * len(rows):
         return
     # The disk may have refused the commit that this one builds on.
     rewrite_commits(folder, above=ledger.version() - 1, through=ledger.version())

@@ -21,8 +21,8 @@ class Tombstones:
     """The tombstones of a table, in a file of its folder.
 
     A process may be paused in `write` while another process removes commits. Then it writes its own
-    tombstones over those of these commits. So each object remembers what it found, and writes that
-    again.
+    tombstones over those of these commits. So an object that lives on, as that of capture does,
+    remembers what it found, and writes that again.
     """
 
     def __init__(self, table: LakePlace) -> None:

@@ -27,10 +27,10 @@ from cdc_core.vocabulary import Lsn
 class MaintenanceReport:
     """What one maintenance found and did.
 
-    `floor` is how far the log may be trimmed, and `holder` what does not allow more. Sizes are in
-    bytes: `needed_bytes` of what cuts and readers need of tables and ledgers, `young_bytes` of what
-    goes after the grace, `log_bytes` of the log. `problems` has a line for each thing that a person
-    should look at.
+    `floor` is how far the log may be trimmed, and `holder` names what keeps it from being higher.
+    Sizes are in bytes: `needed_bytes` of the files of tables and ledgers that cuts or readers need,
+    `young_bytes` of other files that are too young to remove, `log_bytes` of the log. `problems`
+    has a line for each thing that a person should look at.
     """
 
     at: datetime

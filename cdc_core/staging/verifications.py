@@ -101,7 +101,7 @@ class VerificationLedger:
     def drop_old(self, before: datetime) -> None:
         """Drop the results from before a time that decide nothing. Raises: StagingError."""
         with staging_errors(f"write {VERIFICATIONS}"):
-            drop_rows(self._folder, VERIFICATIONS_SCHEMA, partial(drop_old_rows, before=before))
+            drop_rows(self._folder, VERIFICATIONS_SCHEMA, partial(choose_kept_rows, before=before))
 
     def read_table_verifications(self) -> dict[str, TableVerification]:
         """The state of each table, by its quoted name. Raises: StagingError."""
@@ -142,13 +142,16 @@ def find_table_verification(rows: Sequence[dict[str, Any]]) -> TableVerification
     )
 
 
-def drop_old_rows(rows: Sequence[dict[str, Any]], *, before: datetime) -> list[dict[str, Any]]:
-    """Drop the rows from before a time that decide nothing about a table's state, now or later."""
+def choose_kept_rows(rows: Sequence[dict[str, Any]], *, before: datetime) -> list[dict[str, Any]]:
+    """Choose all rows but those from before a time on which no table's state depends.
+
+    The rows that are left out cannot matter later either, when the ledger has newer rows.
+    """
     kept: list[dict[str, Any]] = []
     for own in group_by_table(rows).values():
         deciding = [own[0], *_find_covering(own).rows]
         stay = [row in deciding or row["at"] >= before for row in own]
-        # A row of another kind ends the search for older ones. So all above the last one stay.
+        # Without a row that ends the search, older ones would count. So all above the last stay.
         kept += own[: len(own) - stay[::-1].index(True)]
     return kept
 
@@ -157,7 +160,8 @@ def drop_old_rows(rows: Sequence[dict[str, Any]], *, before: datetime) -> list[d
 class _Covering:
     """The rows, newest first, of which each covers a part of a table that no newer row covers.
 
-    `is_equal` if they cover the whole table, and each found it equal.
+    The last one may be a row that only ended the search. `is_equal` if they cover the whole table,
+    and each found it equal.
     """
 
     rows: list[dict[str, Any]]
@@ -171,8 +175,7 @@ def _list_compared(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 def _find_covering(rows: Iterable[dict[str, Any]]) -> _Covering:
     """Find the newest rows that together cover a table.
 
-    Rows of another epoch or with another kind of ordinal do not count, and neither do the rows
-    before them.
+    A row of another epoch or with another kind of ordinal ends the search.
     """
     missing: list[tuple[float, float]] = [(float("-inf"), float("inf"))]
     kind = None

@@ -21,9 +21,10 @@ from spark_jobs.maintenance.thinning import Keeping
 
 # So many intervals may pass between two maintenances, before that is a problem.
 _MISSED_INTERVALS = 3
-# Capture looks every half minute, but only once its session has staged something.
+# A floor that was recorded so long ago should be trimmed. Capture looks every half minute, but only
+# once its session has staged something.
 _TIME_TO_TRIM = timedelta(hours=1)
-# Reports stay for the retention, and for at least this time.
+# Reports stay for the retention, and for at least this time: `_TIME_TO_TRIM` needs older ones.
 _LEAST_TIME_OF_REPORTS = timedelta(days=1)
 
 
@@ -41,17 +42,18 @@ def run_maintenance(settings: Settings, *, tell: Callable[[str], None]) -> Maint
     earlier = ledger.read_newest(before=now - _TIME_TO_TRIM)
     with staging_errors("maintain the lake"):
         done = maintain(lake, keeping=keeping, now=now, tell=tell)
-        begin = _find_begin(lake)
-    report = _report(done, earlier, begin, now=now, seconds=time.monotonic() - began)
+        first_end = _find_first_end(lake)
+    report = _report(done, earlier, first_end, now=now, seconds=time.monotonic() - began)
     ledger.record(report)
-    # Both ledgers get rows as long as the pipeline lives, and `walgate status` reads all of them.
+    # Both ledgers get rows as long as the pipeline lives, and are read whole. This comes last:
+    # capture needs the report, even if this fails.
     before = now - max(keeping.retention, _LEAST_TIME_OF_REPORTS)
     ledger.drop_old(before)
     VerificationLedger(settings.lake.root).drop_old(before)
     return report
 
 
-def _find_begin(lake: Lake) -> Bound | None:
+def _find_first_end(lake: Lake) -> Bound | None:
     """The end of the first file of the log, unless it is the newest end, which always stays."""
     log = LogFiles.open(lake)
     ends = [] if log is None else [file.end for file in log.files if file.end is not None]
@@ -84,7 +86,7 @@ def find_late(
 def _report(
     done: Maintained,
     earlier: MaintenanceReport | None,
-    begin: Bound | None,
+    first_end: Bound | None,
     *,
     now: datetime,
     seconds: float,
@@ -107,12 +109,12 @@ def _report(
         removed_files=space.removed.files,
         removed_bytes=space.removed.size,
         compacted_tables=len(done.compacted),
-        problems=tuple(_list_problems(done, earlier, begin)),
+        problems=tuple(_list_problems(done, earlier, first_end)),
     )
 
 
 def _list_problems(
-    done: Maintained, earlier: MaintenanceReport | None, begin: Bound | None
+    done: Maintained, earlier: MaintenanceReport | None, first_end: Bound | None
 ) -> Iterator[str]:
     """List what takes more space than retention and grace explain, and what was left undone."""
     yield from done.problems
@@ -129,10 +131,10 @@ def _list_problems(
             f" held by {floor.holder} ({format_size(done.log.size)})"
         )
     known = None if earlier is None else earlier.floor
-    if known is not None and begin is not None and _point(begin) <= known:
+    if known is not None and first_end is not None and _point(first_end) <= known:
         yield (
             f"capture has not trimmed the log for an hour: it still has a file that ends at"
-            f" {begin.lsn}, and may be trimmed through {known.lsn}"
+            f" {first_end.lsn}, and may be trimmed through {known.lsn}"
         )
 
 

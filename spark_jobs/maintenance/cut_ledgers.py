@@ -78,7 +78,7 @@ def thin_cuts(
 
 
 def forget_dropped(lake: Lake, *, now: datetime, keeping: Keeping) -> None:
-    """Remove the copies of dropped cuts whose grace is over, but for the first cut's copy."""
+    """Remove the copies of dropped cuts whose grace is over, except that of the first cut."""
     ledger = open_table(lake.dropped_cuts)
     if ledger is None:
         return

@@ -21,7 +21,7 @@ from spark_jobs.lake.lake import Bound
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """How long cuts are kept, and for how long what they named stays after they were dropped.
+    """How long cuts are kept, and how long the files of dropped cuts stay (`grace`).
 
     All cuts younger than `every_cut` are kept; of those younger than `often`, one for each
     `often_interval`; of those younger than `retention`, one for each `seldom_interval`. Commits of

@@ -18,7 +18,7 @@ from cdc_core.comparing import (
 from cdc_core.staging.verifications import (
     FoundRange,
     TableVerification,
-    drop_old_rows,
+    choose_kept_rows,
     find_table_verification,
     group_by_table,
 )
@@ -137,7 +137,7 @@ def test_old_results_that_are_dropped_change_no_state_now_or_later(seed: int) ->
         assert find_table_verification(kept) == find_table_verification(whole)
         before = START + timedelta(minutes=chance.randrange(150))
         young = [one for one in kept if one["at"] >= before]
-        kept = drop_old_rows(kept, before=before)
+        kept = choose_kept_rows(kept, before=before)
         assert all(one in kept for one in young)
     assert len(kept) < len(whole) / 2
 

@@ -1,8 +1,9 @@
 """A day of a pipeline in minutes: its lake neither grows nor slows down, and reads as the source.
 
-All intervals of maintenance are a fixed share of the usual ones: a cut is kept for seconds in the
-place of minutes, by the real clocks. The retention is half a day, and cuts are kept for each ten
-minutes for a quarter of a day, so that a day sees all that is dropped.
+All intervals of maintenance are the same share of the usual ones: a cut is kept for seconds in the
+place of minutes, by the real clocks. Leases and the hour of checkpoints are as usual. The retention
+is half a day, and cuts are kept for each ten minutes for a quarter of a day, so that a day sees all
+that is dropped.
 """
 
 from __future__ import annotations
@@ -190,7 +191,7 @@ class Day:
         shutil.rmtree(folder)
 
     def find_growth(self) -> dict[str, float]:
-        """The median of the last fifth of the old lake, divided by that of the young lake."""
+        """The median of the last fifth of the old lake, divided by that of the young lakes."""
         growth = {}
         for work, young in self.young.items():
             old = self.old.seconds[work]
@@ -312,6 +313,7 @@ def test_a_lake_neither_grows_nor_slows_down_with_its_age(
     monkeypatch.setattr(walgate.table, "open_session", lambda _: spark)
     day, space = Day(spark, tmp_path, day_s), list[float]()
     for number in range(rounds):
+        # Each copy has another number of commits since the checkpoints of its tables.
         if number in range(rounds // 50, rounds // 25 + 1, 11):
             day.keep_beginning()
         day.play_round(number, commits)

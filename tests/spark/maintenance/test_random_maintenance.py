@@ -1,4 +1,4 @@
-"""Random histories in which a lake is also maintained, as aggressively as possible."""
+"""Random histories in which a lake is also maintained, often without any retention or grace."""
 
 from __future__ import annotations
 
@@ -106,7 +106,9 @@ class World:
         """Compare all tables at an LSN with the source, unless nothing of that time is kept."""
         oldest = find_oldest_bound(self.lake)
         if not must_read and oldest is not None and lsn < oldest.lsn:
-            with suppress(LakeError):  # An LSN below the oldest cut reads while the log has it.
+            with suppress(
+                LakeError
+            ):  # An LSN below the oldest cut can be read until the log is trimmed.
                 self.compare_at(lsn)
         else:
             self.compare_at(lsn)
