@@ -106,9 +106,7 @@ class World:
         """Compare all tables at an LSN with the source, unless nothing of that time is kept."""
         oldest = find_oldest_bound(self.lake)
         if not must_read and oldest is not None and lsn < oldest.lsn:
-            with suppress(
-                LakeError
-            ):  # An LSN below the oldest cut can be read until the log is trimmed.
+            with suppress(LakeError):  # Such an LSN can be read until the log is trimmed.
                 self.compare_at(lsn)
         else:
             self.compare_at(lsn)
