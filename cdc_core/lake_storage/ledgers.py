@@ -62,9 +62,19 @@ def drop_rows(
     chosen = choose(rows)
     if len(chosen) > _MOST_KEPT_SHARE * len(rows):
         return
-    # The disk may have refused the commit that this one builds on.
-    rewrite_commits(folder, above=ledger.version() - 1, through=ledger.version())
+    rewrite_newest_commit(folder)
     replace_rows(ledger, folder, chosen, schema)
+
+
+def rewrite_newest_commit(folder: LakePlace) -> None:
+    """Write the newest commit of a ledger, if it exists, to new files, durably.
+
+    The disk may have refused the commit of a process that has ended. Linux reports that only once.
+    Raises: DeltaError; OSError.
+    """
+    if DeltaTable.is_deltatable(folder.uri):
+        newest = DeltaTable(folder.uri).version()
+        rewrite_commits(folder, above=newest - 1, through=newest)
 
 
 def replace_rows(

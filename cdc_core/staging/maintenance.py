@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from cdc_core.lake_layout import MAINTENANCE
-from cdc_core.lake_storage.ledgers import append_numbered, drop_rows
+from cdc_core.lake_storage.ledgers import append_numbered, drop_rows, rewrite_newest_commit
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.layout import MAINTENANCE_SCHEMA
 from cdc_core.staging.log_files import LogPoint
@@ -68,10 +68,11 @@ class MaintenanceLedger:
         row |= _describe("oldest_cut", report.oldest_cut) | _describe("floor", report.floor)
         row["problems"] = [*report.problems]
         with staging_errors(f"write {MAINTENANCE}"):
+            rewrite_newest_commit(self._folder)
             append_numbered(self._folder, [row], MAINTENANCE_SCHEMA)
 
     def drop_old(self, before: datetime) -> None:
-        """Drop the reports from before a time, but not the newest one. Raises: StagingError."""
+        """Drop the reports from before a time, but not the newest of them. Raises: StagingError."""
         with staging_errors(f"write {MAINTENANCE}"):
             drop_rows(self._folder, MAINTENANCE_SCHEMA, partial(_choose_kept, before=before))
 
@@ -103,8 +104,9 @@ class MaintenanceLedger:
 
 
 def _choose_kept(rows: Sequence[dict[str, Any]], *, before: datetime) -> list[dict[str, Any]]:
-    newest = max((row["number"] for row in rows), default=None)
-    return [row for row in rows if row["at"] >= before or row["number"] == newest]
+    # The newest old report stays: a maintenance compares its floor with an older one.
+    old = max((row["number"] for row in rows if row["at"] < before), default=None)
+    return [row for row in rows if row["at"] >= before or row["number"] == old]
 
 
 def _describe(name: str, point: LogPoint | None) -> dict[str, int | None]:

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 
 from cdc_core.comparing import Ordering, OrdinalRange, RangeSum
 from cdc_core.lake_layout import VERIFICATIONS
-from cdc_core.lake_storage.ledgers import append_numbered, drop_rows
+from cdc_core.lake_storage.ledgers import append_numbered, drop_rows, rewrite_newest_commit
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.layout import VERIFICATIONS_SCHEMA
 from cdc_core.staging.tables import staging_errors
@@ -96,6 +96,7 @@ class VerificationLedger:
             return
         with staging_errors(f"write {VERIFICATIONS}"):
             rows = [_describe(one, now) for one in found]
+            rewrite_newest_commit(self._folder)
             append_numbered(self._folder, rows, VERIFICATIONS_SCHEMA)
 
     def drop_old(self, before: datetime) -> None:
@@ -149,10 +150,9 @@ def choose_kept_rows(rows: Sequence[dict[str, Any]], *, before: datetime) -> lis
     """
     kept: list[dict[str, Any]] = []
     for own in group_by_table(rows).values():
+        # A row that ends the search is one of these. Without it, older ones would count.
         deciding = [own[0], *_find_covering(own).rows]
-        stay = [row in deciding or row["at"] >= before for row in own]
-        # Without a row that ends the search, older ones would count. So all above the last stay.
-        kept += own[: len(own) - stay[::-1].index(True)]
+        kept += [row for row in own if row in deciding or row["at"] >= before]
     return kept
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 
+from cdc_core.errors import StagingError
 from cdc_core.quantities import format_size
 from cdc_core.settings import Settings
 from cdc_core.staging.log_files import LogPoint
@@ -24,8 +25,6 @@ _MISSED_INTERVALS = 3
 # A floor that was recorded so long ago should be trimmed. Capture looks every half minute, but only
 # once its session has staged something.
 _TIME_TO_TRIM = timedelta(hours=1)
-# Reports stay for the retention, and for at least this time: `_TIME_TO_TRIM` needs older ones.
-_LEAST_TIME_OF_REPORTS = timedelta(days=1)
 
 
 def run_maintenance(settings: Settings, *, tell: Callable[[str], None]) -> MaintenanceReport:
@@ -43,14 +42,21 @@ def run_maintenance(settings: Settings, *, tell: Callable[[str], None]) -> Maint
     with staging_errors("maintain the lake"):
         done = maintain(lake, keeping=keeping, now=now, tell=tell)
         first_end = _find_first_end(lake)
-    report = _report(done, earlier, first_end, now=now, seconds=time.monotonic() - began)
+    problems = [*_drop_old_reports(settings, before=now - max(keeping.retention, _TIME_TO_TRIM))]
+    problems += _list_problems(done, earlier, first_end)
+    report = _report(done, problems, now=now, seconds=time.monotonic() - began)
     ledger.record(report)
-    # Both ledgers get rows as long as the pipeline lives, and are read whole. This comes last:
-    # capture needs the report, even if this fails.
-    before = now - max(keeping.retention, _LEAST_TIME_OF_REPORTS)
-    ledger.drop_old(before)
-    VerificationLedger(settings.lake.root).drop_old(before)
     return report
+
+
+def _drop_old_reports(settings: Settings, *, before: datetime) -> Iterator[str]:
+    """Drop old rows of ledgers that are read whole; yield what kept that from happening."""
+    root = settings.lake.root
+    for ledger in (MaintenanceLedger(root), VerificationLedger(root)):
+        try:
+            ledger.drop_old(before)
+        except StagingError as error:
+            yield error.message
 
 
 def _find_first_end(lake: Lake) -> Bound | None:
@@ -85,8 +91,7 @@ def find_late(
 
 def _report(
     done: Maintained,
-    earlier: MaintenanceReport | None,
-    first_end: Bound | None,
+    problems: Iterable[str],
     *,
     now: datetime,
     seconds: float,
@@ -109,7 +114,7 @@ def _report(
         removed_files=space.removed.files,
         removed_bytes=space.removed.size,
         compacted_tables=len(done.compacted),
-        problems=tuple(_list_problems(done, earlier, first_end)),
+        problems=tuple(problems),
     )
 
 

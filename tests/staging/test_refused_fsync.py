@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 
@@ -13,12 +14,13 @@ import pytest
 from deltalake import DeltaTable
 
 from cdc_core.errors import StagingError
-from cdc_core.lake_layout import CHANGES, DELTA_LOG, EPOCHS, LAST_CHECKPOINT, RELATIONS
+from cdc_core.lake_layout import CHANGES, DELTA_LOG, EPOCHS, LAST_CHECKPOINT, MAINTENANCE, RELATIONS
 from cdc_core.lake_storage.durability import make_durable, rewrite_commits
 from cdc_core.lake_storage.ledgers import append_numbered
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.layout import END_LSN_NOT_KNOWN
 from cdc_core.staging.log import Log
+from cdc_core.staging.maintenance import MaintenanceLedger, MaintenanceReport
 from cdc_core.staging.parts import seal_part
 from cdc_core.staging.relations import RelationStore
 from cdc_core.staging.subscriptions import Subscription
@@ -258,6 +260,24 @@ def test_a_row_of_a_ledger_that_the_disk_refused_is_written_anew(
     disk.refuse(folder, file)
     append_numbered(LakePlace.of(folder), [{"said": "done"}], schema)
     assert disk.find_lost(folder) == []
+
+
+def test_old_reports_are_dropped_for_good_though_the_disk_refused_that(
+    disk: RefusingDisk, tmp_path: Path
+) -> None:
+    ledger = MaintenanceLedger(LakePlace.of(tmp_path))
+    folder, at = tmp_path / MAINTENANCE, datetime(2026, 1, 1, tzinfo=UTC)
+    report = MaintenanceReport(at, 0, 1, 0, None, None, None, None, 0, 0, 0, 0, 0, 0, 0, ())
+    for _ in range(3):
+        ledger.record(report)
+    disk.refuse(folder, "3.json", times=2)  # The commit of the rows that stay.
+    with pytest.raises(StagingError, match="cannot write ledger/maintenance"):
+        ledger.drop_old(at + timedelta(days=1))
+    assert disk.find_lost(folder)
+    ledger.record(report)
+    assert disk.find_lost(folder) == []
+    numbers = DeltaTable(folder).to_pyarrow_table()["number"].to_pylist()
+    assert sorted(numbers) == [2, 4]
 
 
 def test_a_checkpoint_of_the_log_that_the_disk_refused_is_written_anew(
