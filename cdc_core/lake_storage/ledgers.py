@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from cdc_core.lake_layout import SHORT_CHECKPOINTS, name_commit
+from cdc_core.lake_storage.arrow_files import open_input
 from cdc_core.lake_storage.durability import make_durable, rewrite_commits
 from cdc_core.lake_storage.place import LakePlace
 
@@ -43,6 +46,30 @@ def append_numbered(
     raise CommitFailedError(
         f"{folder.name}: other processes committed first in each of {_TRIES} tries"
     )
+
+
+def find_newest(
+    folder: LakePlace,
+    schema: pa.Schema,
+    is_wanted: Callable[[Mapping[str, Any]], bool] = lambda _: True,
+) -> dict[str, Any] | None:
+    """Find the wanted row of a ledger that was added last; None if there is none.
+
+    This opens the newest files of the ledger only, as many as it needs.
+    Raises: DeltaError; OSError; ArrowException.
+    """
+    if not DeltaTable.is_deltatable(folder.uri):
+        return None
+    files = pa.table(DeltaTable(folder.uri).get_add_actions(flatten=True))
+    newest: dict[str, Any] | None = None
+    for file in files.sort_by([("max.number", "descending")]).to_pylist():
+        if newest is not None and newest["number"] > file["max.number"]:
+            break
+        with open_input(folder / unquote(file["path"])) as source:
+            rows = filter(is_wanted, pq.read_table(source, schema=schema).to_pylist())
+        found = [*rows, *([newest] if newest else [])]
+        newest = max(found, key=lambda row: int(row["number"]), default=None)
+    return newest
 
 
 def drop_rows(

@@ -5,17 +5,19 @@ Capture reads from it how far it may trim the log.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any
 
-import pyarrow.compute as pc
-from deltalake import DeltaTable
-
 from cdc_core.lake_layout import MAINTENANCE
-from cdc_core.lake_storage.ledgers import append_numbered, drop_rows, rewrite_newest_commit
+from cdc_core.lake_storage.ledgers import (
+    append_numbered,
+    drop_rows,
+    find_newest,
+    rewrite_newest_commit,
+)
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.layout import MAINTENANCE_SCHEMA
 from cdc_core.staging.log_files import LogPoint
@@ -81,15 +83,14 @@ class MaintenanceLedger:
 
         Raises: StagingError.
         """
+
+        def is_wanted(row: Mapping[str, Any]) -> bool:
+            return before is None or row["at"] < before
+
         with staging_errors(f"read {MAINTENANCE}"):
-            if not DeltaTable.is_deltatable(self._folder.uri):
-                return None
-            rows = DeltaTable(self._folder.uri).to_pyarrow_table()
-        if before is not None:
-            rows = rows.filter(pc.field("at") < before)
-        if not rows.num_rows:
+            row = find_newest(self._folder, MAINTENANCE_SCHEMA, is_wanted)
+        if row is None:
             return None
-        row = rows.sort_by([("number", "descending")]).slice(0, 1).to_pylist()[0]
         plain = {
             name: row[name]
             for name in MaintenanceReport.__dataclass_fields__

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import random
 import uuid
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from itertools import product
 from pathlib import Path
 from threading import Barrier
+from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
+from cdc_core.lake_storage.ledgers import append_numbered, find_newest
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.spooled import WHOLE, Scope
 from cdc_core.staging.backfills import BackfillLedger, BackfillReport, Begun, _add_row
@@ -108,3 +115,24 @@ def test_orders_are_those_given_since_the_last_look_to_this_backfill(tmp_path: P
     ledger.record_state(own, BackfillState.RESUMED)
     assert orders.read() is BackfillState.RESUMED
     assert orders.read() is None
+
+
+def test_the_newest_wanted_row_of_a_ledger_is_found_in_whatever_file_it_is(
+    tmp_path: Path,
+) -> None:
+    def is_of_kind(kind: int, row: Mapping[str, Any]) -> bool:
+        return bool(row["kind"] == kind)
+
+    chance = random.Random(20261127)
+    folder = LakePlace.of(tmp_path / "ledger")
+    schema = pa.schema([("kind", pa.int64()), ("number", pa.int64())])
+    assert find_newest(folder, schema) is None
+    for _ in range(40):
+        append_numbered(folder, [{"kind": chance.randrange(6)}], schema)
+        if chance.random() < 0.1:
+            DeltaTable(folder.uri).optimize.compact()
+        rows = DeltaTable(folder.uri).to_pyarrow_table().to_pylist()
+        for kind in range(6):
+            is_wanted = partial(is_of_kind, kind)
+            expected = max(filter(is_wanted, rows), key=lambda row: row["number"], default=None)
+            assert find_newest(folder, schema, is_wanted) == expected
