@@ -50,7 +50,7 @@ def run_maintenance(settings: Settings, *, tell: Callable[[str], None]) -> Maint
 
 
 def _drop_old_reports(settings: Settings, *, before: datetime) -> Iterator[str]:
-    """Drop old rows of ledgers that are read whole; yield what kept that from happening."""
+    """Drop old reports of maintenances and verifications; yield each error that prevented it."""
     root = settings.lake.root
     for ledger in (MaintenanceLedger(root), VerificationLedger(root)):
         try:

@@ -1,4 +1,4 @@
-"""The ledger of backfills keeps what several tables write at once, and orders what it is told."""
+"""Ledgers keep what several tables write at once, and find and order what was written."""
 
 from __future__ import annotations
 

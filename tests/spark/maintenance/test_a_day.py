@@ -54,8 +54,6 @@ from tests.walgate.configured_lake import configure
 T, EVENTS = make_relation("t", "k int4, v text"), make_relation("events", "k int4, v text")
 IDLE = make_relation("idle", "k int4, v text")
 KEYS, UPDATES = 1000, 40
-# The retention of the day is half a day, not a week.
-SHORTER = 14
 Rows: TypeAlias = dict[int, str]
 Seconds: TypeAlias = defaultdict[str, list[float]]
 
@@ -227,8 +225,7 @@ class Day:
     def measure_space(self) -> tuple[float, float]:
         """The bytes of all files, divided by those of the newest tables and log, and of what stays.
 
-        Versions of kept cuts stay, and so does what was written within the grace. The day keeps its
-        log for a shorter time than usual. The first multiple is that of a log of the usual length.
+        Versions of kept cuts stay, and so does what was written within the grace.
         """
         root = path_of(self.lake.root)
         places = [self.lake.changes, *(self.lake.locate(one.table) for one in (T, EVENTS, IDLE))]
@@ -246,9 +243,7 @@ class Day:
         def add_up(files: Iterable[Path]) -> int:
             return sum(sizes[file].st_size for file in files if file in sizes)
 
-        log = (SHORTER - 1) * add_up(list_data_files({self.lake.changes: {None}}))
-        usual = (total + log) / (add_up(list_data_files(newest)) + log)
-        return round(usual, 2), round(total / add_up(stays), 2)
+        return total / add_up(list_data_files(newest)), total / add_up(stays)
 
     def check_reads(self, count: int) -> None:
         """Read the hot table at random LSNs and times, and at random cuts by every reader."""
@@ -304,7 +299,7 @@ def make_keeping(day_s: float) -> Keeping:
 
     usual = Keeping()
     return Keeping(
-        *(scale(usual.retention / SHORTER), scale(usual.grace), scale(usual.every_cut)),
+        *(scale(usual.retention / 14), scale(usual.grace), scale(usual.every_cut)),
         *(scale(usual.often / 4), scale(usual.often_interval), scale(usual.seldom_interval)),
         scale(usual.commit_life),
     )

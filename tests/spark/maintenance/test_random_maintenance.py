@@ -36,13 +36,11 @@ class World:
     def __init__(self, spark: SparkSession, folder: Path, seed: int) -> None:
         self.rng = random.Random(seed)
         self.spark = make_quick(spark)
-        rules = {"public.whole": TableSettings(deletion_vectors=self.rng.random() < 0.2)}
+        rules = {"public.whole": TableSettings(deletion_vectors=self.rng.random() < 0.3)}
         self.lake = Lake(LakePlace.of(folder / "lake"), rules=rules)
         self.writer = LogWriter(self.lake)
         self.writer.begin_epoch(16)
-        # Spark merges a deferrable key, and takes seconds for each round.
-        whole = SourceTable("whole", "f", deferrable=self.rng.random() < 0.2)
-        tables = [SourceTable("plain", "d"), whole]
+        tables = [SourceTable("plain", "d"), SourceTable("whole", "f", deferrable=True)]
         self.log = RecordedLog(self.writer, self.rng, tables)
         self.keeper = Keeper(self.lake, folder / "spool")
         self.confirmed = 0
@@ -62,15 +60,14 @@ class World:
 
     def stage(self) -> None:
         for _ in range(self.rng.randrange(1, 4)):
-            self.log.record(self.rng.randrange(1, 3), keys=12, truncates=0.005)
+            self.log.record(self.rng.randrange(1, 3), keys=12, truncates=0.02)
             # A transaction that changed nothing is not in the log.
             self.logged |= {row["commit_lsn"] for row in self.writer.pending}
             self.ends.append(self.writer.commit(repeat=self.rng.randrange(2)))
 
     def merge(self) -> None:
         chosen = {"public.plain"} if self.rng.random() < 0.2 else None
-        # A MERGE of Spark takes seconds, so few rounds have one.
-        limits = MERGE_ONLY if self.rng.random() < 0.1 else DEFAULT_LIMITS
+        limits = self.rng.choice([DEFAULT_LIMITS, MERGE_ONLY])
         size = self.rng.choice([3, 1000])
         merge_until(self.spark, self.lake, round_rows=size, tables=chosen, limits=limits)
 
