@@ -5,7 +5,9 @@ from __future__ import annotations
 import fcntl
 import os
 import random
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -120,7 +122,9 @@ def test_a_lock_that_another_holds_for_a_moment_is_waited_for(
     held = os.open(tmp_path / f"backfill-{BACKFILL}.lock", os.O_CREAT | os.O_RDWR)
     fcntl.flock(held, fcntl.LOCK_EX)
     assert ChunkFolder(tmp_path).is_claimed(BACKFILL)
-    monkeypatch.setattr("cdc_core.staging.chunks.time.sleep", lambda _: os.close(held))
+    # Not `time.sleep` itself: threads of libraries sleep, too, and would close it again.
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: os.close(held))
+    monkeypatch.setattr("cdc_core.staging.chunks.time", clock)
     with ChunkFolder(tmp_path).claim(BACKFILL):
         assert ChunkFolder(tmp_path).is_claimed(BACKFILL)
     assert not ChunkFolder(tmp_path).is_claimed(BACKFILL)
