@@ -219,7 +219,11 @@ def _choose_small(
 ) -> list[TableFile]:
     """Small files without a changed key, to be joined with the rows that arrive, smallest first.
 
-    Together they may be as large as a file may get. The others wait for later merges.
+    A file is joined once the smaller files together have at least half its size. So each small file
+    is more than twice as large as all smaller ones together: a table has at most some eight of
+    them, and yet a merge that only inserts rows writes few rows again.
+
+    Together the chosen files may be as large as a file may get. The others wait for later merges.
     """
     small = [
         file
@@ -229,14 +233,16 @@ def _choose_small(
         and not file.has_deletions
         and file not in touched
     ]
-    chosen: list[TableFile] = []
-    room = limits.open_file_bytes
-    for file in sorted(small, key=lambda one: one.size):
-        room -= file.size
-        if room < 0:
+    ordered = sorted(small, key=lambda one: one.size)
+    chosen = 0
+    total = 0
+    for count, file in enumerate(ordered, 1):
+        if total + file.size > limits.open_file_bytes:
             break
-        chosen.append(file)
-    return chosen
+        if total * 2 >= file.size:
+            chosen = count
+        total += file.size
+    return ordered[:chosen]
 
 
 class _ChangedKeys:

@@ -150,16 +150,30 @@ def test_a_file_is_joined_up_to_the_limit_of_its_size(small: SmallLake, over: in
     print(f"seed {SEED}")  # noqa: T201 - pytest shows it if the test fails.
     rng = random.Random(SEED)
     small.merge([delete(T, str(k), None) for k in range(10)])
-    small.merge([insert(T, "1", rng.randbytes(1_000).hex())])
-    small.merge([insert(T, "2", rng.randbytes(9_000).hex())])
+    small.merge([insert(T, "1", rng.randbytes(900).hex())])
+    small.merge([insert(T, "2", rng.randbytes(1_000).hex())], limits=APART)
+    small.merge([insert(T, "3", rng.randbytes(30_000).hex())], limits=APART)
     before, sizes = find_homes(small, T), list_files(small, T)
-    limit, large = sizes[before[1]], sizes[before[2]]
+    limit, large = sizes[before[2]], sizes[before[3]]
+    assert sizes[before[1]] < limit < large
     limits = MergeLimits(small_file_bytes=limit + over, open_file_bytes=large)
-    check(small, [insert(T, "3", "b")], WritePlan.REWRITE_FILES, limits=limits)
+    check(small, [insert(T, "4", "b")], WritePlan.REWRITE_FILES, limits=limits)
     after = find_homes(small, T)
-    assert after[2] == before[2]
-    assert (after[1] == after[3]) == (over == 0)
-    assert (after[1] == before[1]) == (over != 0)
+    assert after[3] == before[3]
+    assert (after[1] == after[2] == after[4]) == (over == 0)
+    assert (after[2] == before[2]) == (over != 0)
+
+
+def test_inserts_leave_few_files_and_write_few_rows_again(small: SmallLake) -> None:
+    print(f"seed {SEED}")  # noqa: T201 - pytest shows it if the test fails.
+    rng = random.Random(SEED)
+    written = dict[str, int]()
+    for k in range(10, 74):
+        small.merge([insert(T, str(k), rng.randbytes(5_000).hex())], limits=DEFAULT_LIMITS)
+        files = list_files(small, T)
+        written |= files
+        assert len(files) <= 8
+    assert sum(written.values()) < 10 * sum(files.values())
 
 
 def test_files_are_joined_up_to_the_size_at_which_a_file_is_closed(small: SmallLake) -> None:
