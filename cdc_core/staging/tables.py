@@ -19,7 +19,7 @@ from cdc_core.staging.parts import STATISTICS_COLUMNS
 from cdc_core.vocabulary import Lsn
 
 # A checkpoint stalls the commit that writes it. One in a hundred keeps opening the table cheap.
-LOG_PROPERTIES: dict[str, str | None] = {
+STAGING_PROPERTIES: dict[str, str | None] = {
     "delta.checkpointInterval": "100",
     "delta.dataSkippingStatsColumns": ",".join(STATISTICS_COLUMNS),
     **SHORT_CHECKPOINTS,
@@ -34,7 +34,7 @@ def open_table(folder: LakePlace, schema: pa.Schema) -> DeltaTable:
         except TableNotFoundError:
             folder.make_folder()
             table = DeltaTable.create(
-                folder.uri, schema=schema, mode="ignore", configuration=LOG_PROPERTIES
+                folder.uri, schema=schema, mode="ignore", configuration=STAGING_PROPERTIES
             )
             make_durable(folder, above=-1, through=0)
             return table

@@ -41,6 +41,9 @@ from spark_jobs.log.reading import POSITION
 from spark_jobs.pg_types.arrow_rows import Columns
 from spark_jobs.target.limits import MergeLimits
 
+# A small file is joined if the smaller ones have this share of its size together. A smaller share
+# leaves fewer files, and rewrites more rows.
+_JOINED_SHARE = 0.5
 _OWN_POSITION = [f"_{name}" for name in POSITION]
 
 
@@ -211,19 +214,19 @@ def _find_touched(portion: Portion, changed: _ChangedKeys, limits: MergeLimits) 
             size += file.size
             if size > portion.max_bytes:
                 raise Refusal(f"files of more than {portion.max_bytes} bytes have changed keys")
-    return [*touched, *_choose_small(portion, {*touched}, limits)]
+    return [*touched, *_choose_small_files(portion, {*touched}, limits)]
 
 
-def _choose_small(
+def _choose_small_files(
     portion: Portion, touched: Collection[TableFile], limits: MergeLimits
 ) -> list[TableFile]:
     """Small files without a changed key, to be joined with the rows that arrive, smallest first.
 
-    A file is joined once the smaller files together have at least half its size. So each small file
-    is more than twice as large as all smaller ones together: a table has at most some eight of
-    them, and yet a merge that only inserts rows writes few rows again.
+    A file is joined if the smaller small files together have at least half its size; they are
+    joined, too. So a file that waits is more than twice as large as all smaller ones together. At
+    most about eight files wait, and a merge of inserts rewrites few old rows on average.
 
-    Together the chosen files may be as large as a file may get. The others wait for later merges.
+    The chosen files have at most `open_file_bytes` together. The others wait for later merges.
     """
     small = [
         file
@@ -233,16 +236,16 @@ def _choose_small(
         and not file.has_deletions
         and file not in touched
     ]
-    ordered = sorted(small, key=lambda one: one.size)
-    chosen = 0
-    total = 0
-    for count, file in enumerate(ordered, 1):
-        if total + file.size > limits.open_file_bytes:
+    by_size = sorted(small, key=lambda one: one.size)
+    chosen = smaller_bytes = 0
+    for number, file in enumerate(by_size, 1):
+        if smaller_bytes + file.size > limits.open_file_bytes:
             break
-        if total * 2 >= file.size:
-            chosen = count
-        total += file.size
-    return ordered[:chosen]
+        if smaller_bytes >= file.size * _JOINED_SHARE:
+            # Also the smaller files that did not pay before.
+            chosen = number
+        smaller_bytes += file.size
+    return by_size[:chosen]
 
 
 class _ChangedKeys:

@@ -24,7 +24,8 @@ class MergeLimits:
     this many bytes together. One task reads them all.
     `carried_bytes`: the values that a table's rows keep because the source did not send them. They
     are in memory three times, and become one row group.
-    `small_file_bytes`: files of this size or less are joined with the rows that arrive.
+    `small_file_bytes`: a merge joins a file of this size or less with the rows that arrive, if the
+    smaller files together have at least half its size.
     `open_file_bytes`: a file of this size or more gets no further rows.
     `joined_file_bytes`: files are joined to one file of about this size or less.
     `small_table_bytes`: Spark writes a table below this size whole, because a MERGE takes 3 s for

@@ -1,6 +1,7 @@
 """Random changes of tables by Arrow and by Spark: the same rows, and the same counts of each round.
 
-The tables are one file that grows, or several files over which their keys are spread.
+The tables are one file that grows, with at most a small one beside it, or several files over which
+their keys are spread.
 """
 
 from __future__ import annotations
@@ -157,4 +158,4 @@ def test_random_changes_leave_the_table_that_spark_would_write(
     assert by_arrow.said == by_spark.said
     assert by_arrow.rows == by_spark.rows
     most = by_arrow.most_files.values()
-    assert min(most) >= 4 if limits.open_file_bytes == 1 else {*most} == {1}
+    assert min(most) >= 4 if limits.open_file_bytes == 1 else max(most) <= 2
