@@ -1,9 +1,9 @@
 """Decides which cuts are kept.
 
-A round rewrites each file with a changed key. If it writes a small table whole, and there is a round
-a second, a week of versions takes 600,000 times the table's size. So cuts are thinned as they get
-older. Every LSN at or above the oldest kept cut can still be read, from the cut below it and the
-log.
+A round rewrites each file with a changed key. If it writes a small table whole, and a round comes
+each second, a week of versions takes 600,000 times the table's size. So cuts are thinned as they
+get older. Every LSN at or above the oldest kept cut can still be read, from the cut below it and
+the log.
 
 Intervals begin at multiples of their length since 1970, and the newest cut of an interval is kept.
 So it does not matter when and how often cuts are thinned. Pure.

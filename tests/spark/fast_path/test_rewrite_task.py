@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -143,6 +144,17 @@ def test_small_files_are_joined_with_the_rows_that_arrive(small: SmallLake) -> N
     check(small, [insert(T, "10", "b")], WritePlan.REWRITE_FILES, limits=DEFAULT_LIMITS)
     assert len(list_files(small, T)) == 1
     assert small.rows(T) == replace_rows((10, "b"))
+
+
+def test_joined_files_keep_a_repeated_text_in_a_dictionary(small: SmallLake) -> None:
+    for k in range(10, 20):
+        small.merge([insert(T, str(k), "a" * 100)], limits=DEFAULT_LIMITS)
+    sizes = list_files(small, T)
+    largest = max(sizes, key=lambda name: sizes[name])
+    group = pq.read_metadata(path_of(small.lake.locate(T.table)) / largest).row_group(0)
+    assert group.num_rows > 10
+    columns = [group.column(index) for index in range(group.num_columns)]
+    assert [one.has_dictionary_page for one in columns if one.path_in_schema == "v"] == [True]
 
 
 @pytest.mark.parametrize("over", [0, -1])
