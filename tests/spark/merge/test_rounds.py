@@ -15,7 +15,7 @@ from spark_jobs.lake.ledger import find_cut
 from spark_jobs.merge.round_size import RoundSize
 from spark_jobs.merge.rounds import Round, follow
 from tests.local_lake import path_of
-from tests.spark.relations import insert, make_relation, mark
+from tests.spark.relations import insert, make_relation, mark, update
 from tests.spark.small_lake import ALL, SmallLake
 
 TABLE = make_relation("t", "k int4")
@@ -191,7 +191,8 @@ def test_a_table_that_cannot_be_merged_keeps_no_other_from_being_merged(small: S
     }
     for path in files:
         path.write_bytes(b"damaged by hand")
-    ends = small.commit([insert(broken, "2"), insert(sound, "2")])
+    # The update makes the merge read the damaged file: an insert alone need not.
+    ends = small.commit([insert(broken, "2"), update(broken, "1"), insert(sound, "2")])
     rounds: list[Round] = []
     for _ in range(2):
         with pytest.raises(MergeError, match=r"could not be merged: public\.broken: \w+") as caught:
