@@ -50,7 +50,15 @@ def write_batches(folder: LakePlace, batches: Iterable[pa.RecordBatch]) -> Writt
         repeated = _find_repeated(first)
         with (
             open_output(path) as file,
-            pq.ParquetWriter(file, first.schema, use_dictionary=repeated) as writer,
+            pq.ParquetWriter(
+                file,
+                first.schema,
+                # A small table is written in each round, and each file stays for the grace.
+                compression="zstd",
+                use_dictionary=repeated,
+                # Delta's log has the schema of the table.
+                store_schema=False,
+            ) as writer,
         ):
             bounds.add(first)
             for batch in filled:

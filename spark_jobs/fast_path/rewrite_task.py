@@ -28,6 +28,7 @@ from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.delta.file_writer import WrittenFile, write_batches
 from spark_jobs.fast_path.arrow_fold import ArrowOutcome, fold_by_arrow
 from spark_jobs.fast_path.carried_values import fill_carried
+from spark_jobs.fast_path.joined_files import count_joined
 from spark_jobs.fast_path.key_search import (
     KeySearch,
     Refusal,
@@ -41,9 +42,6 @@ from spark_jobs.log.reading import POSITION
 from spark_jobs.pg_types.arrow_rows import Columns
 from spark_jobs.target.limits import MergeLimits
 
-# A small file is joined if the smaller ones have this share of its size together. A smaller share
-# leaves fewer files, and rewrites more rows.
-_JOINED_SHARE = 0.5
 _OWN_POSITION = [f"_{name}" for name in POSITION]
 
 
@@ -219,20 +217,13 @@ def _find_touched(portion: Portion, changed: _ChangedKeys, limits: MergeLimits) 
             size += file.size
             if size > portion.max_bytes:
                 raise Refusal(f"files of more than {portion.max_bytes} bytes have changed keys")
-    return [*touched, *_choose_small_files(portion, {*touched}, limits)]
+    return [*touched, *_choose_joined(portion, {*touched}, limits)]
 
 
-def _choose_small_files(
+def _choose_joined(
     portion: Portion, touched: Collection[TableFile], limits: MergeLimits
 ) -> list[TableFile]:
-    """Small files without a changed key, to be joined with the rows that arrive, smallest first.
-
-    A file is joined if the smaller small files together have at least half its size; they are
-    joined, too. So a file that waits is more than twice as large as all smaller ones together. At
-    most about eight files wait, and a merge of inserts rewrites few old rows on average.
-
-    The chosen files have at most `open_file_bytes` together. The others wait for later merges.
-    """
+    """Small files without a changed key, to be joined with the rows that arrive, smallest first."""
     small = [
         file
         for file in portion.files
@@ -241,16 +232,8 @@ def _choose_small_files(
         and not file.has_deletions
         and file not in touched
     ]
-    by_size = sorted(small, key=lambda one: one.size)
-    chosen = smaller_bytes = 0
-    for number, file in enumerate(by_size, 1):
-        if smaller_bytes + file.size > limits.open_file_bytes:
-            break
-        if smaller_bytes >= file.size * _JOINED_SHARE:
-            # Also the smaller files that did not pay before.
-            chosen = number
-        smaller_bytes += file.size
-    return by_size[:chosen]
+    by_size = sorted(small, key=lambda file: file.size)
+    return by_size[: count_joined([file.size for file in by_size], limits.open_file_bytes)]
 
 
 class _ChangedKeys:

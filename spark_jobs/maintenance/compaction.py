@@ -29,7 +29,7 @@ from spark_jobs.fold.plan import has_table_schema, read_schema
 from spark_jobs.lake.durability import require_durable
 from spark_jobs.lake.lake import Epoch, Lake, find_bound, open_table, read_losses
 
-# Smaller files are written as one file, of at most `_MOST_BYTES`. Bytes.
+# If so many files are smaller, some of them are written as one of at most `_MOST_BYTES`. Bytes.
 _SMALL_BYTES = 8 << 20
 _MOST_BYTES = 32 << 20
 _FEWEST_FILES, _MOST_FILES = 10, 1000
@@ -47,16 +47,18 @@ class TableFile:
     rows: int | None
 
 
-def choose_small(files: Sequence[TableFile]) -> list[TableFile]:
-    """Choose the small files of a table to write as one; none if they are few. Pure."""
+def choose_small_files(files: Sequence[TableFile]) -> list[TableFile]:
+    """Choose the small files of a table to write as one, smallest first; none if few are small."""
     small = sorted((file for file in files if file.size < _SMALL_BYTES), key=lambda file: file.size)
+    if len(small) < _FEWEST_FILES:
+        return []
     chosen, size = list[TableFile](), 0
-    for file in small:
-        if size + file.size > _MOST_BYTES or len(chosen) == _MOST_FILES:
+    for file in small[:_MOST_FILES]:
+        if size + file.size > _MOST_BYTES:
             break
         chosen.append(file)
         size += file.size
-    return chosen if len(chosen) >= _FEWEST_FILES else []
+    return chosen
 
 
 def compact_table(lake: Lake, name: TableName, epochs: list[Epoch]) -> bool:
@@ -68,7 +70,7 @@ def compact_table(lake: Lake, name: TableName, epochs: list[Epoch]) -> bool:
     table = open_table(folder)
     if table is None or not has_table_schema(table) or not is_plain(table):
         return False
-    if not choose_small(_list_files(table)):
+    if not choose_small_files(_list_files(table)):
         return False
     with lake.lock_table(str(name), jvm=None):
         clear_attempts(folder)
@@ -76,8 +78,8 @@ def compact_table(lake: Lake, name: TableName, epochs: list[Epoch]) -> bool:
         bound = None if table is None else find_bound(table, epochs)
         if table is None or bound is None or not is_plain(table):
             return False
-        chosen = _keep_what_fits(folder, choose_small(_list_files(table)))
-        if len(chosen) < _FEWEST_FILES:
+        chosen = _keep_what_fits(folder, choose_small_files(_list_files(table)))
+        if len(chosen) < 2:  # noqa: PLR2004 - One file is not compacted.
             return False
         # A merge that died may have left the newest commit, and the disk may have refused it.
         newest = table.version()

@@ -90,14 +90,11 @@ class Day:
         changes = [update(T, str(key), self.chance.randbytes(12).hex()) for key in keys]
         return [*changes, insert(EVENTS, str(self.chance.getrandbits(31)), "happened")]
 
-    def play_round(self, number: int, commits: int) -> None:
+    def play_round(self, commits: int) -> None:
         for _ in range(commits):
             self.stage(self.make_entries())
         with self.old.timing("round"):
             self.old.merge(is_thorough=False)
-        if number % 10 == 9:
-            self.maintain()
-            self.look()
 
     def set_day_length(self, day_s: float) -> None:
         """Set the length of the test's day in seconds, from now on."""
@@ -299,18 +296,23 @@ def test_a_lake_neither_grows_nor_slows_down_with_its_age(
     shorten_checkpoints(monkeypatch, day_s)
     day, began = Day(spark, tmp_path, day_s), time.monotonic()
     space = list[tuple[float, float]]()
+    # The default schedule of maintenance is every ten minutes: 144 times a day.
+    pause = max(10, rounds // 144)
     for number in range(rounds):
         # Each copy has another number of commits since the checkpoints of its tables.
         if number in range(rounds // 20, rounds // 20 + rounds // 50 + 1, 11):
             day.keep_beginning()
-        day.play_round(number, commits)
+        day.play_round(commits)
+        if number % pause == pause - 1:
+            day.maintain()
+            day.look()
+            if number >= rounds * 4 / 5:
+                day.play_young_round(commits)
         # Set the day's length by the speed of this machine. The sample is too short to measure it.
         if rounds >= 1000 and number == rounds // 25:
             day.set_day_length((time.monotonic() - began) * rounds / (number + 1))
         if number % (rounds // 10) == 0 and number > rounds / 2:
             space.append(day.measure_space())
-        if number >= rounds * 4 / 5 and number % 10 == 9:
-            day.play_young_round(commits)
     for _ in range(3):
         day.maintain()
     kept, log = read_cuts(day.lake), LogFiles.open(day.lake)
