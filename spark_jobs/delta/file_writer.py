@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +21,7 @@ from spark_jobs.delta.file_bounds import ColumnStatistics
 _GROUP_BYTES = 64 << 20
 # A dictionary makes a column smaller if at most this share of its first values is distinct.
 _MAX_DISTINCT_SHARE = 0.5
+_SAMPLED_ROWS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +44,20 @@ def write_batches(folder: LakePlace, batches: Iterable[pa.RecordBatch]) -> Writt
     If the batches raise an error, no file is left. Raises: OSError.
     """
     path = folder / f"part-{uuid.uuid4()}.parquet"
-    filled = (batch for batch in batches if batch.num_rows)
-    first = next(filled, None)
+    groups: Iterator[pa.Table] = _group(batches)
+    first = next(groups, None)
     if first is None:
         return None
-    bounds, rows, waiting = ColumnStatistics(first.schema), 0, [first]
+    schema, repeated = first.schema, _find_repeated(first.slice(0, _SAMPLED_ROWS))
+    groups = chain([first], groups)
+    del first  # So that only one group is in memory.
+    bounds = ColumnStatistics(schema)
     try:
-        repeated = _find_repeated(first)
         with (
             open_output(path) as file,
             pq.ParquetWriter(
                 file,
-                first.schema,
+                schema,
                 # A small table is written in each round, and each file stays for the grace.
                 compression="zstd",
                 use_dictionary=repeated,
@@ -60,27 +65,37 @@ def write_batches(folder: LakePlace, batches: Iterable[pa.RecordBatch]) -> Writt
                 store_schema=False,
             ) as writer,
         ):
-            bounds.add(first)
-            for batch in filled:
-                if sum(one.nbytes for one in waiting) + batch.nbytes > _GROUP_BYTES:
-                    rows += _write_group(writer, waiting)
-                    waiting = []
-                waiting.append(batch)
-                bounds.add(batch)
-            rows += _write_group(writer, waiting)
+            # A loop would keep a group while the next one is read.
+            rows = sum(map(partial(_write_group, writer, bounds), groups))
     except BaseException:
         path.remove()
         raise
     return WrittenFile(path, rows, bounds.format())
 
 
-def _write_group(writer: pq.ParquetWriter, batches: list[pa.RecordBatch]) -> int:
-    group = pa.Table.from_batches(batches)
-    writer.write_table(group, row_group_size=max(1, group.num_rows))
+def _write_group(writer: pq.ParquetWriter, bounds: ColumnStatistics, group: pa.Table) -> int:
+    writer.write_table(group, row_group_size=group.num_rows)
+    for batch in group.to_batches():
+        bounds.add(batch)
     return int(group.num_rows)
 
 
-def _find_repeated(rows: pa.RecordBatch) -> list[str]:
+def _group(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Yield the rows of batches as row groups; none of them is empty."""
+    waiting, size = list[pa.RecordBatch](), 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        if waiting and size + batch.nbytes > _GROUP_BYTES:
+            yield pa.Table.from_batches(waiting)
+            waiting, size = [], 0
+        waiting.append(batch)
+        size += batch.nbytes
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+def _find_repeated(rows: pa.Table) -> list[str]:
     """The columns whose values often repeat."""
     flat = [
         name for name in rows.schema.names if not pa.types.is_nested(rows.schema.field(name).type)

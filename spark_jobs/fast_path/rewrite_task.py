@@ -156,12 +156,7 @@ def _rewrite(portion: Portion, log: LogInMemory, limits: MergeLimits) -> Rewritt
     touched = _find_touched(portion, changed, limits)
     # A large file stays by itself, so that no file grows with each merge.
     closed = [file for file in touched if file.size >= limits.open_file_bytes]
-    # The largest first: the writer chooses by the first rows which columns get a dictionary.
-    joined = sorted(
-        (file for file in touched if file.size < limits.open_file_bytes),
-        key=lambda file: file.size,
-        reverse=True,
-    )
+    joined = [file for file in touched if file.size < limits.open_file_bytes]
     arriving = outcome.rows.slice(0, 0)
     if portion.takes_arrivals:
         arriving = fill_carried(

@@ -97,8 +97,8 @@ def test_a_value_that_was_not_sent_is_taken_unless_raw_has_its_text(
         ),
         # Either of two files is smaller, but one task looks into both.
         (
-            replace(APART, carried_file_bytes=5_500),
-            "values that were not sent are in files of more than 5500 bytes",
+            replace(APART, carried_file_bytes=3_500),
+            "values that were not sent are in files of more than 3500 bytes",
         ),
         # No other portion rewrites more than the one that looks for the values.
         (
