@@ -106,7 +106,7 @@ class PartWriter:
             compression={path: "NONE" if path == "end_lsn" else "SNAPPY" for path in _leaf_paths()},
             use_dictionary=_DICTIONARY_COLUMNS,
             write_statistics=_BOUNDED_IN_FOOTER,
-            # Delta's log has the schema, and this copy is a quarter of a small part.
+            # Delta's log has the schema. Another copy would be a third of a small part.
             store_schema=False,
         )
 

@@ -33,7 +33,7 @@ from spark_jobs.lake.lake import Bound, Epoch, Losses, format_losses
 
 # Commits from one checkpoint to the next. A checkpoint names the files that left the table within
 # an hour. So it may be larger than a small table, and it stays for the grace.
-_CHECKPOINT_INTERVAL = 50
+_CHECKPOINT_INTERVAL = 20
 
 
 @dataclass(frozen=True, slots=True)

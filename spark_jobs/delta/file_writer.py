@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
+from itertools import islice
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -44,13 +44,11 @@ def write_batches(folder: LakePlace, batches: Iterable[pa.RecordBatch]) -> Writt
     If the batches raise an error, no file is left. Raises: OSError.
     """
     path = folder / f"part-{uuid.uuid4()}.parquet"
-    groups: Iterator[pa.Table] = _group(batches)
-    first = next(groups, None)
-    if first is None:
+    groups = _group(batches)
+    first = [*islice(groups, 1)]
+    if not first:
         return None
-    schema, repeated = first.schema, _find_repeated(first.slice(0, _SAMPLED_ROWS))
-    groups = chain([first], groups)
-    del first  # So that only one group is in memory.
+    schema, repeated = first[0].schema, _find_repeated(first[0].slice(0, _SAMPLED_ROWS))
     bounds = ColumnStatistics(schema)
     try:
         with (
@@ -65,8 +63,9 @@ def write_batches(folder: LakePlace, batches: Iterable[pa.RecordBatch]) -> Writt
                 store_schema=False,
             ) as writer,
         ):
-            # A loop would keep a group while the next one is read.
-            rows = sum(map(partial(_write_group, writer, bounds), groups))
+            rows = _write_group(writer, bounds, first.pop())
+            # A loop would keep a group in memory while the next one is read.
+            rows += sum(map(partial(_write_group, writer, bounds), groups))
     except BaseException:
         path.remove()
         raise

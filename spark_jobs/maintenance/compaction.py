@@ -12,19 +12,19 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from cdc_core.crash_points import reach
 from cdc_core.errors import MergeError, Retry
-from cdc_core.lake_storage.arrow_files import open_input, read_footer
+from cdc_core.lake_storage.arrow_files import read_footer
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import TableName
 from spark_jobs.delta.attempts import attempting, clear_attempts
 from spark_jobs.delta.committer import FileChange, commit_files
 from spark_jobs.delta.direct_parquet import is_plain
 from spark_jobs.delta.file_writer import write_batches
+from spark_jobs.fast_path.key_search import Refusal, read_groups
 from spark_jobs.fold.plan import has_table_schema, read_schema
 from spark_jobs.lake.durability import require_durable
 from spark_jobs.lake.lake import Epoch, Lake, find_bound, open_table, read_losses
@@ -70,7 +70,7 @@ def compact_table(lake: Lake, name: TableName, epochs: list[Epoch]) -> bool:
     table = open_table(folder)
     if table is None or not has_table_schema(table) or not is_plain(table):
         return False
-    if not choose_small_files(_list_files(table)):
+    if not _choose_files(folder, table):
         return False
     with lake.lock_table(str(name), jvm=None):
         clear_attempts(folder)
@@ -78,15 +78,14 @@ def compact_table(lake: Lake, name: TableName, epochs: list[Epoch]) -> bool:
         bound = None if table is None else find_bound(table, epochs)
         if table is None or bound is None or not is_plain(table):
             return False
-        chosen = _keep_what_fits(folder, choose_small_files(_list_files(table)))
-        if len(chosen) < 2:  # noqa: PLR2004 - One file is not compacted.
+        chosen, rows = _read_files(folder, table, _choose_files(folder, table))
+        if not is_worth_writing(chosen):
             return False
         # A merge that died may have left the newest commit, and the disk may have refused it.
         newest = table.version()
         require_durable(folder, above=newest - 1, through=newest, left=newest)
         epoch = next(epoch for epoch in epochs if epoch.number == bound.epoch)
         with attempting(folder) as attempt:
-            rows = _read_files(folder, table, chosen)
             written = write_batches(attempt, rows.to_batches(max_chunksize=_BATCH_ROWS))
             del rows
             reach("before_table_compaction")
@@ -115,36 +114,65 @@ def _list_files(table: DeltaTable) -> list[TableFile]:
     ]
 
 
-def _keep_what_fits(folder: LakePlace, files: Sequence[TableFile]) -> list[TableFile]:
-    """The first of some files that fit in memory together."""
-    kept, size = list[TableFile](), 0
-    for file in files:
+def _choose_files(folder: LakePlace, table: DeltaTable) -> list[TableFile]:
+    """Choose small files that may fit in memory together; none if it is not worth it."""
+    files, size = list[TableFile](), 0
+    for file in choose_small_files(_list_files(table)):
         footer = read_footer(folder / unquote(file.name))
+        # Rows take at least about this much in memory.
         size += sum(footer.row_group(n).total_byte_size for n in range(footer.num_row_groups))
         if size > _MOST_DECODED:
             break
-        kept.append(file)
-    return kept
+        files.append(file)
+    return files if is_worth_writing(files) else []
 
 
-def _read_files(folder: LakePlace, table: DeltaTable, files: Sequence[TableFile]) -> pa.Table:
-    """The rows of some files in the order of the key. Raises: MergeError if rows are missing."""
+def is_worth_writing(files: Sequence[TableFile]) -> bool:
+    """Whether no file has more than half the bytes. So a byte is seldom written again. Pure."""
+    sizes = [file.size for file in files]
+    return len(sizes) > 1 and max(sizes) * 2 <= sum(sizes)
+
+
+def _read_files(
+    folder: LakePlace, table: DeltaTable, files: Sequence[TableFile]
+) -> tuple[list[TableFile], pa.Table]:
+    """Read the first of some files, as many as fit in memory; their rows in the order of the key.
+
+    Raises: MergeError if rows are missing.
+    """
     schema = pa.schema(table.schema().to_arrow())
-    read = []
+    taken, parts, left = list[TableFile](), [schema.empty_table()], _MOST_DECODED
     for file in files:
-        with open_input(folder / unquote(file.name)) as source:
-            rows = pq.read_table(source, schema=schema, use_threads=False)
+        rows = _read_file(folder / unquote(file.name), schema, left)
+        if rows is None:
+            break
         if file.rows is not None and rows.num_rows != file.rows:
             raise MergeError(
                 f"{folder / file.name} has {rows.num_rows} rows, but its table counts {file.rows}",
                 fix="delete the folder of the table: a merge builds it again",
                 retry=Retry.AFTER_FIX,
             )
-        read.append(rows)
-    found = pa.concat_tables(read)
+        taken.append(file)
+        parts.append(rows)
+        left -= rows.nbytes
+    found = pa.concat_tables(parts)
     # A reader of one key then opens few row groups.
     shape = read_schema(table)
     names = [shape.names[index] for index in shape.key]
     if any(pa.types.is_nested(schema.field(name).type) for name in names):
-        return found  # Arrow does not sort lists.
-    return found.sort_by([(name, "ascending") for name in names])
+        return taken, found  # Arrow does not sort lists.
+    return taken, found.sort_by([(name, "ascending") for name in names])
+
+
+def _read_file(file: LakePlace, schema: pa.Schema, most: int) -> pa.Table | None:
+    """Read the rows of a file; None if they take more than `most` bytes in memory."""
+    parts = [schema.empty_table()]
+    try:
+        for rows in read_groups(file, schema, all_columns=schema):
+            most -= rows.nbytes
+            if most < 0:
+                return None
+            parts.append(rows)
+    except Refusal:
+        return None
+    return pa.concat_tables(parts)

@@ -116,7 +116,9 @@ def test_a_part_tells_delta_how_many_of_its_rows_are_marks(tmp_path: Path) -> No
 
 def test_the_file_itself_holds_no_bound_of_the_end_lsn_or_of_values(tmp_path: Path) -> None:
     sealed = seal_part(write_spooled(tmp_path, groups=2), Lsn(900))
-    group = pq.read_metadata(sealed.path).row_group(0)
+    footer = pq.read_metadata(sealed.path)
+    assert footer.metadata is None, "Delta's log has the schema"
+    group = footer.row_group(0)
     bounded = {
         group.column(index).path_in_schema
         for index in range(group.num_columns)

@@ -35,6 +35,7 @@ from cdc_core.lake_layout import DELTA_LOG, SHORT_CHECKPOINTS
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.staging.tables import STAGING_PROPERTIES
 from cdc_core.vocabulary import Lsn, TableName
+from spark_jobs.delta import committer
 from spark_jobs.delta.direct_parquet import KEEPING_PROPERTIES, allow_old_versions
 from spark_jobs.lake.ledger import Cut, find_oldest_bound
 from spark_jobs.log.files import LogFiles
@@ -255,8 +256,13 @@ def list_data_files(versions: Mapping[LakePlace, Iterable[int | None]]) -> set[P
     }
 
 
-def shorten_checkpoints(monkeypatch: pytest.MonkeyPatch, day_s: float) -> None:
-    """In new tables, let a checkpoint name the files that left within an hour of the test's day."""
+def shorten_checkpoints(monkeypatch: pytest.MonkeyPatch, day_s: float, rounds: int) -> None:
+    """In new tables, let a checkpoint name the files that left within an hour of the test's day.
+
+    In a run of few rounds, let Arrow write a checkpoint every four commits.
+    """
+    if rounds < 100:
+        monkeypatch.setattr(committer, "_CHECKPOINT_INTERVAL", 4)
     ((name, usual),) = SHORT_CHECKPOINTS.items()
     assert usual == "interval 1 hours"
     for properties in (SHORT_CHECKPOINTS, STAGING_PROPERTIES, KEEPING_PROPERTIES):
@@ -293,7 +299,7 @@ def test_a_lake_neither_grows_nor_slows_down_with_its_age(
     day_s: float,
 ) -> None:
     monkeypatch.setattr(walgate.table, "open_session", lambda _: spark)
-    shorten_checkpoints(monkeypatch, day_s)
+    shorten_checkpoints(monkeypatch, day_s, rounds)
     day, began = Day(spark, tmp_path, day_s), time.monotonic()
     space = list[tuple[float, float]]()
     # The default schedule of maintenance is every ten minutes: 144 times a day.

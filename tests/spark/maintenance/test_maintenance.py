@@ -18,7 +18,7 @@ from spark_jobs.lake.lake import Bound, find_bound, read_losses
 from spark_jobs.lake.leases import holding_lease
 from spark_jobs.lake.ledger import find_cut, find_oldest_bound, read_requests, write_cut
 from spark_jobs.log.files import LogFiles
-from spark_jobs.maintenance import cut_ledgers
+from spark_jobs.maintenance import compaction, cut_ledgers
 from spark_jobs.maintenance.thinning import Keeping
 from spark_jobs.query.as_of import table_at
 from spark_jobs.query.read_bound import find_bound_at
@@ -26,6 +26,7 @@ from tests.local_lake import path_of
 from tests.spark.maintenance.maintained_lake import NOTHING, Keeper
 from tests.spark.relations import insert, make_relation, mark, read, sweep, update
 from tests.spark.small_lake import MERGE_ONLY, SmallLake
+from tests.spark.table_files import APART
 
 T, IDLE = make_relation("t", "k int4, v text"), make_relation("idle", "k int4")
 # v was dropped and added again.
@@ -312,3 +313,23 @@ def test_small_files_become_one_and_the_table_stays_the_same(
     small.merge([update(T, "3", "new"), insert(T, "99", "last")])
     assert dict(small.rows(T))[3] == "new"
     assert len(small.rows(T)) == 12
+
+
+def test_small_files_are_compacted_as_far_as_their_rows_fit_in_memory(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file names a text once that all its rows have, so its size says little."""
+    small = SmallLake(spark, tmp_path, limits=replace(APART, small_table_bytes=0))
+    rows_of_a_file, text = 50, "a" * 1000
+    for first in range(0, 11 * rows_of_a_file, rows_of_a_file):
+        keys = range(first, first + rows_of_a_file)
+        small.merge([insert(T, str(key), text) for key in keys])
+    folder = small.lake.locate(T.table)
+    assert len(DeltaTable(folder.uri).file_uris()) == 11
+    keeper = Keeper(small.lake, tmp_path / "spool")
+    monkeypatch.setattr(compaction, "_MOST_DECODED", rows_of_a_file * len(text))
+    assert keeper.maintain(LATER).compacted == ()
+    monkeypatch.setattr(compaction, "_MOST_DECODED", 5 * rows_of_a_file * len(text))
+    assert keeper.maintain(LATER).compacted == ("public.t",)
+    assert len(DeltaTable(folder.uri).file_uris()) == 8
+    assert dict(small.rows(T)) == dict.fromkeys(range(11 * rows_of_a_file), text)

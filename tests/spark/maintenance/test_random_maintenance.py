@@ -14,6 +14,7 @@ from cdc_core.errors import LakeError
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.settings import TableSettings
 from cdc_core.vocabulary import Lsn, TableName
+from spark_jobs.delta import committer
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.lake.leases import Lease
 from spark_jobs.lake.ledger import find_oldest_bound
@@ -138,6 +139,11 @@ class World:
         for lsn, lease in self.leases:
             self.check_at(lsn, must_read=True)
             lease.end()
+
+
+@pytest.fixture(autouse=True)
+def _often_write_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(committer, "_CHECKPOINT_INTERVAL", 4)
 
 
 @pytest.mark.parametrize("seed", range(1))
