@@ -31,8 +31,8 @@ from spark_jobs.delta.file_writer import WrittenFile
 from spark_jobs.lake.durability import require_durable, require_forced
 from spark_jobs.lake.lake import Bound, Epoch, Losses, format_losses
 
-# Commits from one checkpoint to the next. A checkpoint names the files that left the table within
-# an hour. So it may be larger than a small table, and it stays for the grace.
+# Commits from one checkpoint to the next. Each checkpoint names the files that left the table
+# within an hour, and stays for the grace. More of them take space; fewer make openings slower.
 _CHECKPOINT_INTERVAL = 20
 
 

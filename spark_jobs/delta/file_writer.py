@@ -56,7 +56,7 @@ def write_batches(folder: LakePlace, batches: Iterable[pa.RecordBatch]) -> Writt
             pq.ParquetWriter(
                 file,
                 schema,
-                # A small table is written in each round, and each file stays for the grace.
+                # A round writes a small table whole, and its old files stay for the grace.
                 compression="zstd",
                 use_dictionary=repeated,
                 # Delta's log has the schema of the table.

@@ -206,7 +206,7 @@ def _find_touched(portion: Portion, changed: _ChangedKeys, limits: MergeLimits) 
         if changed.search.may_be_in(file) and changed.search.is_in(portion.folder / file.name):
             if file.has_deletions:
                 raise Refusal("a file with a changed key has deleted rows")
-            # Before anything is written, which would be in vain.
+            # Check it before anything is written. A later refusal would waste the files.
             require_memory(portion.folder / file.name, changed.schema)
             touched.append(file)
             size += file.size

@@ -1,4 +1,4 @@
-"""Writes the small files of a table as one file. Each round that appends adds a file.
+"""Writes the small files of a table as one file. Merges by Spark leave many.
 
 Every round and every reader lists all files of a table, and opens those that may have the keys that
 it looks for. So many small files make both slow. The commit changes no row and keeps the bound of
@@ -29,11 +29,12 @@ from spark_jobs.fold.plan import has_table_schema, read_schema
 from spark_jobs.lake.durability import require_durable
 from spark_jobs.lake.lake import Epoch, Lake, find_bound, open_table, read_losses
 
-# If so many files are smaller, some of them are written as one of at most `_MOST_BYTES`. Bytes.
+# If a table has `_FEWEST_FILES` below `_SMALL_BYTES`, the smallest become one. It has at most
+# `_MOST_BYTES` of them.
 _SMALL_BYTES = 8 << 20
 _MOST_BYTES = 32 << 20
 _FEWEST_FILES, _MOST_FILES = 10, 1000
-# Bytes in memory, before they are sorted.
+# The rows to sort may take at most this many bytes in memory.
 _MOST_DECODED = 256 << 20
 _BATCH_ROWS = 65_536
 
@@ -128,7 +129,7 @@ def _choose_files(folder: LakePlace, table: DeltaTable) -> list[TableFile]:
 
 
 def is_worth_writing(files: Sequence[TableFile]) -> bool:
-    """Whether no file has more than half the bytes. So a byte is seldom written again. Pure."""
+    """Whether no file has more than half the bytes. So large files are seldom written again."""
     sizes = [file.size for file in files]
     return len(sizes) > 1 and max(sizes) * 2 <= sum(sizes)
 
@@ -165,7 +166,7 @@ def _read_files(
 
 
 def _read_file(file: LakePlace, schema: pa.Schema, most: int) -> pa.Table | None:
-    """Read the rows of a file; None if they take more than `most` bytes in memory."""
+    """Read the rows of a file; None if they take more than `most` bytes, or Arrow refuses it."""
     parts = [schema.empty_table()]
     try:
         for rows in read_groups(file, schema, all_columns=schema):

@@ -1,4 +1,4 @@
-"""Drops cuts from `ledger/cuts`, and remembers for the time of grace what they named.
+"""Drops cuts from `ledger/cuts`, and keeps a copy of each for the grace.
 
 A reader may have found a cut just before it was dropped. So the files of its versions stay until
 the grace is over, by the copy of the cut in `ledger/dropped_cuts`. The copy comes first: a crash

@@ -1,8 +1,8 @@
 """Decides how far capture may trim the log: up to the floor.
 
 Above the floor, the log must have every entry that a reader or a merge may still need, and
-everything younger than the retention. A table that is halted does not hold the floor. The log is
-trimmed although the table needs it. Then the table needs a whole backfill.
+everything younger than the retention. A halted table does not hold the floor. If capture trims
+changes that the table needs, the table needs a whole backfill.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def find_unmerged_starts(lake: Lake, newest: Cut) -> list[tuple[str, Bound]]:
 
     Only the newest epoch counts: after a recovery, every table is read again. If the newest cut is
     beyond the end of a backfill and the table is still halted, the backfill did not end the halt.
-    It no longer holds the floor. Nor does an older backfill of a table whose newer one is done.
+    It no longer holds the floor. An older backfill does not hold it once a newer one is done.
     """
     starts: list[tuple[str, Bound]] = []
     for table, rows in _read_by_table(lake).items():

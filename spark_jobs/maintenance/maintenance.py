@@ -82,7 +82,7 @@ def maintain(
         cuts, dropped = thin_cuts(lake, now=now, keeping=keeping, leased=leased)
     named = list_named_versions(lake, cuts, now=now, keeping=keeping)
     tables = _list_tables(lake, named)
-    # Compaction needs space. So files go first, also if the disk is too full to drop cuts.
+    # Compaction needs space, so files go first. They also go if a full disk kept the cuts.
     tell("removing files that nobody reads any more")
     before_us = _count_us(now - keeping.grace)
     cleaned = _clean_tables(lake, tables, named, before_us, problems)

@@ -1,9 +1,9 @@
 """A day of a pipeline in an hour: its lake neither grows nor slows down, and reads as the source.
 
-The test plays a day in as many seconds as its rounds take. It shortens every default interval by
-the same factor, so that maintenance keeps each cut for some 50 seconds and not for 15 minutes. No
-clock is faked. The test does not shorten leases. It estimates the length of the day, and corrects
-it early. The hour of checkpoints keeps the estimate, because tables get it when they are created.
+The test plays a day in about an hour: it shortens every default interval by the same factor. So
+maintenance keeps each cut for some 50 seconds and not for 15 minutes. No clock is faked. The test
+does not shorten leases. It estimates the length of the day, and corrects it early. Checkpoints keep
+the first estimate, because a table gets this property when it is created.
 
 The default retention is a week, so capture trims nothing during the day. After the day, the test
 shortens the retention. Capture then trims the log.
@@ -49,7 +49,8 @@ from tests.spark.maintenance.timed_lake import EVENTS, IDLE, KEYS, Seconds, T, T
 from tests.spark.relations import Entry, insert, update
 from tests.spark.small_lake import SmallLake
 
-# Of each commit of the log. With four seconds from one to the next, 23 changes a second.
+# The changes of a commit of the log. Commits come every four seconds of the day, so the source has
+# 23 changes a second.
 UPDATES = 100
 Rows: TypeAlias = dict[int, str]
 
