@@ -32,8 +32,9 @@ from spark_jobs.lake.durability import require_durable, require_forced
 from spark_jobs.lake.lake import Bound, Epoch, Losses, format_losses
 
 # Commits from one checkpoint to the next. Each checkpoint names the files that left the table
-# within an hour, and stays for the grace. More of them take space; fewer make openings slower.
-_CHECKPOINT_INTERVAL = 20
+# within an hour, and stays for the grace, so more of them take space. With fewer of them, a kept
+# version needs more commits, and each opening of the table lists all commits.
+_CHECKPOINT_INTERVAL = 10
 
 
 @dataclass(frozen=True, slots=True)
