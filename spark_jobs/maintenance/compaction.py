@@ -29,8 +29,8 @@ from spark_jobs.fold.plan import has_table_schema, read_schema
 from spark_jobs.lake.durability import require_durable
 from spark_jobs.lake.lake import Epoch, Lake, find_bound, open_table, read_losses
 
-# If a table has `_FEWEST_FILES` below `_SMALL_BYTES`, the smallest become one. It has at most
-# `_MOST_BYTES` of them.
+# If a table has `_FEWEST_FILES` files below `_SMALL_BYTES`, the smallest of them become one file:
+# up to `_MOST_FILES` files that have up to `_MOST_BYTES` together.
 _SMALL_BYTES = 8 << 20
 _MOST_BYTES = 32 << 20
 _FEWEST_FILES, _MOST_FILES = 10, 1000
@@ -120,7 +120,7 @@ def _choose_files(folder: LakePlace, table: DeltaTable) -> list[TableFile]:
     files, size = list[TableFile](), 0
     for file in choose_small_files(_list_files(table)):
         footer = read_footer(folder / unquote(file.name))
-        # Rows take at least about this much in memory.
+        # In memory, the rows take about this size at least.
         size += sum(footer.row_group(n).total_byte_size for n in range(footer.num_row_groups))
         if size > _MOST_DECODED:
             break

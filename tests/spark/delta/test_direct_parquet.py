@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from cdc_core.errors import LakeError, MergeError
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import Relation
-from spark_jobs.delta import committer, direct_parquet
+from spark_jobs.delta import direct_parquet
 from spark_jobs.lake.lake import Lake, find_bound, open_table, read_losses
 from spark_jobs.log import reading
 from spark_jobs.session.failures import Failures
@@ -142,23 +142,20 @@ def test_a_lake_whose_path_is_a_pattern_to_spark_is_read(
     assert [row[0] for row in small.rows(ROWS)] == [1, 2, 3]
 
 
-def test_a_checkpoint_has_rows_and_bound(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(committer, "_CHECKPOINT_INTERVAL", 4)
+def test_a_checkpoint_has_rows_and_bound(spark: SparkSession, tmp_path: Path) -> None:
     small = SmallLake(spark, tmp_path)
-    for key in range(6):
+    for key in range(12):
         small.merge([insert(ROWS, str(key), "v", None)])
     log = locate(small) / "_delta_log"
-    assert (log / f"{4:020}.checkpoint.parquet").exists()
+    assert (log / f"{10:020}.checkpoint.parquet").exists()
     before = open_table(locate(small))
     assert before is not None
     bound = find_bound(before, small.lake.read_epochs())
-    for version in range(4):
+    for version in range(10):
         (log / f"{version:020}.json").remove()
     assert spark._jvm is not None
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
-    assert {row[0] for row in small.rows(ROWS)} == set(range(6))
+    assert {row[0] for row in small.rows(ROWS)} == set(range(12))
     after = open_table(locate(small))
     assert after is not None
     assert find_bound(after, small.lake.read_epochs()) == bound

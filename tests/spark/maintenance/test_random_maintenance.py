@@ -142,7 +142,7 @@ class World:
 
 
 @pytest.fixture(autouse=True)
-def _often_write_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+def _write_checkpoints_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(committer, "_CHECKPOINT_INTERVAL", 4)
 
 

@@ -14,7 +14,6 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from cdc_core.lake_storage.place import LakePlace
-from spark_jobs.delta import committer
 from spark_jobs.lake.lake import Lake
 from spark_jobs.merge import tables
 from spark_jobs.target.result import WritePlan
@@ -55,11 +54,10 @@ def test_a_round_locks_few_tables_at_once(
     assert [small.rows(one) for one in TABLES] == [[(1, "a")]] * len(TABLES)
 
 
-def test_old_commits_of_a_table_stay(small: SmallLake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(committer, "_CHECKPOINT_INTERVAL", 4)
+def test_old_commits_of_a_table_stay(small: SmallLake) -> None:
     small.merge([insert(T, "1", "a")])
     log = small.lake.locate(T.table) / "_delta_log"
-    for number in range(4):
+    for number in range(10):
         for commit in path_of(log).glob("*.json"):
             os.utime(commit, (LONG_AGO, LONG_AGO))
         small.merge([update(T, "1", f"v{number}")])
