@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from cdc_core.column_types import ColumnType
+from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.quantities import parse_duration, parse_size
 from cdc_core.table_patterns import TablePattern
@@ -43,7 +44,7 @@ def _locate_lake(value: object, info: ValidationInfo) -> LakePlace:
             f"expected a path without {found[0]!r}, because Delta's library cannot open it:"
             f" {folder}"
         )
-    return LakePlace.of(folder)
+    return LocalPlace.of(folder)
 
 
 def _resolve_jars(value: object, info: ValidationInfo) -> object:

@@ -6,6 +6,7 @@ pytest_plugins = (
     "tests.fix_postgres",
     "tests.fix_catalog",
     "tests.fix_redis",
+    "tests.fix_object_store",
     "tests.fix_spark",
     "tests.fix_proxy",
     "tests.fix_pipeline",

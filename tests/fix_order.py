@@ -24,7 +24,7 @@ from tests.fix_postgres import run_postgres
 from tests.fix_spark import find_java, run_spark
 
 SERVICE_FIXTURES = (
-    {"postgres15", "postgres18", "private_postgres", "redis_process", "browser"},
+    {"postgres15", "postgres18", "private_postgres", "redis_process", "browser", "object_store"},
     {"spark"},
     {"dagster", "start_dagster", "start_demo"},
 )

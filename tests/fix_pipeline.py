@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.settings import Settings, load_settings
 from tests.child_process import ChildProcess
 from tests.deadline import wait_for
@@ -35,7 +35,7 @@ class Pipeline:
         self.database = database
         self.folder = folder
         self.root = folder / "lake"
-        self.lake = LakePlace.of(self.root)
+        self.lake = LocalPlace.of(self.root)
         self.slot = f"s_{database.name}"
         self.truth_slot = f"t_{database.name}"
         self.environment: dict[str, str] = {}

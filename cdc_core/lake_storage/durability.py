@@ -5,6 +5,8 @@ disk never got the bytes. So after a refusal only a copy is durable: a new file 
 whose own fsync succeeded and which then took the old file's name. A process cannot know which fsync
 failed in an earlier process, so it rewrites the newest commit of the earlier one.
 
+What was written to an object store is durable at once, so there is nothing to do.
+
 Neither Spark's Delta nor delta-rs calls fsync after a commit on a local disk. The files reach the
 disk in any order: the disk may have a commit, but not a file that the commit names.
 
@@ -74,7 +76,7 @@ def make_durable(
     """
     versions = range(above + 1, through + 1)
     try:
-        _handle_commits(table, versions, LakePlace.sync, besides=forced)
+        _handle_commits(table, versions, lambda file: file.sync(), besides=forced)
     except OSError:
         _rewrite(table, versions, besides=forced)
 
@@ -113,7 +115,7 @@ def remove_old_copies(folder: LakePlace) -> None:
 def _rewrite(table: LakePlace, versions: range, *, besides: Collection[LakePlace]) -> None:
     for folder in (table, table / DELTA_LOG):
         remove_old_copies(folder)
-    _handle_commits(table, versions, LakePlace.rewrite, besides=besides)
+    _handle_commits(table, versions, lambda file: file.rewrite(), besides=besides)
 
 
 def _handle_commits(
@@ -125,8 +127,11 @@ def _handle_commits(
 ) -> None:
     """Call `handle` with each file that the commits added, then make the names durable.
 
-    This leaves out the files and folders in `besides`.
+    This leaves out the files and folders in `besides`. It reads nothing of a storage on which
+    everything is durable at once.
     """
+    if table.is_durable_at_once:
+        return
     log = table / DELTA_LOG
     for file in sorted({*_list_files(table, log, versions)}.difference(besides)):
         if not file.exists():

@@ -17,6 +17,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 
 from cdc_core.lake_layout import SHORT_CHECKPOINTS, name_commit
 from cdc_core.lake_storage.arrow_files import open_input
+from cdc_core.lake_storage.delta_tables import is_delta, open_delta
 from cdc_core.lake_storage.durability import make_durable, rewrite_commits
 from cdc_core.lake_storage.place import LakePlace
 
@@ -58,9 +59,9 @@ def find_newest(
     This opens the newest files of the ledger only, as many as it needs.
     Raises: DeltaError; OSError; ArrowException.
     """
-    if not DeltaTable.is_deltatable(folder.uri):
+    if not is_delta(folder):
         return None
-    files = pa.table(DeltaTable(folder.uri).get_add_actions(flatten=True))
+    files = pa.table(open_delta(folder).get_add_actions(flatten=True))
     newest: dict[str, Any] | None = None
     for file in files.sort_by([("max.number", "descending")]).to_pylist():
         if newest is not None and newest["number"] > file["max.number"]:
@@ -82,9 +83,9 @@ def drop_rows(
     Nothing changes if less than a tenth of the rows would go, or if another process commits at the
     same time. Raises: DeltaError; OSError.
     """
-    if not DeltaTable.is_deltatable(folder.uri):
+    if not is_delta(folder):
         return
-    ledger = DeltaTable(folder.uri)
+    ledger = open_delta(folder)
     rows = ledger.to_pyarrow_table().to_pylist()
     chosen = choose(rows)
     if len(chosen) > _MOST_KEPT_SHARE * len(rows):
@@ -99,8 +100,8 @@ def rewrite_newest_commit(folder: LakePlace) -> None:
     The disk may have refused the commit of a process that has ended. Linux reports that only once.
     Raises: DeltaError; OSError.
     """
-    if DeltaTable.is_deltatable(folder.uri):
-        newest = DeltaTable(folder.uri).version()
+    if is_delta(folder):
+        newest = open_delta(folder).version()
         rewrite_commits(folder, above=newest - 1, through=newest)
 
 
@@ -139,7 +140,7 @@ def _try_append(
     Create the ledger if it does not exist.
     """
     try:
-        ledger: DeltaTable | None = DeltaTable(folder.uri)
+        ledger: DeltaTable | None = open_delta(folder)
     except TableNotFoundError:
         ledger = None
     number = 0 if ledger is None else ledger.version() + 1
@@ -152,6 +153,7 @@ def _try_append(
                 numbered,
                 mode="error",
                 configuration=SHORT_CHECKPOINTS,
+                storage_options=folder.find_options(),
                 commit_properties=once,
             )
         else:
@@ -162,7 +164,7 @@ def _try_append(
         # Another process may have made the table since we looked. Or this process was paused, and
         # maintenance has removed the version that it extends.
         is_gone = ledger is not None and not (folder / name_commit(number - 1)).exists()
-        if not is_gone and (ledger is not None or not DeltaTable.is_deltatable(folder.uri)):
+        if not is_gone and (ledger is not None or not is_delta(folder)):
             raise
         return None
     return number

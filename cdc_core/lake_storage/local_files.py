@@ -16,7 +16,7 @@ def sync_path(path: Path) -> None:
         os.close(descriptor)
 
 
-class NewFile:
+class NewLocalFile:
     """A new private file that is written in pieces. `stream` takes its bytes."""
 
     def __init__(self, path: Path) -> None:

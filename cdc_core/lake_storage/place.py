@@ -1,36 +1,24 @@
 """Places in the lake: files and folders, and everything that Walgate itself does to them.
 
 delta-rs and Spark read and write the lake by themselves; they get the text of a place, `uri`. All
-other access goes through this package. It keeps the lake in a folder of a file system.
+other access goes through this package. `LakePlace` says what each place does. `LocalPlace` does it
+in a folder of a file system, and `ObjectPlace` in an object store.
 
-An object store needs another implementation of `LakePlace`, `NewFile`, `arrow_files` and `locks`,
-which gives the same:
-
-- A file that `open_output`, `create` or `receive` writes appears whole, or not at all.
-- `create` refuses a name that is taken.
-- `list_matching` and `list_files` give the names with a prefix. `read_modified_us` and
-  `list_files` give the store's own time.
-- Folders need not be made. `remove_folder` removes everything with a prefix.
-- What is written is durable, so `sync` and `rewrite` do nothing.
-- `read_change` gives what tells two states of a folder apart.
-- A lock is a lease that its holder renews.
+- A file is written once, under its last name. In an object store it appears whole or not at all. In
+  a folder its parts appear one after the other, so a commit names it only afterwards.
+- Where `is_durable_at_once` is true, what was written is durable, and `sync` does nothing.
+- A folder of an object store is a prefix of names. It exists as long as a name begins with it.
+- Times are by the storage's own clock. That of an object store counts whole seconds.
 """
 
 from __future__ import annotations
 
-import errno
-import os
 import posixpath
-import shutil
-import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
-
-from cdc_core.lake_layout import name_copy
-from cdc_core.lake_storage.local_files import NewFile, sync_path
+from typing import IO, ClassVar, Protocol, Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +33,22 @@ class ListedFile:
     modified_us: int
 
 
+class NewFile(Protocol):
+    """A new file that is written in pieces."""
+
+    @property
+    def stream(self) -> IO[bytes]:
+        """What takes the bytes."""
+
+    def finish(self) -> None:
+        """Close the file and make it durable. Raises: OSError."""
+
+    def discard(self) -> None:
+        """Give up the unfinished file, even on storage that takes no more bytes."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
-class LakePlace:
+class LakePlace(ABC):
     """A file or a folder of the lake, which need not exist. `uri` is what delta-rs and Spark take.
 
     All methods that read or write raise OSError; FileNotFoundError if nothing is there.
@@ -54,18 +56,16 @@ class LakePlace:
 
     uri: str
 
-    @classmethod
-    def of(cls, path: Path) -> LakePlace:
-        """The place of a path of this host."""
-        return cls(str(path))
+    # Whether what was written is on the disk, so that no call has to force it there.
+    is_durable_at_once: ClassVar[bool]
 
     def __str__(self) -> str:
         """The text for messages."""
         return self.uri
 
-    def __truediv__(self, name: str) -> LakePlace:
+    def __truediv__(self, name: str) -> Self:
         """A place below this folder, by its name relative to the folder."""
-        return LakePlace(posixpath.join(self.uri, name))
+        return replace(self, uri=posixpath.join(self.uri, name))
 
     @property
     def name(self) -> str:
@@ -73,163 +73,114 @@ class LakePlace:
         return posixpath.basename(self.uri)
 
     @property
-    def parent(self) -> LakePlace:
+    def parent(self) -> Self:
         """The folder of this place."""
-        return LakePlace(posixpath.dirname(self.uri))
+        return replace(self, uri=posixpath.dirname(self.uri))
 
+    @abstractmethod
+    def find_options(self) -> dict[str, str] | None:
+        """Find what delta-rs needs to open `uri`, such as credentials. None on a file system."""
+
+    @abstractmethod
     def exists(self) -> bool:
         """Whether a file or a folder is there."""
-        return self._path.exists()
 
+    @abstractmethod
     def is_folder(self) -> bool:
         """Whether a folder is there."""
-        return self._path.is_dir()
 
-    def list_matching(self, pattern: str = "*") -> Iterator[LakePlace]:
+    @abstractmethod
+    def list_matching(self, pattern: str = "*") -> Iterator[Self]:
         """The files and folders in this folder whose names match a pattern of the shell, unordered.
 
         Nothing if this folder does not exist.
         """
-        return (self / path.name for path in self._path.glob(pattern))
 
+    @abstractmethod
     def list_files(self) -> Iterator[ListedFile]:
         """The files in this folder with their sizes and times, unordered; no folders.
 
         Nothing if this folder does not exist. A file that goes during the listing may be missing.
         """
-        try:
-            entries = os.scandir(self.uri)
-        except FileNotFoundError:
-            return
-        with entries:
-            for entry in entries:
-                with suppress(FileNotFoundError):
-                    if entry.is_file(follow_symlinks=False):
-                        status = entry.stat(follow_symlinks=False)
-                        yield ListedFile(entry.name, status.st_size, status.st_mtime_ns // 1000)
+
+    @abstractmethod
+    def read_bytes(self) -> bytes:
+        """The content of a file."""
 
     def read_text(self) -> str:
         """The text of a file, which is UTF-8."""
-        return self._path.read_text(encoding="utf-8")
+        return self.read_bytes().decode("utf-8")
 
+    @abstractmethod
     def read_size(self) -> int:
         """The size of a file in bytes."""
-        return self._path.stat().st_size
 
+    @abstractmethod
     def read_modified_us(self) -> int:
         """When a file was written last, in microseconds since 1970, by the storage's clock."""
-        return self._path.stat().st_mtime_ns // 1000
 
+    @abstractmethod
     def read_change(self) -> tuple[int, int] | None:
         """Identify a folder and its last change, to notice another folder in its place.
 
-        A new file in it changes the result, too, unless it comes within one tick of the file
-        system's clock. None if no folder is there.
+        A new file in it changes the result, too, unless it comes within one tick of the storage's
+        clock. None if no folder is there.
         """
-        try:
-            found = self._path.stat()
-        except FileNotFoundError:
-            return None
-        # A program that restores files can set the modification time, but not the change time.
-        return found.st_ino, found.st_ctime_ns
 
+    @abstractmethod
     def read_clock_us(self) -> int:
         """The time of the storage's clock, in microseconds since 1970; the folder must exist."""
-        probe = self / name_copy("clock", uuid.uuid4())
-        try:
-            probe.write_text("")
-            return probe.read_modified_us()
-        finally:
-            probe.remove()
 
+    @abstractmethod
     def create(self) -> NewFile:
-        """Create a private file, which is written in pieces. Raises: FileExistsError."""
-        return NewFile(self._path)
+        """Create a private file, which is written in pieces. No other file may have the name."""
 
+    @abstractmethod
     def write_text(self, text: str) -> None:
         """Write a file as UTF-8. It is durable after `sync` of the file and of its folder."""
-        self._path.write_text(text, encoding="utf-8")
 
+    @abstractmethod
+    def replace_text(self, text: str) -> None:
+        """Write a file as UTF-8, durably, at once. Readers find the old text or the new one.
+
+        The name of a new file is durable after `sync` of its folder.
+        """
+
+    @abstractmethod
     def receive(self, local: Path) -> None:
         """Move a file of this host to this place, even from another file system.
 
         If the file was copied, the copy is durable and private.
         """
-        try:
-            local.rename(self._path)
-        except OSError as exc:
-            if exc.errno != errno.EXDEV:
-                raise
-            _copy_privately(local, self._path)
-            local.unlink()
 
-    def move_to(self, target: LakePlace) -> None:
+    @abstractmethod
+    def move_to(self, target: Self) -> None:
         """Move a file within the lake. It takes the place of a file that is at `target`."""
-        self._path.replace(target.uri)
 
+    @abstractmethod
     def remove(self) -> None:
         """Remove a file, if it is there."""
-        self._path.unlink(missing_ok=True)
 
+    @abstractmethod
     def make_folder(self) -> None:
         """Make a folder and those above it, if they are missing."""
-        self._path.mkdir(parents=True, exist_ok=True)
 
+    @abstractmethod
     def make_new_folder(self) -> None:
         """Make a folder in a folder that exists. Raises: FileExistsError."""
-        self._path.mkdir()
 
+    @abstractmethod
     def remove_folder(self) -> None:
         """Remove a folder with its content, as far as that is possible. Raises nothing."""
-        shutil.rmtree(self.uri, ignore_errors=True)
 
+    @abstractmethod
     def sync(self) -> None:
         """Force a file, or the names in a folder, to the disk."""
-        sync_path(self._path)
 
+    @abstractmethod
     def rewrite(self) -> None:
         """Write a file's bytes durably to a new file, which then takes the old file's name.
 
         The new file has the old file's time: the time of a commit says which files are older. The
         name is durable after `sync` of the folder. If an error is raised, no copy is left.
         """
-        file = self._path
-        copied = file.with_name(name_copy(file.name, uuid.uuid4()))
-        try:
-            with copied.open("xb") as copy:
-                shutil.copymode(file, copied)
-                _copy_content(file, copy)
-            shutil.copystat(file, copied)
-            copied.rename(file)
-        except BaseException:
-            copied.unlink(missing_ok=True)
-            raise
-
-    @property
-    def _path(self) -> Path:
-        return Path(self.uri)
-
-
-def _copy_content(source: Path, copy: BinaryIO) -> None:
-    """Copy a file's bytes into an open file, and force that to the disk."""
-    with source.open("rb") as original:
-        shutil.copyfileobj(original, copy)
-    copy.flush()
-    os.fsync(copy.fileno())
-
-
-def _copy_privately(source: Path, target: Path) -> None:
-    """Copy a file durably to a temporary name, then rename the copy to the target.
-
-    Raises: OSError; then no copy is left.
-    """
-    arriving = target.with_suffix(".arriving")
-    arriving.unlink(missing_ok=True)
-    try:
-        descriptor = os.open(arriving, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        with os.fdopen(descriptor, "wb") as copy:
-            _copy_content(source, copy)
-        arriving.rename(target)
-    except OSError:
-        arriving.unlink(missing_ok=True)
-        raise

@@ -8,10 +8,8 @@ still read them. This module keeps the time from which the grace counts.
 from __future__ import annotations
 
 import json
-import uuid
 
-from cdc_core.crash_points import reach
-from cdc_core.lake_layout import TOMBSTONES, name_copy
+from cdc_core.lake_layout import TOMBSTONES
 from cdc_core.lake_storage.delta_log import DeltaLog
 from cdc_core.lake_storage.durability import remove_old_copies
 from cdc_core.lake_storage.place import LakePlace
@@ -44,9 +42,11 @@ class Tombstones:
 
         Raises: OSError; ValueError if the file is damaged.
         """
+        folder = self.place.parent
         if self._found != self._read():
-            self._replace()
-        self.place.parent.sync()
+            remove_old_copies(folder)
+            self.place.replace_text(json.dumps(self._found))
+        folder.sync()
 
     def _read(self) -> dict[str, int]:
         try:
@@ -57,16 +57,3 @@ class Tombstones:
             return {str(name): int(lost_us) for name, lost_us in json.loads(text).items()}
         except (ValueError, AttributeError, TypeError) as error:
             raise ValueError(f"{self.place} is damaged: {error}") from None
-
-    def _replace(self) -> None:
-        folder = self.place.parent
-        remove_old_copies(folder)
-        copy = folder / name_copy(self.place.name, uuid.uuid4())
-        try:
-            copy.write_text(json.dumps(self._found))
-            copy.sync()
-            reach("before_tombstones")
-            copy.move_to(self.place)
-        except BaseException:
-            copy.remove()
-            raise

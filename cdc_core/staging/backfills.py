@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from deltalake import DeltaTable
-
 from cdc_core.lake_layout import BACKFILLS
+from cdc_core.lake_storage.delta_tables import is_delta, open_delta
 from cdc_core.lake_storage.ledgers import append_numbered
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.layout import BACKFILLS_SCHEMA
@@ -148,9 +147,9 @@ class BackfillLedger:
     def read_all(self) -> list[BackfillReport]:
         """All backfills, in the order in which they began. Raises: StagingError."""
         with staging_errors(f"read {BACKFILLS}"):
-            if not DeltaTable.is_deltatable(self._folder.uri):
+            if not is_delta(self._folder):
                 return []
-            rows = DeltaTable(self._folder.uri).to_pyarrow_table(columns=_REPORTED).to_pylist()
+            rows = open_delta(self._folder).to_pyarrow_table(columns=_REPORTED).to_pylist()
         reports: dict[str, BackfillReport] = {}
         for row in sorted(rows, key=lambda row: row["number"]):
             name, known = row["backfill_id"], reports.get(row["backfill_id"])
@@ -173,7 +172,7 @@ class BackfillLedger:
         """The numbers of a backfill's chunks that the ledger has. Raises: StagingError."""
         with staging_errors(f"read {BACKFILLS}"):
             is_own = [("backfill_id", "=", begun.id), ("state", "=", _STAGED)]
-            rows = DeltaTable(self._folder.uri).to_pyarrow_table(columns=["chunk"], filters=is_own)
+            rows = open_delta(self._folder).to_pyarrow_table(columns=["chunk"], filters=is_own)
         return set(rows.column("chunk").to_pylist())
 
     def _append(self, rows: list[dict[str, object]]) -> None:

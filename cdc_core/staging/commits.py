@@ -6,10 +6,9 @@ import json
 from collections.abc import Iterator
 from contextlib import suppress
 
-from deltalake import DeltaTable
-
 from cdc_core.errors import Retry, StagingError
 from cdc_core.lake_layout import DELTA_LOG, LAST_CHECKPOINT
+from cdc_core.lake_storage.delta_tables import is_delta, open_delta
 from cdc_core.lake_storage.durability import locate_commit
 from cdc_core.lake_storage.place import LakePlace
 
@@ -32,8 +31,8 @@ class Commits:
     def __init__(self, folder: LakePlace) -> None:
         """Begin after the newest commit; the table need not exist yet. Raises: DeltaError."""
         self._folder = folder
-        is_there = DeltaTable.is_deltatable(folder.uri)
-        self._version = DeltaTable(folder.uri).version() if is_there else -1
+        is_there = is_delta(folder)
+        self._version = open_delta(folder).version() if is_there else -1
 
     def read_added(self) -> Iterator[LakePlace]:
         """The files with new rows that commits added since the last call, in order.

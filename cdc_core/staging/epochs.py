@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 
 from cdc_core.errors import Retry, StagingError
 from cdc_core.lake_layout import CHANGES, DELTA_LOG, EPOCHS
+from cdc_core.lake_storage.delta_tables import is_delta, open_delta
 from cdc_core.lake_storage.durability import locate_commit
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.staging.tables import read_rows, staging_errors
@@ -90,11 +91,11 @@ class EpochReader:
             return None if known is None else known.epoch
 
     def _open(self) -> _Known | None:
-        if not DeltaTable.is_deltatable(self._folder.uri):
+        if not is_delta(self._folder):
             return None
         # Read before the table is opened, so the next call sees what changes from here on.
         changed = self._log.read_change()
-        table = DeltaTable(self._folder.uri)
+        table = open_delta(self._folder)
         epoch = choose_newest(read_rows(table))
         return _Known(epoch, changed, locate_commit(self._folder, table.version() + 1))
 
@@ -120,9 +121,9 @@ def read_staged_lsn(root: LakePlace, epoch: Epoch) -> Lsn:
     """The staged LSN of an epoch. Raises: StagingError."""
     folder = root / CHANGES
     with staging_errors("read the staged LSN"):
-        if not DeltaTable.is_deltatable(folder.uri):
+        if not is_delta(folder):
             return epoch.first_lsn
-        return find_staged(DeltaTable(folder.uri), epoch)
+        return find_staged(open_delta(folder), epoch)
 
 
 def find_staged(changes: DeltaTable, epoch: Epoch) -> Lsn:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from cdc_core.lake_layout import CHANGES, RELATIONS
+from cdc_core.lake_storage.delta_tables import open_delta
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.spooled import Key
 from cdc_core.staging.tables import read_rows, reopen_table, staging_errors
@@ -37,7 +37,7 @@ def read_unsent(
     Order: position. Raises: StagingError.
     """
     with staging_errors("look for values that the log does not have"):
-        log = DeltaTable((root / CHANGES).uri).to_pyarrow_dataset()
+        log = open_delta(root / CHANGES).to_pyarrow_dataset()
         chosen = (
             (pc.field("epoch") == since.epoch)
             & (pc.field("commit_lsn") >= int(since.commit_lsn))

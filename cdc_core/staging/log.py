@@ -35,6 +35,7 @@ from cdc_core.lake_layout import (
     TRIMMED_LSN_APP,
     name_checkpoint,
 )
+from cdc_core.lake_storage.delta_tables import open_delta
 from cdc_core.lake_storage.durability import list_commit, locate_commit, remove_old_copies
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.lake_storage.tombstones import Tombstones
@@ -206,7 +207,7 @@ class Log:
     def open_newest(self) -> DeltaTable:
         """The log at the version that this object read or wrote last, as a table of its own."""
         with staging_errors("open the log"):
-            return DeltaTable(self.changes_folder.uri, version=self._changes.version())
+            return open_delta(self.changes_folder, version=self._changes.version())
 
     def replace_files(
         self, old: Sequence[StagedFile], new: Part | None, *, trimmed: LogPoint | None = None

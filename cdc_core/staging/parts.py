@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cdc_core.errors import Retry, StagingError
-from cdc_core.lake_storage.local_files import NewFile
+from cdc_core.lake_storage.local_files import NewLocalFile
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.layout import CHANGES_SCHEMA, END_LSN_NOT_KNOWN
 from cdc_core.vocabulary import UNIX_START, Lsn, format_time
@@ -96,7 +96,7 @@ class PartWriter:
     def __init__(self, folder: Path | LakePlace) -> None:
         """Open a new file with a name that no other run uses, in the spool or in the log."""
         path = self._path = folder / f"part-{uuid.uuid4()}.parquet"
-        self._file = path.create() if isinstance(path, LakePlace) else NewFile(path)
+        self._file = path.create() if isinstance(path, LakePlace) else NewLocalFile(path)
         self._rows = 0
         self._marks = 0
         self._bounds: dict[str, tuple[int | str | None, int | str | None]] = {}

@@ -13,6 +13,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from cdc_core.errors import Retry, StagingError
 from cdc_core.lake_layout import DELTA_LOG, SHORT_CHECKPOINTS
+from cdc_core.lake_storage.delta_tables import open_delta
 from cdc_core.lake_storage.durability import make_durable, rewrite_commits
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.staging.parts import STATISTICS_COLUMNS
@@ -30,11 +31,15 @@ def open_table(folder: LakePlace, schema: pa.Schema) -> DeltaTable:
     """Open a table of the log at its newest version; create it if it is missing."""
     with staging_errors(f"open {folder.name}"):
         try:
-            return DeltaTable(folder.uri)
+            return open_delta(folder)
         except TableNotFoundError:
             folder.make_folder()
             table = DeltaTable.create(
-                folder.uri, schema=schema, mode="ignore", configuration=STAGING_PROPERTIES
+                folder.uri,
+                schema=schema,
+                mode="ignore",
+                configuration=STAGING_PROPERTIES,
+                storage_options=folder.find_options(),
             )
             make_durable(folder, above=-1, through=0)
             return table
@@ -58,7 +63,7 @@ def reopen_table(folder: LakePlace) -> DeltaTable:
     Raises: StagingError if it is missing. A new table in its place would hide the loss.
     """
     with staging_errors(f"open {folder.name}"):
-        return DeltaTable(folder.uri)
+        return open_delta(folder)
 
 
 def read_version(folder: LakePlace) -> int:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
 
 from cdc_core.lake_layout import CHANGES
 from cdc_core.lake_storage.arrow_files import open_input
+from cdc_core.lake_storage.delta_tables import open_delta
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.staging.commits import Commits, CommitsGone
 from cdc_core.staging.tables import staging_errors
@@ -33,7 +33,7 @@ class Staged:
 def read_marks(root: LakePlace, since: Position) -> Iterator[Staged]:
     """The marks in the log from the commit LSN of a position on, in order. Raises: StagingError."""
     with staging_errors("read the log's marks"):
-        log = DeltaTable((root / CHANGES).uri).to_pyarrow_dataset()
+        log = open_delta(root / CHANGES).to_pyarrow_dataset()
         is_since = pc.field("commit_lsn") >= int(since.commit_lsn)
         is_mark = pc.field("op") == Operation.MARK.value
         is_own = pc.field("epoch") == since.epoch

@@ -12,10 +12,9 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from deltalake import DeltaTable
-
 from cdc_core.comparing import Ordering, OrdinalRange, RangeSum
 from cdc_core.lake_layout import VERIFICATIONS
+from cdc_core.lake_storage.delta_tables import is_delta, open_delta
 from cdc_core.lake_storage.ledgers import append_numbered, drop_rows, rewrite_newest_commit
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.layout import VERIFICATIONS_SCHEMA
@@ -107,9 +106,9 @@ class VerificationLedger:
     def read_table_verifications(self) -> dict[str, TableVerification]:
         """The state of each table, by its quoted name. Raises: StagingError."""
         with staging_errors(f"read {VERIFICATIONS}"):
-            if not DeltaTable.is_deltatable(self._folder.uri):
+            if not is_delta(self._folder):
                 return {}
-            rows = DeltaTable(self._folder.uri).to_pyarrow_table(columns=_COLUMNS).to_pylist()
+            rows = open_delta(self._folder).to_pyarrow_table(columns=_COLUMNS).to_pylist()
         return {table: find_table_verification(own) for table, own in group_by_table(rows).items()}
 
 

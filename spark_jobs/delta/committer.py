@@ -24,6 +24,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import types as T
 
 from cdc_core.crash_points import reach
+from cdc_core.lake_storage.delta_tables import open_delta
 from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.delta.attempts import moving_in
 from spark_jobs.delta.direct_parquet import has_schema
@@ -92,7 +93,7 @@ def commit_files(
             ),
         )
     if version % _CHECKPOINT_INTERVAL == 0:
-        newest = DeltaTable(path.uri)
+        newest = open_delta(path)
         newest.create_checkpoint()
     require_durable(path, above=version - 1, through=version, forced=forced)
 

@@ -34,6 +34,7 @@ from cdc_core.lake_layout import (
     name_table,
 )
 from cdc_core.lake_storage.arrow_files import read_footer
+from cdc_core.lake_storage.delta_tables import open_delta
 from cdc_core.lake_storage.locks import hold_lock
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.settings import Settings, TableSettings
@@ -198,7 +199,7 @@ class Lake:
 def open_table(path: LakePlace) -> DeltaTable | None:
     """Open a Delta table at its newest version; None if it does not exist."""
     try:
-        return DeltaTable(path.uri)
+        return open_delta(path)
     except TableNotFoundError:
         return None
 

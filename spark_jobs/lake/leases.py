@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 
-from cdc_core.lake_layout import LEASES, name_copy, name_lease
+from cdc_core.lake_layout import LEASES, name_lease
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import UNIX_START, Lsn
 from spark_jobs.lake.lake import Bound, Lake
@@ -64,9 +64,7 @@ class _Renewal:
     def _write(self) -> None:
         with suppress(OSError):
             self._file.parent.make_folder()
-            copy = self._file.parent / name_copy(self._file.name, uuid.uuid4())
-            copy.write_text(self._text)
-            copy.move_to(self._file)
+            self._file.replace_text(self._text)
 
 
 @contextmanager
@@ -96,5 +94,5 @@ def _read_bound(file: LakePlace) -> Bound | None:
     try:
         found = json.loads(file.read_text())
         return Bound(int(found["epoch"]), Lsn(found["lsn"]))
-    except (OSError, ValueError, KeyError):
+    except (FileNotFoundError, ValueError, KeyError):
         return None

@@ -14,10 +14,10 @@ from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from cdc_core.crash_points import reach
 from cdc_core.errors import MergeError, Retry
+from cdc_core.lake_storage.delta_tables import open_delta
 from cdc_core.lake_storage.ledgers import replace_rows
 from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.lake.durability import require_durable
@@ -136,7 +136,7 @@ def _rewrite(
     for _ in range(_TRIES):
         # The disk may have refused the commit that this one builds on.
         rewrite_newest_commit(folder)
-        ledger = DeltaTable(folder.uri)
+        ledger = open_delta(folder)
         rows = [row for row in ledger.to_pyarrow_table().to_pylist() if is_kept(row)]
         rows.sort(key=lambda row: (describe_bound(row), row["number"]))
         if replace_rows(ledger, folder, rows, schema, force=require_durable):

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import types as T
 
 from cdc_core.crash_points import reach
+from cdc_core.lake_storage.delta_tables import open_delta
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import Operation
 from spark_jobs.delta.attempts import attempting
@@ -141,7 +142,7 @@ def merge_by_spark(merge: TableMerge, *, refusal: str | None) -> TableMergeResul
     with splitting as unshared:
         written = _write(merge, target, facts, unshared)
     reach("after_merge_commit")
-    rows = count_present(session, path, DeltaTable(path.uri, version=written.version), mode)
+    rows = count_present(session, path, open_delta(path, version=written.version), mode)
     seconds = time.monotonic() - began
     return replace(written, rows=rows, seconds=seconds, refusal=refusal)
 
@@ -263,7 +264,7 @@ def _append(
         reach("before_merge_commit")
         commit_files(path, before, change, epoch=merge.epoch, reached=plan.upper, lossy=lossy)
     had = count_rows(path, before)
-    has = count_rows(path, DeltaTable(path.uri, version=before.version() + 1))
+    has = count_rows(path, open_delta(path, version=before.version() + 1))
     return (has, had, lossy) if base is None else (has - had, 0, lossy)
 
 

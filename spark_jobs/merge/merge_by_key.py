@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from delta.tables import DeltaTable as SparkTable
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyspark.sql import Column as Expression
 from pyspark.sql import functions as F
 
+from cdc_core.lake_storage.delta_tables import open_delta
 from spark_jobs.fold.outcome import Outcome
 from spark_jobs.fold.plan import TablePlan
 from spark_jobs.fold.rows import match_names
@@ -57,7 +57,7 @@ def merge_by_key(  # noqa: PLR0917 - What is written, where, and what its commit
         return own.version, written
     # Queue the backfill before the rewrite: a crash between the two must not lose it.
     queue_tables(lake, [plan.table], reason=damage, since=plan.upper)
-    after = DeltaTable(path.uri)
+    after = open_delta(path)
     written = rewrite_table(target, after, epoch, plan, outcome)
     return after.version() + 1, written
 

@@ -12,6 +12,7 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
 from cdc_core.errors import LakeError, Retry
+from cdc_core.lake_storage.delta_tables import open_delta
 from cdc_core.vocabulary import TableName
 from spark_jobs.lake.completeness import Incomplete, read_completeness
 from spark_jobs.lake.cut_plan import Place, needs_fold
@@ -76,7 +77,7 @@ def find_stored(lake: Lake, table: TableName, at: Bound) -> StoredTable:
 def open_version(lake: Lake, table: TableName, version: int) -> DeltaTable:
     """Open a table at a version that a cut names. Raises: LakeError if it is gone."""
     try:
-        return DeltaTable(lake.locate(table).uri, version=version)
+        return open_delta(lake.locate(table), version=version)
     except Exception as error:
         # This raises a better error if the table cannot be opened at any version.
         open_current(lake.locate(table))

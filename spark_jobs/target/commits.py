@@ -22,6 +22,7 @@ from deltalake.exceptions import CommitFailedError
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc_core.lake_layout import name_commit
+from cdc_core.lake_storage.delta_tables import open_delta
 from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.delta.attempts import attempting
 from spark_jobs.delta.committer import FileChange, commit_files
@@ -69,7 +70,7 @@ def write_rows(  # noqa: PLR0917 - What is written, where, and what its commit s
         # The table has this bound, but another writer has replaced its rows. Delta would skip a
         # write with the same bound, so this write has none.
         writer.save(path.uri)
-        if DeltaTable(path.uri).version() != before.version() + 1:
+        if open_delta(path).version() != before.version() + 1:
             raise _refuse(path)
         require_durable(path, above=before.version(), through=before.version() + 1)
         return

@@ -43,6 +43,7 @@ def _create_by_delta_rs(path: LakePlace, name: str, schema: T.StructType) -> Non
             Schema.from_json(schema.json()),
             description=name,
             configuration={TABLE_PROPERTY: name, VECTORS_PROPERTY: "false", **KEEPING_PROPERTIES},
+            storage_options=path.find_options(),
             # delta-rs does not know Walgate's property.
             raise_if_key_not_exists=False,
         )

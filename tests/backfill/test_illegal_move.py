@@ -12,7 +12,7 @@ from cdc_core.backfill.limits import BackfillLimits
 from cdc_core.backfill.request import BackfillRequest
 from cdc_core.backfill.results import BackfillProgress
 from cdc_core.backfill.worker import Backfill
-from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.settings import LakeSettings, SourceSettings
 from cdc_core.staging.backfills import BackfillLedger, Begun
 from cdc_core.table_states import BackfillState, IllegalMove
@@ -32,7 +32,7 @@ T = TableName("public", "t")
 def test_an_illegal_move_raises_and_neither_ledger_nor_progress_changes(
     tmp_path: Path, old: BackfillState, new: BackfillState
 ) -> None:
-    lake = LakePlace.of(tmp_path)
+    lake = LocalPlace.of(tmp_path)
     ledger, begun = BackfillLedger(lake), Begun("a" * 32, T, Position(1, Lsn(100), 0))
     ledger.record_begun(begun, 5)
     reported: list[BackfillProgress] = []

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from cdc_core.capture.interfaces import ChangeLog, Stream
 from cdc_core.errors import Retry, SourceError, StagingError
-from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.layout import CHANGES_SCHEMA, END_LSN_NOT_KNOWN
 from cdc_core.settings import SourceSettings
 from cdc_core.source.replication import ReplicationStream
@@ -44,7 +44,7 @@ def open_log(request: pytest.FixtureRequest, tmp_path: Path) -> OpenLog:
     def open_one(subscription: Subscription = SUBSCRIPTION) -> ChangeLog:
         if request.param == "fake":
             return FakeLog(storage, spool=spool, subscription=subscription)
-        return Log(LakePlace.of(tmp_path / "lake"), spool=spool, subscription=subscription)
+        return Log(LocalPlace.of(tmp_path / "lake"), spool=spool, subscription=subscription)
 
     return open_one
 
@@ -332,17 +332,17 @@ def test_the_log_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
     older = CHANGES_SCHEMA.remove(CHANGES_SCHEMA.get_field_index("log_time"))
     DeltaTable.create(str(tmp_path / "staging" / "changes"), schema=older)
     with pytest.raises(StagingError, match="it lacks the column log_time") as caught:
-        Log(LakePlace.of(tmp_path), spool=tmp_path / "spool", subscription=SUBSCRIPTION)
+        Log(LocalPlace.of(tmp_path), spool=tmp_path / "spool", subscription=SUBSCRIPTION)
     assert caught.value.retry is Retry.AFTER_FIX
 
 
 def test_a_commit_of_another_tool_is_passed_over_when_the_subscription_is_read(
     tmp_path: Path,
 ) -> None:
-    log = Log(LakePlace.of(tmp_path), spool=tmp_path / "spool", subscription=SUBSCRIPTION)
+    log = Log(LocalPlace.of(tmp_path), spool=tmp_path / "spool", subscription=SUBSCRIPTION)
     log.read_staged(EPOCH)
     land(log, 200)
     table = DeltaTable(path_of(log.changes_folder))
     table.alter.set_table_properties({"delta.logRetentionDuration": "interval 3 days"})
-    other = Log(LakePlace.of(tmp_path), spool=tmp_path / "spool", subscription=SUBSCRIPTION)
+    other = Log(LocalPlace.of(tmp_path), spool=tmp_path / "spool", subscription=SUBSCRIPTION)
     assert other.read_subscription() == SUBSCRIPTION

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from cdc_core.errors import ConfigurationError, WalgateError
-from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.settings import parse_settings
 from orchestration.demo.servers import LINK, Servers, remove_left_servers, running_servers
 from orchestration.demo.show import Show
@@ -74,7 +74,7 @@ def test_the_configuration_is_one_that_walgate_reads(tmp_path: Path, redis_url: 
     settings = parse_settings(text, file=tmp_path / "walgate.toml", environ={})
     assert settings.source.dsn == servers.dsn
     assert settings.dagster.port == 3001
-    assert settings.lake.root == LakePlace.of(tmp_path / "lake")
+    assert settings.lake.root == LocalPlace.of(tmp_path / "lake")
     assert redis_url in {None, settings.redis.url}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.read_point import ReadPoint
 from spark_jobs.lake.completeness import NEVER
 from spark_jobs.lake.lake import Lake
@@ -91,7 +91,7 @@ def test_a_shell_leads_from_data_to_whole_tables(
 
         session, lake = (
             spark.newSession(),
-            Lake(LakePlace.of(tmp_path / "lake")),
+            Lake(LocalPlace.of(tmp_path / "lake")),
         )
         merge_until(session, lake, round_rows=1_000_000)
         states = read_states(tmp_path)

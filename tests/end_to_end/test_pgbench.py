@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from cdc_core.errors import LakeError
-from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.read_point import ReadPoint
 from spark_jobs.lake.lake import Lake
 from spark_jobs.merge.rounds import merge_until
@@ -63,7 +63,7 @@ def _check_pgbench(
     scale: int,
     seconds: int,
 ) -> None:
-    lake = Lake(LakePlace.of(tmp_path / "lake"))
+    lake = Lake(LocalPlace.of(tmp_path / "lake"))
     session = spark.newSession()
     run_pgbench(database, "-i", "-I", "dtp", "-q")
     database.execute(f"create publication walgate for table {', '.join(KEYS)}")

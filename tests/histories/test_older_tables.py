@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from cdc_core.errors import LakeError, MergeError, Retry
 from cdc_core.lake_storage import durability
+from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import Lsn
 from spark_jobs.lake.completeness import read_completeness
@@ -161,9 +162,9 @@ def test_what_a_cut_names_is_on_the_disk_before_the_cut(
     small = SmallLake(spark, tmp_path)
     synced: list[LakePlace] = []
     at_cut: list[list[LakePlace]] = []
-    sync_place = LakePlace.sync
+    sync_place = LocalPlace.sync
 
-    def sync(place: LakePlace) -> None:
+    def sync(place: LocalPlace) -> None:
         sync_place(place)
         synced.append(place)
 
@@ -171,7 +172,7 @@ def test_what_a_cut_names_is_on_the_disk_before_the_cut(
         at_cut.append([*synced])
         write_cut(*told)
 
-    monkeypatch.setattr(LakePlace, "sync", sync)
+    monkeypatch.setattr(LocalPlace, "sync", sync)
     monkeypatch.setattr(rounds, "write_cut", write)
     small.merge([insert(T, "1", "a")])
     folder = small.lake.locate(T.table)
@@ -230,7 +231,7 @@ def test_a_cut_that_the_disk_refused_twice_is_written_anew_before_it_is_believed
 def test_a_request_that_the_disk_refused_twice_is_written_anew_before_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lake = Lake(LakePlace.of(tmp_path))
+    lake = Lake(LocalPlace.of(tmp_path))
     disk = RefusingDisk(monkeypatch)
     disk.refuse(path_of(lake.states), ".json", times=2)
     with pytest.raises(MergeError, match="the storage refused"):
@@ -247,6 +248,6 @@ def test_the_file_of_a_deletion_vector_is_found_by_its_name(tmp_path: Path) -> N
     log.mkdir()
     line = json.dumps({"add": {"path": "part.parquet", "deletionVector": vector}})
     (log / f"{0:020}.json").write_text(line, encoding="utf-8")
-    files = durability._list_files(LakePlace.of(tmp_path), LakePlace.of(log), range(1))
+    files = durability._list_files(LocalPlace.of(tmp_path), LocalPlace.of(log), range(1))
     found = [*map(path_of, files)]
     assert tmp_path / "ab" / name in found

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.staging.tables import read_rows, reopen_table
 from cdc_core.vocabulary import Relation
 from spark_jobs.schema.evolution import Halt, TableSchema, evolve
@@ -68,6 +68,6 @@ def test_a_table_that_comes_back_to_its_name_halts_until_it_is_read_whole(
 
 def list_relations(pipeline: Pipeline) -> list[Relation]:
     """The relations that the log has, in order."""
-    rows = read_rows(reopen_table(LakePlace.of(pipeline.root / "staging" / "relations")))
+    rows = read_rows(reopen_table(LocalPlace.of(pipeline.root / "staging" / "relations")))
     rows.sort(key=lambda row: row["ordinal"])
     return [Relation.from_description(row) for row in rows]

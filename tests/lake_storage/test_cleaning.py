@@ -19,6 +19,7 @@ from deltalake.transaction import AddAction
 
 from cdc_core.lake_storage.cleaning import clean_table
 from cdc_core.lake_storage.delta_log import DeltaLog
+from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.lake_storage.place import LakePlace
 
 Mode = Literal["error", "append", "overwrite"]
@@ -39,7 +40,7 @@ class WrittenTable:
 
     @property
     def place(self) -> LakePlace:
-        return LakePlace.of(self.folder)
+        return LocalPlace.of(self.folder)
 
     @property
     def newest(self) -> int:

@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from cdc_core.lake_storage.cleaning import Cleaned, EarlyCommits, clean_table
+from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.lake_storage.tombstones import Tombstones
 from tests.lake_storage.test_cleaning import Mode, WrittenTable
@@ -111,7 +112,7 @@ def test_a_full_disk_gets_room_before_the_tombstones_are_written(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(LakePlace, "write_text", refuse)
+        patched.setattr(LocalPlace, "write_text", refuse)
         problem = early.clean().problem
     assert problem is not None
     assert "No space left" in problem

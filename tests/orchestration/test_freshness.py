@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.vocabulary import Lsn
 from orchestration.status.freshness import Delay, Freshness, measure_freshness
 from spark_jobs.lake.lake import Bound, Lake
@@ -26,7 +26,7 @@ class DatedLake:
     """A lake whose times are given in seconds from the first epoch's start."""
 
     def __init__(self, folder: Path) -> None:
-        self.lake = Lake(LakePlace.of(folder / "lake"))
+        self.lake = Lake(LocalPlace.of(folder / "lake"))
         self.log = LogWriter(self.lake)
         self.log.begin_epoch(16)
 

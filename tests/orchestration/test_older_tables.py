@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
-from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.vocabulary import Lsn, TableName
 from orchestration.status.status import _list_table_problems, _Progress, _tell_state
 from spark_jobs.lake.lake import Bound, Epoch, Lake
@@ -54,7 +54,7 @@ def restore(folder: Path, *bounds: int) -> None:
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
     """Lend a lake with a table that is as the cut says."""
-    made = Lake(LakePlace.of(tmp_path / "lake"))
+    made = Lake(LocalPlace.of(tmp_path / "lake"))
     write(path_of(made.locate(T)), 40, 80)
     return made
 

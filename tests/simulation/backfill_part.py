@@ -9,7 +9,7 @@ from cdc_core.backfill.limits import BackfillLimits
 from cdc_core.backfill.request import BackfillRequest
 from cdc_core.backfill.worker import Backfill
 from cdc_core.capture.concealing import conceal_nothing
-from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.source.primary import History
 from cdc_core.table_states import BackfillState
 from cdc_core.vocabulary import TableName
@@ -20,7 +20,7 @@ WORKER = "worker"
 
 
 class _Lake:
-    root = LakePlace("lake")
+    root = LocalPlace("lake")
     spool = Path("spool")
 
 

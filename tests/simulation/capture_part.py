@@ -10,7 +10,7 @@ from typing import Any, cast
 from cdc_core.capture.known_relations import KnownRelations
 from cdc_core.capture.run import _find_spooled
 from cdc_core.capture.transactions import Collector
-from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.protocol.messages import Announcement
 from cdc_core.staging.epochs import Epoch
 from cdc_core.staging.relations import RelationStore
@@ -39,7 +39,7 @@ class _Session:
     def __init__(self, world: World) -> None:
         self._world = world
         self._log = world.log
-        self._relations = RelationStore(LakePlace("lake"))
+        self._relations = RelationStore(LocalPlace("lake"))
         self._known = KnownRelations(self._relations.latest)
 
     def run(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.vocabulary import Lsn, Operation, Position, Relation
 from spark_jobs.fast_path.arrow_fold import ArrowOutcome, fold_by_arrow
 from spark_jobs.fold.plan import TablePlan
@@ -45,7 +45,7 @@ class SimulatedLake(Lake):
     @classmethod
     def make(cls, process: str) -> SimulatedLake:
         """The lake as a process has it."""
-        return cls(LakePlace("lake"), process=process)
+        return cls(LocalPlace("lake"), process=process)
 
     def read_epochs(self) -> list[Epoch]:
         """Every epoch, oldest first."""

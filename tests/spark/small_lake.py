@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.vocabulary import Lsn, Relation
 from spark_jobs.lake.lake import Bound, Lake, open_table
 from spark_jobs.merge.rounds import Round, merge_until
@@ -43,7 +43,7 @@ class SmallLake:
     ) -> None:
         self.spark = spark
         self.limits = limits
-        self.lake = Lake(LakePlace.of(folder / "lake"))
+        self.lake = Lake(LocalPlace.of(folder / "lake"))
         self.log = LogWriter(self.lake)
         self.log.begin_epoch(first_lsn)
 
@@ -51,7 +51,7 @@ class SmallLake:
         """A copy of this lake in a folder. Nobody may write to this lake at the same time."""
         shutil.copytree(path_of(self.lake.root), folder / "lake")
         copied = copy(self)
-        copied.lake = Lake(LakePlace.of(folder / "lake"))
+        copied.lake = Lake(LocalPlace.of(folder / "lake"))
         copied.log = self.log.copy_to(copied.lake)
         return copied
 

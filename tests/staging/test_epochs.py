@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from cdc_core.errors import StagingError
-from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.layout import EPOCHS_SCHEMA
 from cdc_core.staging.epochs import Epoch, EpochReader
 from cdc_core.staging.tables import append_rows, open_table
@@ -31,7 +31,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[None]:
 
 
 def test_a_lake_without_a_log_has_no_epoch_until_it_has_one(tmp_path: Path) -> None:
-    reader = EpochReader(LakePlace.of(tmp_path))
+    reader = EpochReader(LocalPlace.of(tmp_path))
     assert reader.read() is None
     add_epoch(tmp_path, 1)
     assert require(reader).epoch == 1
@@ -39,7 +39,7 @@ def test_a_lake_without_a_log_has_no_epoch_until_it_has_one(tmp_path: Path) -> N
 
 def test_the_table_is_read_again_only_after_a_commit(tmp_path: Path, opened: list[None]) -> None:
     add_epoch(tmp_path, 1)
-    reader = EpochReader(LakePlace.of(tmp_path))
+    reader = EpochReader(LocalPlace.of(tmp_path))
     assert [require(reader).epoch for _ in range(3)] == [1, 1, 1]
     assert len(opened) == 1
     add_epoch(tmp_path, 1, timeline=2)
@@ -50,9 +50,9 @@ def test_the_table_is_read_again_only_after_a_commit(tmp_path: Path, opened: lis
 def test_a_commit_counts_that_the_clock_of_the_files_does_not_show(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LakePlace, "read_change", lambda _: (1, 1))
+    monkeypatch.setattr(LocalPlace, "read_change", lambda _: (1, 1))
     add_epoch(tmp_path, 1)
-    reader = EpochReader(LakePlace.of(tmp_path))
+    reader = EpochReader(LocalPlace.of(tmp_path))
     assert require(reader).epoch == 1
     add_epoch(tmp_path, 2)
     assert require(reader).epoch == 2
@@ -62,7 +62,7 @@ def test_a_log_that_is_gone_is_an_error_and_another_in_its_place_is_read(
     tmp_path: Path,
 ) -> None:
     add_epoch(tmp_path, 1, system_id="old")
-    reader = EpochReader(LakePlace.of(tmp_path))
+    reader = EpochReader(LocalPlace.of(tmp_path))
     assert require(reader).system_id == "old"
     shutil.rmtree(tmp_path / "staging")
     with pytest.raises(StagingError, match="the log is gone"):
@@ -89,5 +89,5 @@ def add_epoch(root: Path, epoch: int, *, timeline: int = 1, system_id: str = "7"
         "started_at": datetime(2026, 1, 1, tzinfo=UTC),
         "reason": "first start",
     }
-    table = open_table(LakePlace.of(folder), EPOCHS_SCHEMA)
-    append_rows(table, LakePlace.of(folder), pa.Table.from_pylist([row], schema=EPOCHS_SCHEMA))
+    table = open_table(LocalPlace.of(folder), EPOCHS_SCHEMA)
+    append_rows(table, LocalPlace.of(folder), pa.Table.from_pylist([row], schema=EPOCHS_SCHEMA))

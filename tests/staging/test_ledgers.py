@@ -18,7 +18,7 @@ import pytest
 from deltalake import DeltaTable
 
 from cdc_core.lake_storage.ledgers import append_numbered, find_newest
-from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.spooled import WHOLE, Scope
 from cdc_core.staging.backfills import BackfillLedger, BackfillReport, Begun, _add_row
 from cdc_core.staging.orders import Orders
@@ -38,11 +38,11 @@ def test_the_first_rows_of_several_tables_at_once_are_all_kept(tmp_path: Path) -
 
     def begin(table: str) -> None:
         barrier.wait()
-        BackfillLedger(LakePlace.of(tmp_path)).record_begun(make_begun(table), 5)
+        BackfillLedger(LocalPlace.of(tmp_path)).record_begun(make_begun(table), 5)
 
     with ThreadPoolExecutor(len(tables)) as pool:
         list(pool.map(begin, tables))
-    assert set(BackfillLedger(LakePlace.of(tmp_path)).read_newest()) == {
+    assert set(BackfillLedger(LocalPlace.of(tmp_path)).read_newest()) == {
         f"public.{table}" for table in tables
     }
 
@@ -63,7 +63,7 @@ def test_the_first_rows_of_several_tables_at_once_are_all_kept(tmp_path: Path) -
 def test_a_state_that_lasts_is_ended_only_by_what_ends_it(
     tmp_path: Path, told: str, state: str
 ) -> None:
-    ledger, begun = BackfillLedger(LakePlace.of(tmp_path)), make_begun()
+    ledger, begun = BackfillLedger(LocalPlace.of(tmp_path)), make_begun()
     ledger.record_begun(begun, 5)
     for one in told.split():
         ledger.record_state(begun, BackfillState(one))
@@ -88,7 +88,7 @@ def test_a_row_counts_unless_a_state_that_lasts_must_not_be_ended_by_it() -> Non
 
 
 def test_what_is_unfinished_is_found_by_its_part_of_the_table(tmp_path: Path) -> None:
-    ledger = BackfillLedger(LakePlace.of(tmp_path))
+    ledger = BackfillLedger(LocalPlace.of(tmp_path))
     whole, part = make_begun(), make_begun(scope=Scope(("1",), None, "a > 2"))
     for begun in (whole, part):
         ledger.record_begun(begun, 5)
@@ -101,10 +101,10 @@ def test_what_is_unfinished_is_found_by_its_part_of_the_table(tmp_path: Path) ->
 
 
 def test_orders_are_those_given_since_the_last_look_to_this_backfill(tmp_path: Path) -> None:
-    ledger, own, other = BackfillLedger(LakePlace.of(tmp_path)), make_begun(), make_begun("u")
+    ledger, own, other = BackfillLedger(LocalPlace.of(tmp_path)), make_begun(), make_begun("u")
     ledger.record_begun(own, 5)
     ledger.record_state(own, BackfillState.PAUSED)
-    orders = Orders(LakePlace.of(tmp_path), own.id)
+    orders = Orders(LocalPlace.of(tmp_path), own.id)
     assert orders.read() is None
     ledger.record_state(other, BackfillState.CANCELLED)
     assert orders.read() is None
@@ -124,7 +124,7 @@ def test_the_newest_wanted_row_of_a_ledger_is_found_in_whatever_file_it_is(
         return bool(row["kind"] == kind)
 
     chance = random.Random(20261127)
-    folder = LakePlace.of(tmp_path / "ledger")
+    folder = LocalPlace.of(tmp_path / "ledger")
     schema = pa.schema([("kind", pa.int64()), ("number", pa.int64())])
     assert find_newest(folder, schema) is None
     for _ in range(40):

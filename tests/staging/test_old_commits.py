@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 
 from cdc_core.lake_layout import DELTA_LOG
-from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.settings import SourceSettings
 from cdc_core.staging.log import Log
 from cdc_core.staging.subscriptions import Subscription
@@ -21,7 +21,7 @@ DAY_S = 86_400
 def test_a_checkpoint_removes_no_commit(tmp_path: Path) -> None:
     """Capture begins again after months. The upkeep must still see what the old commits removed."""
     log = Log(
-        LakePlace.of(tmp_path / "lake"),
+        LocalPlace.of(tmp_path / "lake"),
         spool=tmp_path / "spool",
         subscription=Subscription.of(SourceSettings(dsn="dbname=none")),
     )

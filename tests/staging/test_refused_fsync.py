@@ -17,7 +17,7 @@ from cdc_core.errors import StagingError
 from cdc_core.lake_layout import CHANGES, DELTA_LOG, EPOCHS, LAST_CHECKPOINT, MAINTENANCE, RELATIONS
 from cdc_core.lake_storage.durability import make_durable, rewrite_commits
 from cdc_core.lake_storage.ledgers import append_numbered
-from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.layout import END_LSN_NOT_KNOWN
 from cdc_core.staging.log import Log
 from cdc_core.staging.maintenance import MaintenanceLedger, MaintenanceReport
@@ -37,7 +37,7 @@ TABLES = (CHANGES, EPOCHS, RELATIONS)
 def open_log(tmp_path: Path) -> OpenLog:
     subscription = Subscription(("walgate",), "any")
     return lambda: Log(
-        LakePlace.of(tmp_path / "lake"), spool=tmp_path / "spool", subscription=subscription
+        LocalPlace.of(tmp_path / "lake"), spool=tmp_path / "spool", subscription=subscription
     )
 
 
@@ -102,7 +102,7 @@ def test_commits_that_come_between_two_reads_of_the_staged_lsn_are_rewritten(
     open_log: OpenLog, disk: RefusingDisk, monkeypatch: pytest.MonkeyPatch, *, is_seen: bool
 ) -> None:
     if not is_seen:
-        monkeypatch.setattr(LakePlace, "read_change", lambda _: (1, 1))
+        monkeypatch.setattr(LocalPlace, "read_change", lambda _: (1, 1))
     log, other = open_log(), open_log()
     log.read_staged(EPOCH)
     other.read_staged(EPOCH)
@@ -163,7 +163,7 @@ def test_a_commit_that_was_restored_between_two_reads_of_the_staged_lsn_is_rewri
 def test_a_commit_with_a_checkpoint_is_rewritten_by_each_read_of_the_staged_lsn(
     open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LakePlace, "read_change", lambda _: (1, 1))
+    monkeypatch.setattr(LocalPlace, "read_change", lambda _: (1, 1))
     log = open_log()
     log.read_staged(EPOCH)
     DeltaTable(log.changes_folder.uri).create_checkpoint()
@@ -248,8 +248,8 @@ def test_a_file_that_a_vacuum_took_keeps_no_commit_from_the_disk(
     folder = tmp_path / "lake" / "staging" / "epochs"
     (file,) = folder.glob("*.parquet")
     file.unlink()
-    make_durable(LakePlace.of(folder), above=-1, through=1)
-    rewrite_commits(LakePlace.of(folder), above=-1, through=1)
+    make_durable(LocalPlace.of(folder), above=-1, through=1)
+    rewrite_commits(LocalPlace.of(folder), above=-1, through=1)
 
 
 @pytest.mark.parametrize("file", [".parquet", ".json"])
@@ -258,14 +258,14 @@ def test_a_row_of_a_ledger_that_the_disk_refused_is_written_anew(
 ) -> None:
     folder, schema = tmp_path / "ledger", pa.schema([("said", pa.string()), ("number", pa.int64())])
     disk.refuse(folder, file)
-    append_numbered(LakePlace.of(folder), [{"said": "done"}], schema)
+    append_numbered(LocalPlace.of(folder), [{"said": "done"}], schema)
     assert disk.find_lost(folder) == []
 
 
 def test_old_reports_are_dropped_for_good_though_the_disk_refused_that(
     disk: RefusingDisk, tmp_path: Path
 ) -> None:
-    ledger = MaintenanceLedger(LakePlace.of(tmp_path))
+    ledger = MaintenanceLedger(LocalPlace.of(tmp_path))
     folder, at = tmp_path / MAINTENANCE, datetime(2026, 1, 1, tzinfo=UTC)
     report = MaintenanceReport(at, 0, 1, 0, None, None, None, None, 0, 0, 0, 0, 0, 0, 0, ())
     for _ in range(3):
@@ -306,6 +306,6 @@ def test_a_copy_that_a_killed_rewrite_has_left_is_removed_by_a_later_one(
     for copied in (left, young):
         copied.touch()
     os.utime(left, times=(1e9, 1e9))
-    rewrite_commits(LakePlace.of(folder), above=-1, through=1)
+    rewrite_commits(LocalPlace.of(folder), above=-1, through=1)
     assert not left.exists()
     assert young.exists()

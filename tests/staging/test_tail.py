@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.transaction import AddAction
 
-from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.layout import CHANGES_SCHEMA
 from cdc_core.staging.commits import CommitsGone
 from cdc_core.staging.parts import PartWriter
@@ -57,7 +57,7 @@ def extend(root: Path, *groups: list[Operation], is_new: bool = True) -> None:
 def test_marks_and_sweeps_of_any_row_group_are_told_once(tmp_path: Path) -> None:
     read, mark, sweep = Operation.READ, Operation.MARK, Operation.SWEEP
     extend(tmp_path, [mark])
-    tail = Tail(LakePlace.of(tmp_path))
+    tail = Tail(LocalPlace.of(tmp_path))
     assert list(tail.read()) == []
     extend(tmp_path, [mark, read, read], [read, read], [read, sweep, read, mark])
     extend(tmp_path, [read])
@@ -73,7 +73,7 @@ def test_a_row_group_without_marks_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     extend(tmp_path, [Operation.READ])
-    tail = Tail(LakePlace.of(tmp_path))
+    tail = Tail(LocalPlace.of(tmp_path))
     extend(tmp_path, [Operation.READ] * 3, [Operation.READ, Operation.MARK], [Operation.INSERT])
     asked: list[list[int]] = []
     of_file = pq.ParquetFile.read_row_groups
@@ -89,7 +89,7 @@ def test_a_row_group_without_marks_is_not_read(
 
 def test_a_compaction_brings_no_entry_again(tmp_path: Path) -> None:
     extend(tmp_path, [Operation.READ])
-    tail = Tail(LakePlace.of(tmp_path))
+    tail = Tail(LocalPlace.of(tmp_path))
     extend(tmp_path, [Operation.MARK], is_new=False)
     assert list(tail.read()) == []
     extend(tmp_path, [Operation.MARK])
@@ -100,7 +100,7 @@ def test_a_process_that_was_paused_until_its_commits_were_removed_is_not_left_wa
     tmp_path: Path,
 ) -> None:
     extend(tmp_path, [Operation.READ])
-    tail = Tail(LakePlace.of(tmp_path))
+    tail = Tail(LocalPlace.of(tmp_path))
     for _ in range(3):
         extend(tmp_path, [Operation.MARK])
     folder = tmp_path / "staging" / "changes"
@@ -115,7 +115,7 @@ def test_a_process_that_was_paused_until_its_commits_were_removed_is_not_left_wa
 def test_a_commit_whose_file_is_gone_counts_as_removed(tmp_path: Path) -> None:
     """The log lost the file long ago, and the newest version needs the commit."""
     extend(tmp_path, [Operation.READ])
-    tail = Tail(LakePlace.of(tmp_path))
+    tail = Tail(LocalPlace.of(tmp_path))
     extend(tmp_path, [Operation.MARK])
     for file in (tmp_path / "staging" / "changes").glob("*.parquet"):
         file.unlink()

@@ -19,7 +19,7 @@ from deltalake.exceptions import DeltaProtocolError
 from pyspark.sql import SparkSession
 
 import walgate
-from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.settings import TableSettings
 from cdc_core.vocabulary import Relation
 from spark_jobs.target.limits import DEFAULT_LIMITS, MergeLimits
@@ -164,7 +164,7 @@ def test_the_program_of_the_page_reads_several_tables_at_the_newest_cut(
     with pytest.raises(LookupError, match=r"the cut has no table public\.other: it has public\."):
         page["read_cut"](str(root), ["public.other"])
     for table in (ZONED, LOCAL):
-        record_backfill(LakePlace.of(root), table, start=16, swept=32)
+        record_backfill(LocalPlace.of(root), table, start=16, swept=32)
     own = SmallLake(lake.spark, tmp_path)
     own.log = lake.log
     own.log.lake = own.lake

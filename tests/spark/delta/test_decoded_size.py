@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.local_place import LocalPlace
 from spark_jobs.delta.decoded_size import bound_size, count_decoded, list_coded
 from spark_jobs.fast_path import key_search
 from spark_jobs.fast_path.key_search import (
@@ -74,7 +74,7 @@ def test_columns_that_are_read_as_dictionaries_are_counted_in_full(tmp_path: Pat
 
 def is_refused(file: Path, schema: pa.Schema) -> bool:
     try:
-        for rows in read_groups(LakePlace.of(file), schema, all_columns=schema):
+        for rows in read_groups(LocalPlace.of(file), schema, all_columns=schema):
             del rows
     except Refusal:
         return True
@@ -101,17 +101,17 @@ def test_a_large_row_group_is_refused_by_the_footer_alone(
     rows = pa.table({"id": pa.array(range(900), pa.int64())})
     file = tmp_path / "file.parquet"
     write_rows(file, rows)
-    require_memory(LakePlace.of(file), rows.schema)
+    require_memory(LocalPlace.of(file), rows.schema)
     monkeypatch.setattr(key_search, "_MAX_GROUP_BYTES", 900)
     with pytest.raises(Refusal, match="a row group of a file does not fit in memory"):
-        require_memory(LakePlace.of(file), rows.schema)
+        require_memory(LocalPlace.of(file), rows.schema)
 
 
 def test_a_file_of_as_many_small_texts_is_read(tmp_path: Path) -> None:
     rows = pa.table({"id": pa.array(range(900), pa.int64()), "big": ["a", "b"] * 450})
     write_rows(tmp_path / "file.parquet", rows)
     (read,) = read_groups(
-        LakePlace.of(tmp_path / "file.parquet"), rows.schema, all_columns=rows.schema
+        LocalPlace.of(tmp_path / "file.parquet"), rows.schema, all_columns=rows.schema
     )
     assert read.equals(rows)
 

@@ -13,6 +13,7 @@ from deltalake import CommitProperties
 from pyspark.sql import SparkSession
 
 from cdc_core.errors import LakeError, MergeError
+from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import Relation
 from spark_jobs.delta import direct_parquet
@@ -252,7 +253,7 @@ def test_more_files_than_are_worth_naming_are_read_through_delta(
 
 
 def test_a_jvm_that_is_gone_is_no_failure_of_one_table(tmp_path: Path) -> None:
-    failures = Failures(Lake(LakePlace.of(tmp_path)))
+    failures = Failures(Lake(LocalPlace.of(tmp_path)))
     with pytest.raises(ConnectionError), failures.apart("public.rows"):
         raise ConnectionResetError
     with failures.apart("public.rows"):

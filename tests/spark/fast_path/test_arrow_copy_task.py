@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.vocabulary import Lsn, Position
 from spark_jobs.delta import file_writer
 from spark_jobs.delta.file_bounds import ColumnStatistics
@@ -65,7 +65,7 @@ def test_a_bound_is_true_or_missing(
 
 
 def test_a_task_takes_the_reads_of_its_table_and_range_alone(tmp_path: Path) -> None:
-    log, folder = SmallLog(tmp_path), LakePlace.of(tmp_path)
+    log, folder = SmallLog(tmp_path), LocalPlace.of(tmp_path)
     other = make_relation("other", "k int4, v text")
     ends = [
         log.writer.add([read(T, "1", "below"), read(other, "1", "other")]),
@@ -105,7 +105,7 @@ def test_a_task_takes_the_reads_of_its_table_and_range_alone(tmp_path: Path) -> 
 def test_a_task_writes_groups_and_passes_over_those_too_large(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log, folder = SmallLog(tmp_path), LakePlace.of(tmp_path)
+    log, folder = SmallLog(tmp_path), LocalPlace.of(tmp_path)
     for first in range(0, 90, 30):
         log.writer.add([read(T, str(key), "x" * 100) for key in range(first, first + 30)])
         log.writer.commit()
@@ -134,6 +134,6 @@ class SmallLog:
     """A log without a merge."""
 
     def __init__(self, folder: Path) -> None:
-        self.lake = Lake(LakePlace.of(folder / "lake"))
+        self.lake = Lake(LocalPlace.of(folder / "lake"))
         self.writer = LogWriter(self.lake)
         self.writer.begin_epoch(16)

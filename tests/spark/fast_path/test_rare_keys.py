@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.layout import CHANGES_SCHEMA
 from spark_jobs.fast_path.arrow_fold import ArrowOutcome, fold_by_arrow
 from spark_jobs.fold.rows import find_converts
@@ -92,7 +92,7 @@ def test_a_fold_by_arrow_leaves_what_the_oracle_leaves(
 ) -> None:
     print(f"seed {SEED}")  # noqa: T201 - pytest shows it if the test fails.
     rng = random.Random(f"{SEED} {table.name}")
-    relation = RecordedLog(LogWriter(Lake(LakePlace.of(tmp_path))), rng, []).announce(table)
+    relation = RecordedLog(LogWriter(Lake(LocalPlace.of(tmp_path))), rng, []).announce(table)
     schema = TableSchema.of(relation)
     columns = find_converts(schema)
     assert columns is not None

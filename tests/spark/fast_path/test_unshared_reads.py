@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.local_place import LocalPlace
 from spark_jobs.fast_path import append_only
 from spark_jobs.fast_path.append_only import is_addition
 from spark_jobs.fold.plan import TablePlan
@@ -86,7 +86,7 @@ class Backfilling:
 
     def __init__(self, folder: Path, seed: int, *, more: Sequence[SourceTable] = ()) -> None:
         self.rng = random.Random(seed)
-        self.lake = Lake(LakePlace.of(folder / "lake"))
+        self.lake = Lake(LocalPlace.of(folder / "lake"))
         self.writer = LogWriter(self.lake)
         self.writer.begin_epoch(16)
         pair = ["k", "n", "code", "v", "big"]
@@ -165,7 +165,7 @@ def test_lone_reads_leave_what_the_fold_leaves(
     more = [SourceTable("plain", "d"), SourceTable("whole", "f", deferrable=True)]
     staged = Backfilling(tmp_path / "folded", seed, more=more)
     staged.stage(chunks=8)
-    lake = Lake(LakePlace.of(tmp_path / "apart"))
+    lake = Lake(LocalPlace.of(tmp_path / "apart"))
     shutil.copytree(path_of(staged.lake.root), path_of(lake.root))
     merge_until(spark, staged.lake, round_rows=ROUND_ROWS)
     rounds = merge_until(spark, lake, round_rows=ROUND_ROWS, limits=SET_APART)

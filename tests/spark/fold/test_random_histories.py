@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.settings import TableSettings
 from spark_jobs.lake.lake import Lake, open_table
 from spark_jobs.lake.ledger import find_cut
@@ -53,7 +53,7 @@ class World:
         self.spark = spark
         # One of the tables has deletion vectors.
         rules = {"public.whole": TableSettings(deletion_vectors=True)}
-        self.lake = Lake(LakePlace.of(folder / "lake"), rules=rules)
+        self.lake = Lake(LocalPlace.of(folder / "lake"), rules=rules)
         writer = LogWriter(self.lake)
         writer.begin_epoch(16)
         late = SourceTable("late", "d")

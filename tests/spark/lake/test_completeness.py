@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.staging.backfills import BackfillLedger, Begun
 from cdc_core.table_states import BackfillState, TableState
 from cdc_core.vocabulary import Lsn, Position, TableName
@@ -33,7 +33,7 @@ QUEUED, BACKFILLING = TableState.QUEUED, TableState.BACKFILLING
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
     """Lend a lake of which nothing is there."""
-    return Lake(LakePlace.of(tmp_path / "lake"))
+    return Lake(LocalPlace.of(tmp_path / "lake"))
 
 
 def begin(lake: Lake, start: int, *, epoch: int = 1) -> Begun:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.vocabulary import Lsn
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.lake.ledger import Cut, write_cut
@@ -21,7 +21,7 @@ TABLE = make_relation("t", "k int4")
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    return Lake(LakePlace.of(tmp_path / "lake"))
+    return Lake(LocalPlace.of(tmp_path / "lake"))
 
 
 @pytest.fixture

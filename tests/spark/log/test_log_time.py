@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from cdc_core.errors import LakeError, Retry
-from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.vocabulary import Lsn
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.log.files import LogFiles
@@ -26,7 +26,7 @@ MICROSECOND = timedelta(microseconds=1)
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    return Lake(LakePlace.of(tmp_path / "lake"))
+    return Lake(LocalPlace.of(tmp_path / "lake"))
 
 
 def at(microseconds: int) -> datetime:

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from cdc_core.lake_layout import DELTA_LOG
-from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.vocabulary import Lsn
 from spark_jobs.lake.lake import Bound
 from spark_jobs.log import backlog, ranges, round_log
@@ -111,7 +111,7 @@ def test_arrow_finds_in_files_what_spark_finds_in_their_entries(
         assert files
         rewritten = scatter([path_of(file) for file in files], tmp_path, chance, row_group)
         expected = tell_apart(summarize(read_log(spark, log, bound, high)))
-        assert tell_apart(summarize_files(map(LakePlace.of, rewritten), bound, high)) == expected
+        assert tell_apart(summarize_files(map(LocalPlace.of, rewritten), bound, high)) == expected
 
 
 def test_nothing_is_found_in_no_file_and_in_a_range_without_entries(

@@ -29,7 +29,7 @@ POINTS = (
     "after_cuts_dropped",
     "before_table_compaction",
     "after_file_removed:3",
-    "before_tombstones",
+    "before_text_is_replaced",
     "between_cleanings:1",
     "before_log_trim",
     "before_log_compaction",

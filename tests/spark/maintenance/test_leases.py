@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.vocabulary import Lsn
 from spark_jobs.lake import leases
 from spark_jobs.lake.lake import Bound, Lake
@@ -21,7 +21,7 @@ AT = Bound(1, Lsn(5))
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    return Lake(LakePlace.of(tmp_path))
+    return Lake(LocalPlace.of(tmp_path))
 
 
 def list_files(lake: Lake) -> list[Path]:

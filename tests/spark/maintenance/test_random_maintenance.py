@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc_core.errors import LakeError
-from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.settings import TableSettings
 from cdc_core.vocabulary import Lsn, TableName
 from spark_jobs.delta import committer
@@ -38,7 +38,7 @@ class World:
         self.rng = random.Random(seed)
         self.spark = make_quick(spark)
         rules = {"public.whole": TableSettings(deletion_vectors=self.rng.random() < 0.3)}
-        self.lake = Lake(LakePlace.of(folder / "lake"), rules=rules)
+        self.lake = Lake(LocalPlace.of(folder / "lake"), rules=rules)
         self.writer = LogWriter(self.lake)
         self.writer.begin_epoch(16)
         tables = [SourceTable("plain", "d"), SourceTable("whole", "f", deferrable=True)]

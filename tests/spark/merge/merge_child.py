@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.settings import SparkSettings
 from spark_jobs.lake.lake import Lake
 from spark_jobs.merge.rounds import merge_until
@@ -23,5 +23,5 @@ if __name__ == "__main__":
     session = open_session(
         SparkSettings(delta_jars=str(STATE_FOLDER / "jars"), driver_memory="1g", conf=TEST_CONF)
     )
-    lake = Lake(LakePlace.of(folder / "lake"))
+    lake = Lake(LocalPlace.of(folder / "lake"))
     merge_until(session, lake, round_rows=ALL, limits=limits)

@@ -13,6 +13,7 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.lake.lake import Lake
 from spark_jobs.merge import tables
@@ -70,17 +71,17 @@ def test_the_record_of_moved_files_is_on_the_disk_before_they_move(
 ) -> None:
     small.merge([insert(T, "1", "a")])
     folder = small.lake.locate(T.table)
-    sync = LakePlace.sync
+    sync = LocalPlace.sync
     before_the_move: list[LakePlace] = []
 
-    def force(place: LakePlace) -> None:
+    def force(place: LocalPlace) -> None:
         sync(place)
         for record in path_of(folder).glob("_attempt-*/moved.json"):
             recorded = json.loads(record.read_text())["files"]
             if not [name for name in recorded if (folder / name).exists()]:
                 before_the_move.append(place)
 
-    monkeypatch.setattr(LakePlace, "sync", force)
+    monkeypatch.setattr(LocalPlace, "sync", force)
     merged = find_result(small.merge([update(T, "1", "b")]), T)
     assert merged.way is WritePlan.REWRITE_FILES
     record, attempt, *others = before_the_move

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.local_place import LocalPlace
 from spark_jobs.lake.lake import Lake, find_bound, open_table
 from spark_jobs.lake.ledger import find_cut
 from spark_jobs.merge.rounds import merge_until
@@ -60,7 +60,7 @@ def test_a_merge_killed_at_any_point_is_finished_by_the_next(
     spark: SparkSession, tmp_path: Path, kills: Sequence[tuple[str, MergeLimits]]
 ) -> None:
     seed = 7
-    lake = Lake(LakePlace.of(tmp_path / "lake"))
+    lake = Lake(LocalPlace.of(tmp_path / "lake"))
     writer = LogWriter(lake)
     writer.begin_epoch(16)
     tables = [SourceTable("one", "d"), SourceTable("two", "f", deferrable=True)]
@@ -91,7 +91,7 @@ def test_a_merge_killed_at_any_point_is_finished_by_the_next(
 
 
 def test_a_lock_left_by_a_killed_process_waits_for_its_jvm(tmp_path: Path) -> None:
-    lake = Lake(LakePlace.of(tmp_path / "lake"))
+    lake = Lake(LocalPlace.of(tmp_path / "lake"))
     with subprocess.Popen(["sleep", "1000"]) as jvm:
         with lake.lock_table("public.t", jvm=jvm.pid):
             left = (tmp_path / "lake" / "locks" / "public~2Et").read_bytes()
@@ -115,9 +115,9 @@ def test_a_lock_left_by_a_killed_process_waits_for_its_jvm(tmp_path: Path) -> No
 
 WAIT = """
 import sys
-from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.local_place import LocalPlace
 from spark_jobs.lake.lake import Lake
 print("trying", flush=True)
-with Lake(LakePlace(sys.argv[1]) / "lake").lock_table("public.t", jvm=None):
+with Lake(LocalPlace(sys.argv[1]) / "lake").lock_table("public.t", jvm=None):
     print("locked", flush=True)
 """

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from cdc_core.errors import MergeError
 from cdc_core.lake_storage import locks
-from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.vocabulary import TableName
 from spark_jobs.delta import committer
 from spark_jobs.delta.attempts import attempting
@@ -178,7 +178,7 @@ def test_a_table_whose_names_are_long_in_utf_8_is_merged(
 
 def test_each_of_two_tables_with_long_names_has_a_lock_of_its_own(tmp_path: Path) -> None:
     """PostgreSQL takes names of 63 bytes, of any character."""
-    lake = Lake(LakePlace.of(tmp_path / "lake"))
+    lake = Lake(LocalPlace.of(tmp_path / "lake"))
     names = [str(TableName('"' * 63, '"' * 62 + end)) for end in "ab"]
     with lake.lock_table(names[0], jvm=None), lake.lock_table(names[1], jvm=None):
         held = [*path_of(lake.root / "locks").iterdir()]
@@ -191,9 +191,9 @@ def test_an_attempt_takes_in_nothing_that_another_writes(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     rows = spark.range(3).coalesce(1)
-    with attempting(LakePlace.of(tmp_path)) as folder:
+    with attempting(LocalPlace.of(tmp_path)) as folder:
         (file,) = write_files(rows, folder)
-        with attempting(LakePlace.of(tmp_path)) as another:
+        with attempting(LocalPlace.of(tmp_path)) as another:
             (other,) = write_files(rows, another)
             (next_file,) = write_files(rows, folder)
         assert not other.path.exists()

@@ -11,7 +11,7 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
-from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.vocabulary import TableName
 from spark_jobs.delta.direct_parquet import VECTORS_PROPERTY
 from spark_jobs.lake.lake import Lake
@@ -29,9 +29,9 @@ FIELDS = [
 
 
 def test_delta_rs_creates_the_table_that_spark_creates(spark: SparkSession, tmp_path: Path) -> None:
-    lake = Lake(LakePlace.of(tmp_path / "lake"))
+    lake = Lake(LocalPlace.of(tmp_path / "lake"))
     one = create_table(spark, lake, TABLE, FIELDS)
-    other_place = LakePlace.of(tmp_path / "other")
+    other_place = LocalPlace.of(tmp_path / "other")
     creation._create_by_spark(spark, other_place, str(TABLE), T.StructType(FIELDS))
     other = DeltaTable(other_place.uri)
     assert json.loads(one.schema().to_json()) == json.loads(other.schema().to_json())
@@ -47,7 +47,7 @@ def test_delta_rs_creates_the_table_that_spark_creates(spark: SparkSession, tmp_
 def test_columns_that_delta_rs_refuses_are_an_error_of_that_table(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    lake = Lake(LakePlace.of(tmp_path / "lake"))
+    lake = Lake(LocalPlace.of(tmp_path / "lake"))
     fields = [T.StructField(name, T.LongType()) for name in ("k", "K")]
     with pytest.raises(DeltaError, match="refuses the columns"):
         create_table(spark, lake, TABLE, fields)

@@ -16,7 +16,7 @@ from deltalake.transaction import AddAction
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.settings import TableSettings
 from cdc_core.vocabulary import Relation
 from spark_jobs.fold.rows import table_fields
@@ -105,10 +105,10 @@ def test_the_oldest_rows_are_taken_from_files_of_any_writer(tmp_path: Path) -> N
         keys = [pa.array(numbers, kind), pa.array([f"n{n}" for n in numbers], text)]
         write_rows_with_holes(tmp_path, relation, keys, [*numbers])
     delta = DeltaTable(tmp_path)
-    assert [hole.key for hole in find_holes(LakePlace.of(tmp_path), delta, CURRENT, most=120)] == [
+    assert [hole.key for hole in find_holes(LocalPlace.of(tmp_path), delta, CURRENT, most=120)] == [
         (str(n), f"n{n}") for n in range(1, 121)
     ]
-    assert count_holes(LakePlace.of(tmp_path), delta, CURRENT) == 200
+    assert count_holes(LocalPlace.of(tmp_path), delta, CURRENT) == 200
 
 
 def test_what_many_holes_take_is_bounded_by_what_is_asked_for(tmp_path: Path) -> None:
@@ -120,9 +120,9 @@ def test_what_many_holes_take_is_bounded_by_what_is_asked_for(tmp_path: Path) ->
     tracemalloc.start()
     arrow = pa.total_allocated_bytes()
     try:
-        assert count_holes(LakePlace.of(tmp_path), delta, CURRENT) == 60_000
-        assert has_holes(LakePlace.of(tmp_path), delta, CURRENT)
-        found = find_holes(LakePlace.of(tmp_path), delta, CURRENT, most=100)
+        assert count_holes(LocalPlace.of(tmp_path), delta, CURRENT) == 60_000
+        assert has_holes(LocalPlace.of(tmp_path), delta, CURRENT)
+        found = find_holes(LocalPlace.of(tmp_path), delta, CURRENT, most=100)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

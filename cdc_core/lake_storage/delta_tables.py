@@ -1,0 +1,17 @@
+"""Opens Delta tables of the lake by delta-rs."""
+
+from __future__ import annotations
+
+from deltalake import DeltaTable
+
+from cdc_core.lake_storage.place import LakePlace
+
+
+def open_delta(table: LakePlace, *, version: int | None = None) -> DeltaTable:
+    """Open a table at a version, or at its newest one. Raises: TableNotFoundError; DeltaError."""
+    return DeltaTable(table.uri, version=version, storage_options=table.find_options())
+
+
+def is_delta(table: LakePlace) -> bool:
+    """Whether a Delta table is at a place. Raises: OSError."""
+    return DeltaTable.is_deltatable(table.uri, storage_options=table.find_options())

@@ -1,0 +1,138 @@
+"""Locks of a lake that is in an object store: leases.
+
+A lease is an object in `locks/` of the lake that names its holder. A thread of the holder writes it
+again every few seconds. Each write is conditional: it succeeds only if the object is as the writer
+has seen it last. If the holder dies, nobody renews the lease, and after its life the next process
+takes it over. So a holder that was only paused may have lost its lease. Then Delta refuses its
+commit, if another one came between. If none came, the commit succeeds. So nobody may remove files
+that such a holder could still commit.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from cdc_core.errors import MergeError, Retry
+from cdc_core.lake_storage.object_place import ObjectPlace, Refused, TaggedText
+
+# Seconds. A lease that nobody renewed for its life is free.
+_LIFE_S = 30.0
+_RENEW_S = 8.0
+_POLL_S = 0.25
+_DEADLINE_S = 60.0
+_FREE = "{}"
+
+_logger = logging.getLogger("walgate.lake")
+
+
+@contextmanager
+def hold_object_lock(place: ObjectPlace, name: str) -> Iterator[None]:
+    """Hold the lease of a name while a block runs.
+
+    Raises: MergeError if another process keeps the lease; OSError.
+    """
+    lease = _Lease(place)
+    deadline = time.monotonic() + _DEADLINE_S
+    while not lease.try_take(is_last=time.monotonic() > deadline):
+        if time.monotonic() > deadline:
+            raise MergeError(
+                f"{name} is locked by another process",
+                fix="wait until the other merge ends, or stop it",
+                retry=Retry.LATER,
+            )
+        time.sleep(_POLL_S)
+    lease.begin_renewals()
+    try:
+        yield
+    finally:
+        lease.release()
+
+
+class _Lease:
+    """The lease of one holder."""
+
+    def __init__(self, place: ObjectPlace) -> None:
+        self._place = place
+        self._identifier = str(uuid.uuid4())
+        self._holder = {
+            "holder": self._identifier,
+            "host": socket.gethostname(),
+            "process": os.getpid(),
+        }
+        self._renewals = 0
+        self._tag = ""
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="walgate-lock", daemon=True)
+
+    def try_take(self, *, is_last: bool = False) -> bool:
+        """Take the lease if it is free; return whether this object holds it.
+
+        Raises: OSError if the store fails in the last try.
+        """
+        try:
+            found = self._place.read_tagged()
+            if found is None or self._is_free(found):
+                return self._write(self._describe(), None if found is None else found.tag)
+        except OSError:
+            if is_last:
+                raise
+            return False
+        return self._adopt(found)
+
+    def begin_renewals(self) -> None:
+        self._thread.start()
+
+    def release(self) -> None:
+        """Free the lease, if this object still holds it. If the store fails, it ends by itself."""
+        self._is_over.set()
+        self._thread.join()
+        with suppress(OSError):
+            self._write(_FREE, self._tag)
+
+    def _renew(self) -> None:
+        while not self._is_over.wait(_RENEW_S):
+            # While the store is down, the lease gets older, and somebody may take it over.
+            with suppress(OSError):
+                if not self._write(self._describe(), self._tag):
+                    fields = {"lock": str(self._place)}
+                    _logger.warning("another process took over a lock", extra={"fields": fields})
+                    return
+
+    def _describe(self) -> str:
+        """The text of the next write. The tags of equal texts are equal, so no two are."""
+        self._renewals += 1
+        return json.dumps({**self._holder, "renewals": self._renewals})
+
+    def _write(self, text: str, tag: str | None) -> bool:
+        """Write the lease if it is as the tag says; return whether it is ours afterwards."""
+        try:
+            self._tag = self._place.write_text_if(text, tag)
+        except Refused:
+            found = self._place.read_tagged()
+            return found is not None and self._adopt(found)
+        return True
+
+    def _adopt(self, found: TaggedText) -> bool:
+        """Whether a lease is ours. The store may have acted on a write whose reply was lost."""
+        is_ours = self._identifier in found.text
+        if is_ours:
+            self._tag = found.tag
+        return is_ours
+
+    def _is_free(self, found: TaggedText) -> bool:
+        """Whether a lease has no holder, or one that has not renewed it for its life.
+
+        Both times are of the store's clock.
+        """
+        if found.text == _FREE:
+            return True
+        age_us = self._place.parent.read_clock_us() - found.modified_us
+        return age_us > _LIFE_S * 1_000_000

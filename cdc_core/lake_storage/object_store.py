@@ -1,0 +1,117 @@
+"""Connections to object stores that speak the protocol of S3.
+
+obstore and delta-rs use the same library for this, so both take the same options and try again in
+the same way.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import lru_cache
+from typing import TYPE_CHECKING, cast
+
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    NotFoundError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
+from obstore.store import S3Store
+
+from cdc_core.lake_storage.store_credentials import StoreCredentials, find_credentials
+
+if TYPE_CHECKING:
+    from obstore.store import S3Config
+
+_ALLOW_HTTP = "aws_allow_http"
+_PREFIX = "aws_"
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a request may take, and how long the library repeats one that failed. Seconds."""
+
+    request_s: int = 30
+    all_tries_s: int = 60
+
+
+_USUAL = Patience()
+# The process that used a store first. The library's threads are in this process alone.
+_users = set[int]()
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ObjectStore:
+    """Where an object store is: its bucket, and options by the names of delta-rs. No secrets."""
+
+    bucket: str
+    options: tuple[tuple[str, str], ...] = ()
+
+    def find_options(self) -> dict[str, str]:
+        """Find all options of delta-rs, with the credentials of this host. Raises: OSError."""
+        credentials = find_credentials(os.environ)
+        secret = {} if credentials is None else credentials.name_options()
+        return {
+            "timeout": f"{_USUAL.request_s}s",
+            "retry_timeout": f"{_USUAL.all_tries_s}s",
+            **dict(self.options),
+            **secret,
+        }
+
+    def connect(self, *, patience: Patience = _USUAL) -> S3Store:
+        """Open the store, or give the connection of this process. Raises: OSError."""
+        _require_own_threads()
+        return _connect(self, find_credentials(os.environ), patience)
+
+
+@contextmanager
+def naming_object(uri: str) -> Iterator[None]:
+    """Turn the store's errors into OSError.
+
+    FileNotFoundError if no object has the name; FileExistsError if the store refuses a condition.
+    """
+    try:
+        yield
+    except (FileNotFoundError, NotFoundError) as error:
+        raise FileNotFoundError(2, "no such object in the store", uri) from error
+    except (AlreadyExistsError, PreconditionError) as error:
+        raise FileExistsError(17, "the object is not as it was", uri) from error
+    except (PermissionDeniedError, UnauthenticatedError) as error:
+        raise PermissionError(13, "the store refuses the credentials", uri) from error
+    except (BaseError, NotImplementedError, ValueError) as error:
+        # The library appends the path of its source code to the first line.
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise OSError(5, f"the store failed: {reason}", uri) from error
+
+
+def _require_own_threads() -> None:
+    """Refuse a process that was forked from one that used a store: it would never get an answer."""
+    _users.add(os.getpid())
+    if len(_users) > 1:
+        raise OSError("this process is a fork of one that used the object store: start a new one")
+
+
+@lru_cache(maxsize=8)
+def _connect(
+    store: ObjectStore, credentials: StoreCredentials | None, patience: Patience
+) -> S3Store:
+    options = dict(store.options)
+    named = {} if credentials is None else credentials.name_options()
+    named |= {name: value for name, value in options.items() if name != _ALLOW_HTTP}
+    config = {name.removeprefix(_PREFIX): value for name, value in named.items()}
+    with naming_object(f"s3://{store.bucket}"):
+        return S3Store(
+            store.bucket,
+            config=cast("S3Config", config),
+            client_options={
+                "allow_http": options.get(_ALLOW_HTTP) == "true",
+                "timeout": timedelta(seconds=patience.request_s),
+            },
+            retry_config={"retry_timeout": timedelta(seconds=patience.all_tries_s)},
+        )
