@@ -1,12 +1,16 @@
 # `setup` stands before every other target; once done, it takes a moment and no network.
-.PHONY: setup demo up test test-fast bench check soak transcripts pictures lock
+.PHONY: setup setup-s3 demo up test test-fast bench check soak transcripts pictures lock
 
 python := .venv/bin/python
 
 setup:
 	@tooling/environment.sh
 	@tooling/java.sh
-	@$(python) tooling/delta_jars.py
+	@$(python) tooling/spark_jars.py delta
+
+# What a lake in an object store needs besides: 13 MB of JARs, and Spark's class for its commits.
+setup-s3: setup
+	@$(python) tooling/spark_jars.py s3
 
 # The proof: a shop that sells, replicated through Dagster and compared; then everything ends.
 demo: setup
@@ -17,14 +21,14 @@ up: setup
 	@.venv/bin/walgate demo --keep
 
 # Three processes for two cores: many tests wait. One process has the Spark session, one has Dagster.
-test: setup
+test: setup-s3
 	@$(python) -m pytest -n 3 --dist loadgroup
 
 # What needs no service, in under a minute; each further process costs its own imports.
 test-fast: setup
 	@$(python) -m pytest -m fast -n 2 --dist worksteal
 
-soak: setup
+soak: setup-s3
 	@WALGATE_COMPILED_PLANS=1 $(python) -m pytest -m soak --timeout 1800 -n 2 tests/simulation
 	@WALGATE_COMPILED_PLANS=1 $(python) -m pytest -m soak --timeout 1800 --ignore tests/simulation
 

@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from cdc_core.errors import ConfigurationError, MergeError, Retry
 from cdc_core.settings import SparkSettings
+from spark_jobs.session.store_conf import StoreJars, configure_store
 
 # PySpark logs the full text of every exception to these, and they write it to standard error.
 _REPEATING_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
@@ -65,13 +66,16 @@ _TASK_DAEMON = "spark_jobs.fast_path.task_daemon"
 _DEATH_S = 5.0
 
 
-def open_session(spark: SparkSettings, *, jars_folder: Path | None = None) -> SparkSession:
+def open_session(
+    spark: SparkSettings, *, jars_folder: Path | None = None, store: StoreJars | None = None
+) -> SparkSession:
     """Open the session of this process, or return the one that is open.
 
     If the settings say "packages" and `jars_folder` has the Delta JARs, Spark needs no network.
-    Raises: ConfigurationError if a folder holds no Delta JAR.
+    `store` is the object store of the lake, if it is in one.
+    Raises: ConfigurationError if a folder holds no Delta JAR, or not those for the store; OSError.
     """
-    conf = _configure(spark, jars_folder)
+    conf = _configure(spark, jars_folder, store)
     builder = SparkSession.builder
     for key, value in conf.items():
         builder = builder.config(key, value)
@@ -148,7 +152,9 @@ def forget_tables(session: SparkSession) -> None:
     jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
 
 
-def _configure(spark: SparkSettings, jars_folder: Path | None) -> dict[str, str]:
+def _configure(
+    spark: SparkSettings, jars_folder: Path | None, store: StoreJars | None
+) -> dict[str, str]:
     """All Spark settings: Walgate's, overridden by the user's."""
     conf = _CONF | {"spark.app.name": "walgate", "spark.master": spark.master}
     conf["spark.driver.memory"] = spark.driver_memory
@@ -169,4 +175,8 @@ def _configure(spark: SparkSettings, jars_folder: Path | None) -> dict[str, str]
                 fix="run `make setup`, or name the folder that holds the five io.delta JARs",
             )
         conf["spark.jars"] = ",".join(jars)
+    if store is not None:
+        named = [conf["spark.jars"]] if "spark.jars" in conf else []
+        conf["spark.jars"] = ",".join([*named, *map(str, store.list_jars())])
+        conf |= configure_store(store.store)
     return conf | spark.conf

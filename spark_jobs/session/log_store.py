@@ -1,0 +1,52 @@
+"""Builds the class by which Spark commits to Delta tables in an object store.
+
+Delta's own class for S3 overwrites the commit of another process. `ConditionalLogStore.scala` lets
+the store refuse the second writer. The Scala compiler is among the JARs of PySpark.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from pathlib import Path
+
+import pyspark
+
+from cdc_core.errors import ConfigurationError
+
+LOG_STORE = "walgate.ConditionalLogStore"
+_SOURCE = Path(__file__).with_name("ConditionalLogStore.scala")
+_COMPILER = "scala.tools.nsc.Main"
+
+
+def locate_log_store(folder: Path) -> Path:
+    """The JAR of the class in a folder of JARs. Its name says from which source it was built."""
+    digest = hashlib.sha256(_SOURCE.read_bytes()).hexdigest()
+    return folder / f"walgate-log-store-{digest[:16]}.jar"
+
+
+def build_log_store(folder: Path, *, delta_jars: Path) -> None:
+    """Build the JAR in a folder, if it is not there; `delta_jars` is the folder of Delta's JARs.
+
+    Raises: ConfigurationError if the compiler fails.
+    """
+    target = locate_log_store(folder)
+    if target.exists():
+        return
+    jars = Path(os.environ.get("SPARK_HOME", Path(pyspark.__file__).parent)) / "jars"
+    java = Path(os.environ["JAVA_HOME"]) / "bin" / "java" if "JAVA_HOME" in os.environ else "java"
+    built = target.with_suffix(".new.jar")
+    classes = [*sorted(jars.glob("*.jar")), *sorted(delta_jars.glob("delta-storage-*.jar"))]
+    command = [str(java), "-cp", f"{jars}/*", _COMPILER, "-nowarn", "-d", str(built)]
+    command += ["-classpath", os.pathsep.join(map(str, classes)), str(_SOURCE)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode or not built.exists():
+        raise ConfigurationError(
+            [f"{_SOURCE.name} was not compiled: {done.stdout}{done.stderr}".strip()],
+            fix="check that the versions of PySpark and of Delta's JARs are those of this release",
+        )
+    for old in folder.glob("walgate-log-store-*.jar"):
+        if old != built:
+            old.unlink()
+    built.rename(target)

@@ -1,0 +1,67 @@
+"""The settings with which Spark opens a lake in an object store.
+
+Source: Hadoop's documentation, "Hadoop-AWS module: Integration with Amazon Web Services"; Delta
+Lake's documentation, "Storage configuration".
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from cdc_core.errors import ConfigurationError
+from cdc_core.lake_storage.object_store import ObjectStore
+from cdc_core.lake_storage.store_credentials import find_credentials
+from spark_jobs.session.log_store import LOG_STORE, locate_log_store
+
+_S3A = "spark.hadoop.fs.s3a"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreJars:
+    """An object store, and the folder of the JARs with which Spark reaches it."""
+
+    store: ObjectStore
+    folder: Path
+
+    def list_jars(self) -> list[Path]:
+        """List the JARs. Raises: ConfigurationError if one that Walgate needs is missing."""
+        jars = sorted(self.folder.glob("*.jar"))
+        log_store = locate_log_store(self.folder)
+        if log_store not in jars or not any("hadoop-aws" in jar.name for jar in jars):
+            raise ConfigurationError(
+                [f"{self.folder} lacks {log_store.name}, or the JARs of hadoop-aws"],
+                fix="run `make setup-s3`",
+            )
+        return jars
+
+
+def configure_store(store: ObjectStore) -> dict[str, str]:
+    """Give Spark the options of a store, the credentials of this host, and Walgate's log store.
+
+    Spark redacts the names of credentials, and `open_session` keeps them off the command line.
+    Without credentials, Hadoop asks the store's own providers. Raises: OSError.
+    """
+    options = dict(store.options)
+    is_plain = options.get("aws_allow_http") == "true"
+    is_virtual = options.get("aws_virtual_hosted_style_request") == "true"
+    conf = {
+        "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+        "spark.delta.logStore.s3.impl": LOG_STORE,
+        f"{_S3A}.connection.ssl.enabled": str(not is_plain).lower(),
+        f"{_S3A}.path.style.access": str(not is_virtual).lower(),
+        f"{_S3A}.endpoint.region": options["aws_region"],
+    }
+    if "aws_endpoint" in options:
+        conf[f"{_S3A}.endpoint"] = options["aws_endpoint"]
+    credentials = find_credentials(os.environ)
+    if credentials is not None:
+        conf[f"{_S3A}.access.key"] = credentials.key_id
+        conf[f"{_S3A}.secret.key"] = credentials.secret
+        if credentials.token:
+            conf[f"{_S3A}.session.token"] = credentials.token
+            conf[f"{_S3A}.aws.credentials.provider"] = (
+                "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
+            )
+    return conf
