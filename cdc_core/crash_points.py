@@ -39,7 +39,7 @@ CRASH_POINTS = (
     "after_cuts_copied",
     "after_cuts_dropped",
     "after_file_removed",
-    "before_text_is_replaced",
+    "before_tombstones",
     "between_cleanings",
     "before_log_trim",
     "before_log_compaction",

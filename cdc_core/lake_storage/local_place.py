@@ -14,7 +14,6 @@ from typing import BinaryIO, ClassVar, Self
 
 from typing_extensions import override
 
-from cdc_core.crash_points import reach
 from cdc_core.lake_layout import name_copy
 from cdc_core.lake_storage.local_files import NewLocalFile, sync_path
 from cdc_core.lake_storage.place import LakePlace, ListedFile
@@ -109,7 +108,6 @@ class LocalPlace(LakePlace):
         try:
             copied.write_text(text)
             copied.sync()
-            reach("before_text_is_replaced")
             copied.move_to(self)
         except BaseException:
             copied.remove()

@@ -84,7 +84,7 @@ def naming_object(uri: str) -> Iterator[None]:
         raise FileExistsError(17, "the object is not as it was", uri) from error
     except (PermissionDeniedError, UnauthenticatedError) as error:
         raise PermissionError(13, "the store refuses the credentials", uri) from error
-    except (BaseError, NotImplementedError, ValueError) as error:
+    except (BaseError, RuntimeError, ValueError) as error:
         # The library appends the path of its source code to the first line.
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise OSError(5, f"the store failed: {reason}", uri) from error

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 
+from cdc_core.crash_points import reach
 from cdc_core.lake_layout import TOMBSTONES
 from cdc_core.lake_storage.delta_log import DeltaLog
 from cdc_core.lake_storage.durability import remove_old_copies
@@ -45,6 +46,7 @@ class Tombstones:
         folder = self.place.parent
         if self._found != self._read():
             remove_old_copies(folder)
+            reach("before_tombstones")
             self.place.replace_text(json.dumps(self._found))
         folder.sync()
 

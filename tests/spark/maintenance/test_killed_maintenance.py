@@ -29,7 +29,7 @@ POINTS = (
     "after_cuts_dropped",
     "before_table_compaction",
     "after_file_removed:3",
-    "before_text_is_replaced",
+    "before_tombstones",
     "between_cleanings:1",
     "before_log_trim",
     "before_log_compaction",
