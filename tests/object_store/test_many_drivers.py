@@ -47,7 +47,7 @@ def running_driver(
 
 
 def commit_from_many(table: ObjectPlace, *, drivers: int, commits: int, log_store: str) -> set[int]:
-    """Let Spark drivers make so many commits each, and delta-rs as many as it can meanwhile.
+    """Let Spark drivers make so many commits each, and delta-rs at most as many meanwhile.
 
     Return the rows that were lost.
     """
@@ -61,8 +61,8 @@ def commit_from_many(table: ObjectPlace, *, drivers: int, commits: int, log_stor
             driver.stdin.write("go\n")
             driver.stdin.flush()
             children.append(driver)
-        # As long as a driver commits, so does delta-rs.
-        while any(child.poll() is None for child in children):
+        # delta-rs is faster. Without an end, it would leave the drivers no version.
+        while own < commits and any(child.poll() is None for child in children):
             own += 1
             append(table, -own)
     found = open_delta(table).to_pyarrow_table()["id"].to_pylist()
@@ -75,22 +75,13 @@ def append(table: ObjectPlace, number: int) -> None:
     write_deltalake(table.uri, rows, mode="append", storage_options=table.find_options())
 
 
-@pytest.mark.parametrize(
-    ("drivers", "commits"),
-    [
-        pytest.param(1, 12, id="sample"),
-        pytest.param(2, 167, id="500", marks=[pytest.mark.soak, pytest.mark.timeout(1800)]),
-    ],
-)
-def test_no_commit_of_many_writers_is_lost(
-    object_lake: ObjectPlace, drivers: int, commits: int
-) -> None:
-    table = object_lake / "t"
-    lost = commit_from_many(table, drivers=drivers, commits=commits, log_store=LOG_STORE)
-    assert lost == set()
-    engines = [commit["operation"] for commit in open_delta(table).history()]
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_no_commit_of_many_writers_is_lost(object_lake: ObjectPlace) -> None:
+    assert commit_from_many(object_lake / "t", drivers=2, commits=167, log_store=LOG_STORE) == set()
+    engines = [commit.get("engineInfo") for commit in open_delta(object_lake / "t").history()]
     changes = sum(one != other for one, other in pairwise(engines))
-    assert changes > commits / 2, "the writers did not commit at the same time"
+    assert changes > 50, "the writers did not commit at the same time"
 
 
 @pytest.mark.soak
