@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import obstore
 import pytest
 
 from cdc_core.lake_storage.object_place import ObjectPlace
@@ -74,11 +73,3 @@ def object_lake(object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> O
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
     return ObjectPlace(f"s3://{BUCKET}/{uuid.uuid4()}", object_store)
-
-
-def list_keys(place: ObjectPlace) -> list[str]:
-    """All keys below a place, relative to it."""
-    key = place.uri.removeprefix(f"s3://{BUCKET}/")
-    client = place.store.connect()
-    found = [one["path"] for batch in obstore.list(client, key) for one in batch]
-    return sorted(path.removeprefix(f"{key}/") for path in found)

@@ -1,8 +1,8 @@
 """Bring JARs that Spark lacks into `.walgate` once, by Spark's own resolver, with checked hashes.
 
-Spark's resolver is the one that a machine's mirrors and proxies are set up for. Of what it brings
-only the files listed beside this program are kept: they suffice. Without an argument the program
-brings those of Delta; with `s3`, those that a lake in an object store needs besides.
+Spark's resolver is the one that a machine's mirrors and proxies are set up for. The program
+keeps only the files that are listed beside it: they suffice. Without an argument it brings the JARs
+of Delta, and with `s3` those that a lake in an object store needs besides.
 """
 
 from __future__ import annotations

@@ -105,7 +105,12 @@ def list_commit(table: LakePlace, version: int) -> list[LakePlace]:
 
 
 def remove_old_copies(folder: LakePlace) -> None:
-    """Remove the copies that a killed rewrite left. The copies of a running one are younger."""
+    """Remove the copies that a killed rewrite left. The copies of a running one are younger.
+
+    There are none on a storage on which everything is durable at once.
+    """
+    if folder.is_durable_at_once:
+        return
     for copied in folder.list_matching(COPIES):
         with suppress(FileNotFoundError):
             if time.time() - copied.read_modified_us() / 1e6 > _LONGEST_COPY_S:

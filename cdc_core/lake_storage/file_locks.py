@@ -12,39 +12,33 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from cdc_core.errors import MergeError, Retry
-from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.local_place import LocalPlace
+from cdc_core.lake_storage.lock_wait import wait_for_lock
 from cdc_core.process_start import read_boot, read_start
 
 _POLL_S = 0.05
-# A JVM whose process was killed ends within a second or two; a busy machine takes longer.
-_DEADLINE_S = 60.0
 # Errors of a file system that has no locks.
 _NO_LOCKS = frozenset({errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL})
 
 
 @contextmanager
-def hold_file_lock(file: LakePlace, name: str, *, jvm: int | None) -> Iterator[None]:
+def hold_file_lock(file: LocalPlace, name: str, *, jvm: int | None) -> Iterator[None]:
     """Hold the lock of a name while a block runs; `jvm` is the process that commits.
 
     Raises: MergeError if another process keeps the lock, or the file system has no locks.
     """
     file.parent.make_folder()
-    deadline = time.monotonic() + _DEADLINE_S
-    with Path(file.uri).open("a+", encoding="ascii") as lock:
-        while not (_try_lock(lock.fileno(), file) and _is_released(lock.fileno(), jvm)):
-            if time.monotonic() > deadline:
-                raise MergeError(
-                    f"{name} is locked by another process",
-                    fix="wait until the other merge ends, or stop it",
-                    retry=Retry.LATER,
-                )
-            time.sleep(_POLL_S)
+    with file.path.open("a+", encoding="ascii") as lock:
+
+        def try_take() -> bool:
+            return _try_lock(lock.fileno(), file) and _is_released(lock.fileno(), jvm)
+
+        # A JVM whose process was killed ends within a second or two; a busy machine takes longer.
+        wait_for_lock(try_take, name, poll_s=_POLL_S)
         os.ftruncate(lock.fileno(), 0)
         if jvm is not None:
             holder = f"{_name_place(lock.fileno())} {jvm} {read_start(jvm)}"
@@ -53,7 +47,7 @@ def hold_file_lock(file: LakePlace, name: str, *, jvm: int | None) -> Iterator[N
         os.ftruncate(lock.fileno(), 0)
 
 
-def _try_lock(descriptor: int, file: LakePlace) -> bool:
+def _try_lock(descriptor: int, file: LocalPlace) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

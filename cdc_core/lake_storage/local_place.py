@@ -86,15 +86,6 @@ class LocalPlace(LakePlace):
         return found.st_ino, found.st_ctime_ns
 
     @override
-    def read_clock_us(self) -> int:
-        probe = self / name_copy("clock", uuid.uuid4())
-        try:
-            probe.write_text("")
-            return probe.read_modified_us()
-        finally:
-            probe.remove()
-
-    @override
     def create(self) -> NewLocalFile:
         return NewLocalFile(self.path)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 
 from cdc_core.lake_storage.file_locks import hold_file_lock
+from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.lake_storage.object_locks import hold_object_lock
 from cdc_core.lake_storage.object_place import ObjectPlace
 from cdc_core.lake_storage.place import LakePlace
@@ -20,4 +21,5 @@ def hold_lock(file: LakePlace, name: str, *, jvm: int | None) -> AbstractContext
     """
     if isinstance(file, ObjectPlace):
         return hold_object_lock(file, name)
+    assert isinstance(file, LocalPlace)
     return hold_file_lock(file, name, jvm=jvm)

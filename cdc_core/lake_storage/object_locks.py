@@ -15,19 +15,18 @@ import logging
 import os
 import socket
 import threading
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from cdc_core.errors import MergeError, Retry
+from cdc_core.errors import MergeError
+from cdc_core.lake_storage.lock_wait import wait_for_lock
 from cdc_core.lake_storage.object_place import ObjectPlace, Refused, TaggedText
 
 # Seconds. A lease that nobody renewed for its life is free.
 _LIFE_S = 30.0
 _RENEW_S = 8.0
 _POLL_S = 0.25
-_DEADLINE_S = 60.0
 _FREE = "{}"
 
 _logger = logging.getLogger("walgate.lake")
@@ -40,15 +39,12 @@ def hold_object_lock(place: ObjectPlace, name: str) -> Iterator[None]:
     Raises: MergeError if another process keeps the lease; OSError.
     """
     lease = _Lease(place)
-    deadline = time.monotonic() + _DEADLINE_S
-    while not lease.try_take(is_last=time.monotonic() > deadline):
-        if time.monotonic() > deadline:
-            raise MergeError(
-                f"{name} is locked by another process",
-                fix="wait until the other merge ends, or stop it",
-                retry=Retry.LATER,
-            )
-        time.sleep(_POLL_S)
+    try:
+        wait_for_lock(lease.try_take, name, poll_s=_POLL_S)
+    except MergeError:
+        if lease.failure is not None:
+            raise lease.failure from None
+        raise
     lease.begin_renewals()
     try:
         yield
@@ -67,23 +63,24 @@ class _Lease:
             "host": socket.gethostname(),
             "process": os.getpid(),
         }
+        self.failure: OSError | None = None
         self._renewals = 0
         self._tag = ""
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="walgate-lock", daemon=True)
 
-    def try_take(self, *, is_last: bool = False) -> bool:
+    def try_take(self) -> bool:
         """Take the lease if it is free; return whether this object holds it.
 
-        Raises: OSError if the store fails in the last try.
+        If the store fails, `failure` says why.
         """
+        self.failure = None
         try:
             found = self._place.read_tagged()
             if found is None or self._is_free(found):
                 return self._write(self._describe(), None if found is None else found.tag)
-        except OSError:
-            if is_last:
-                raise
+        except OSError as error:
+            self.failure = error
             return False
         return self._adopt(found)
 

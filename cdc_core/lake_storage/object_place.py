@@ -9,7 +9,6 @@ from __future__ import annotations
 import fnmatch
 import io
 import tempfile
-import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,15 +18,13 @@ from typing import IO, TYPE_CHECKING, ClassVar, Literal, Self
 import obstore
 from typing_extensions import override
 
-from cdc_core.lake_layout import name_copy
-from cdc_core.lake_storage.object_store import ObjectStore, Patience, naming_object
+from cdc_core.lake_storage.object_store import SCHEME, ObjectStore, Patience, naming_object
 from cdc_core.lake_storage.place import LakePlace, ListedFile
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
     from obstore import ListResult, ObjectMeta, UpdateVersion
 
-SCHEME = "s3://"
 # A new file up to this size waits in memory until it is whole, and a larger one on a disk.
 _MOST_IN_MEMORY = 32 << 20
 # A holder must renew its lock long before others take it over.
@@ -134,15 +131,6 @@ class ObjectPlace(LakePlace):
         if not files:
             return None
         return len(files), max(file.modified_us for file in files)
-
-    @override
-    def read_clock_us(self) -> int:
-        probe = self / name_copy("clock", uuid.uuid4())
-        try:
-            probe.write_text("")
-            return probe.read_modified_us()
-        finally:
-            probe.remove()
 
     @override
     def create(self) -> NewObject:

@@ -6,6 +6,7 @@ the same way.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ from cdc_core.lake_storage.store_credentials import StoreCredentials, find_crede
 if TYPE_CHECKING:
     from obstore.store import S3Config
 
+SCHEME = "s3://"
 _ALLOW_HTTP = "aws_allow_http"
 _PREFIX = "aws_"
 
@@ -42,7 +44,7 @@ class Patience:
 
 
 _USUAL = Patience()
-# The process that used a store first. The library's threads are in this process alone.
+# The processes that used a store: this one, and those from which it was forked.
 _users = set[int]()
 
 
@@ -79,19 +81,22 @@ def naming_object(uri: str) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, NotFoundError) as error:
-        raise FileNotFoundError(2, "no such object in the store", uri) from error
+        raise FileNotFoundError(errno.ENOENT, "no such object in the store", uri) from error
     except (AlreadyExistsError, PreconditionError) as error:
-        raise FileExistsError(17, "the object is not as it was", uri) from error
+        raise FileExistsError(errno.EEXIST, "the object is not as it was", uri) from error
     except (PermissionDeniedError, UnauthenticatedError) as error:
-        raise PermissionError(13, "the store refuses the credentials", uri) from error
+        raise PermissionError(errno.EACCES, "the store refuses the credentials", uri) from error
     except (BaseError, RuntimeError, ValueError) as error:
         # The library appends the path of its source code to the first line.
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise OSError(5, f"the store failed: {reason}", uri) from error
+        raise OSError(errno.EIO, f"the store failed: {reason}", uri) from error
 
 
 def _require_own_threads() -> None:
-    """Refuse a process that was forked from one that used a store: it would never get an answer."""
+    """Refuse a fork of a process that used a store.
+
+    The library's threads are in that process alone. The fork would never get an answer.
+    """
     _users.add(os.getpid())
     if len(_users) > 1:
         raise OSError("this process is a fork of one that used the object store: start a new one")
@@ -105,7 +110,7 @@ def _connect(
     named = {} if credentials is None else credentials.name_options()
     named |= {name: value for name, value in options.items() if name != _ALLOW_HTTP}
     config = {name.removeprefix(_PREFIX): value for name, value in named.items()}
-    with naming_object(f"s3://{store.bucket}"):
+    with naming_object(f"{SCHEME}{store.bucket}"):
         return S3Store(
             store.bucket,
             config=cast("S3Config", config),

@@ -14,11 +14,14 @@ in a folder of a file system, and `ObjectPlace` in an object store.
 from __future__ import annotations
 
 import posixpath
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, ClassVar, Protocol, Self
+
+from cdc_core.lake_layout import name_copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +130,14 @@ class LakePlace(ABC):
         clock. None if no folder is there.
         """
 
-    @abstractmethod
     def read_clock_us(self) -> int:
         """The time of the storage's clock, in microseconds since 1970; the folder must exist."""
+        probe = self / name_copy("clock", uuid.uuid4())
+        try:
+            probe.write_text("")
+            return probe.read_modified_us()
+        finally:
+            probe.remove()
 
     @abstractmethod
     def create(self) -> NewFile:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
+import tempfile
+from importlib.metadata import version
 from pathlib import Path
 
 import pyspark
@@ -17,13 +19,19 @@ from cdc_core.errors import ConfigurationError
 
 LOG_STORE = "walgate.ConditionalLogStore"
 _SOURCE = Path(__file__).with_name("ConditionalLogStore.scala")
+_NAME = "walgate-log-store"
 _COMPILER = "scala.tools.nsc.Main"
 
 
 def locate_log_store(folder: Path) -> Path:
-    """The JAR of the class in a folder of JARs. Its name says from which source it was built."""
-    digest = hashlib.sha256(_SOURCE.read_bytes()).hexdigest()
-    return folder / f"walgate-log-store-{digest[:16]}.jar"
+    """The JAR of the class in a folder of JARs.
+
+    Its name says from which source it was built, and for which versions of Spark and Delta.
+    """
+    digest = hashlib.sha256(_SOURCE.read_bytes())
+    for package in ("pyspark", "delta-spark"):
+        digest.update(version(package).encode())
+    return folder / f"{_NAME}-{digest.hexdigest()[:16]}.jar"
 
 
 def build_log_store(folder: Path, *, delta_jars: Path) -> None:
@@ -36,17 +44,19 @@ def build_log_store(folder: Path, *, delta_jars: Path) -> None:
         return
     jars = Path(os.environ.get("SPARK_HOME", Path(pyspark.__file__).parent)) / "jars"
     java = Path(os.environ["JAVA_HOME"]) / "bin" / "java" if "JAVA_HOME" in os.environ else "java"
-    built = target.with_suffix(".new.jar")
     classes = [*sorted(jars.glob("*.jar")), *sorted(delta_jars.glob("delta-storage-*.jar"))]
-    command = [str(java), "-cp", f"{jars}/*", _COMPILER, "-nowarn", "-d", str(built)]
-    command += ["-classpath", os.pathsep.join(map(str, classes)), str(_SOURCE)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode or not built.exists():
-        raise ConfigurationError(
-            [f"{_SOURCE.name} was not compiled: {done.stdout}{done.stderr}".strip()],
-            fix="check that the versions of PySpark and of Delta's JARs are those of this release",
-        )
-    for old in folder.glob("walgate-log-store-*.jar"):
-        if old != built:
+    # A compiler that was killed must not leave a half JAR among the others.
+    with tempfile.TemporaryDirectory(dir=folder) as building:
+        built = Path(building) / target.name
+        command = [str(java), "-cp", f"{jars}/*", _COMPILER, "-nowarn", "-d", str(built)]
+        command += ["-classpath", os.pathsep.join(map(str, classes)), str(_SOURCE)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode or not built.exists():
+            raise ConfigurationError(
+                [f"{_SOURCE.name} was not compiled: {done.stdout}{done.stderr}".strip()],
+                fix="check that the versions of PySpark and of Delta's JARs are those of this"
+                " release",
+            )
+        for old in folder.glob(f"{_NAME}-*.jar"):
             old.unlink()
-    built.rename(target)
+        built.rename(target)

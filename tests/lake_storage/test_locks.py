@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cdc_core.errors import MergeError
-from cdc_core.lake_storage import file_locks, object_locks
+from cdc_core.lake_storage import lock_wait, object_locks
 from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.lake_storage.locks import hold_lock
 from cdc_core.lake_storage.object_place import ObjectPlace, Refused, TaggedText
@@ -29,8 +29,7 @@ def lock(request: pytest.FixtureRequest, tmp_path: Path) -> LakePlace:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (file_locks, object_locks):
-        monkeypatch.setattr(module, "_DEADLINE_S", 0.3)
+    monkeypatch.setattr(lock_wait, "_DEADLINE_S", 0.3)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -93,8 +92,9 @@ def test_a_lease_that_is_renewed_is_not_taken_over(
 ) -> None:
     lock = object_lake / "locks" / "t"
     # The store counts whole seconds, so a lease of this test lives for two or three.
-    for name, seconds in {"_RENEW_S": 0.1, "_LIFE_S": 2.0, "_DEADLINE_S": 5.0}.items():
-        monkeypatch.setattr(object_locks, name, seconds)
+    monkeypatch.setattr(object_locks, "_RENEW_S", 0.1)
+    monkeypatch.setattr(object_locks, "_LIFE_S", 2.0)
+    monkeypatch.setattr(lock_wait, "_DEADLINE_S", 5.0)
     with hold_lock(lock, "t", jvm=None):
         before = read_lease(lock)
         with pytest.raises(MergeError, match="is locked"), hold_lock(lock, "t", jvm=None):
@@ -140,13 +140,13 @@ def test_a_holder_whose_write_got_no_reply_knows_its_own_lease(
         pass
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_store_that_fails_does_not_grant_a_lock(
     object_lake: ObjectPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_: ObjectPlace) -> TaggedText:
         raise OSError("the store is down")
 
-    monkeypatch.setattr(object_locks, "_DEADLINE_S", 0.3)
     monkeypatch.setattr(ObjectPlace, "read_tagged", fail)
     with (
         pytest.raises(OSError, match="the store is down"),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 
-from cdc_core.lake_storage.object_store import ObjectStore
 from cdc_core.settings import SparkSettings
 from spark_jobs.session.session import open_session
 from spark_jobs.session.store_conf import StoreJars
@@ -16,7 +15,6 @@ from tests.fix_object_store import describe_store
 from tests.fix_spark import STATE_FOLDER, TEST_CONF
 
 uri, endpoint, first, end, log_store = sys.argv[1:]
-store: ObjectStore = describe_store(endpoint)
 session = open_session(
     SparkSettings(
         master="local[1]",
@@ -24,7 +22,7 @@ session = open_session(
         conf=TEST_CONF | {"spark.delta.logStore.s3.impl": log_store},
     ),
     jars_folder=STATE_FOLDER / "jars",
-    store=StoreJars(store, STATE_FOLDER / "s3-jars"),
+    store=StoreJars(describe_store(endpoint), STATE_FOLDER / "s3-jars"),
 )
 print("ready", flush=True)  # noqa: T201 - The parent waits for it.
 sys.stdin.readline()

@@ -47,7 +47,7 @@ def running_driver(
 
 
 def commit_from_many(table: ObjectPlace, *, drivers: int, commits: int, log_store: str) -> set[int]:
-    """Let Spark drivers make so many commits each, and delta-rs at most as many meanwhile.
+    """Let Spark drivers make so many commits each, and delta-rs at most as many beside them.
 
     Return the rows that were lost.
     """
@@ -57,10 +57,12 @@ def commit_from_many(table: ObjectPlace, *, drivers: int, commits: int, log_stor
         for number in range(1, drivers + 1):
             child = running_driver(table, number * commits + 1, commits, log_store)
             driver = running.enter_context(child)
+            children.append(driver)
+        # All of them are ready now, so none is done before another begins.
+        for driver in children:
             assert driver.stdin is not None
             driver.stdin.write("go\n")
             driver.stdin.flush()
-            children.append(driver)
         # delta-rs is faster. Without an end, it would leave the drivers no version.
         while own < commits and any(child.poll() is None for child in children):
             own += 1

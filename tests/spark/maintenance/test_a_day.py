@@ -57,7 +57,7 @@ Rows: TypeAlias = dict[int, str]
 class Space(NamedTuple):
     """The bytes of all files of a lake, divided by those of some of its files.
 
-    Decision 16 says why the first has no bar: the grace keeps versions that are no longer new.
+    Decision 16 says why the first misses its bar: the grace keeps versions that are no longer new.
     """
 
     # The data files of the newest tables and of the log.
@@ -376,3 +376,4 @@ def test_a_lake_neither_grows_nor_slows_down_with_its_age(
         assert log.trimmed is None
         assert max(times.kept for times in space) <= 1.5
         assert max(times.data for times in space) <= 3
+        assert max(times.newest for times in space) <= 3

@@ -1,0 +1,107 @@
+"""Spark's class for commits in an object store, called as Delta calls it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cdc_core.errors import ConfigurationError
+from cdc_core.lake_storage.object_place import ObjectPlace
+from cdc_core.lake_storage.object_store import ObjectStore
+from spark_jobs.session.log_store import LOG_STORE, locate_log_store
+from spark_jobs.session.store_conf import StoreJars, configure_store
+from tests.fix_spark import find_java
+from tests.walgate_command import REPOSITORY
+
+# Writes each of some texts under one name, and says which of them were refused.
+PROGRAM = """
+import json, sys
+from py4j.protocol import Py4JJavaError
+from cdc_core.settings import SparkSettings
+from spark_jobs.session.session import open_session
+from spark_jobs.session.store_conf import StoreJars
+from tests.fix_object_store import describe_store
+from tests.fix_spark import STATE_FOLDER, TEST_CONF
+uri, endpoint = sys.argv[1:]
+session = open_session(
+    SparkSettings(master="local[1]", driver_memory="1g", conf=TEST_CONF),
+    jars_folder=STATE_FOLDER / "jars",
+    store=StoreJars(describe_store(endpoint), STATE_FOLDER / "s3-jars"),
+)
+jvm, hadoop = session._jvm, session.sparkContext._jsc.hadoopConfiguration()
+store = jvm.walgate.ConditionalLogStore(hadoop)
+refused = []
+for text, overwrite in json.load(sys.stdin):
+    lines = jvm.java.util.ArrayList()
+    lines.add(text)
+    try:
+        store.write(jvm.org.apache.hadoop.fs.Path(uri), lines.iterator(), overwrite, hadoop)
+        refused.append(None)
+    except Py4JJavaError as error:
+        refused.append(error.java_exception.getClass().getSimpleName())
+print(json.dumps(refused))
+"""
+
+
+def test_a_commit_is_written_if_its_name_is_free(object_lake: ObjectPlace) -> None:
+    java = find_java()
+    assert java is not None
+    commit = object_lake / "t/_delta_log/00000000000000000001.json"
+    endpoint = dict(object_lake.store.options)["aws_endpoint"]
+    # The second write of the first text is that of a writer whose first reply was lost.
+    writes = [("first", False), ("second", False), ("first", False), ("third", True)]
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, commit.uri, endpoint],
+        input=json.dumps(writes),
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=REPOSITORY,
+        env={**os.environ, "JAVA_HOME": str(java)},
+    )
+    assert done.returncode == 0, done.stderr
+    refused = json.loads(done.stdout.splitlines()[-1])
+    assert refused == [None, "FileAlreadyExistsException", None, None]
+    assert commit.read_text() == "third\n"
+
+
+def test_spark_gets_the_options_of_the_store_and_the_credentials_of_the_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "token")
+    options = {"aws_region": "eu-north-1", "aws_endpoint": "http://store", "aws_allow_http": "true"}
+    conf = configure_store(ObjectStore("lakes", tuple(options.items())))
+    assert conf["spark.delta.logStore.s3.impl"] == LOG_STORE
+    s3a = {
+        key.removeprefix("spark.hadoop.fs.s3a."): value
+        for key, value in conf.items()
+        if ".s3a." in key
+    }
+    assert s3a == {
+        "connection.ssl.enabled": "false",
+        "path.style.access": "true",
+        "endpoint.region": "eu-north-1",
+        "endpoint": "http://store",
+        "access.key": "key",
+        "secret.key": "secret",
+        "session.token": "token",
+        "aws.credentials.provider": "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider",
+    }
+
+
+def test_missing_jars_are_named(tmp_path: Path) -> None:
+    jars = StoreJars(ObjectStore("lakes"), tmp_path)
+    with pytest.raises(ConfigurationError, match=r"lacks walgate-log-store-.*\.jar") as caught:
+        jars.list_jars()
+    assert caught.value.fix == "run `make setup-s3`"
+    needed = [locate_log_store(tmp_path), tmp_path / "hadoop-aws-3.5.0.jar"]
+    for jar in needed:
+        jar.touch()
+    assert set(jars.list_jars()) == set(needed)
