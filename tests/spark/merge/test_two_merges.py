@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc_core.errors import MergeError
-from cdc_core.lake_storage import locks
+from cdc_core.lake_storage import lock_wait
 from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.vocabulary import TableName
 from spark_jobs.delta import committer
@@ -133,7 +133,7 @@ def race(way: Way, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.Monk
 def test_two_merges_from_two_folders_go_one_after_the_other(
     way: Way, race: Race, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(locks, "_DEADLINE_S", 0.1)
+    monkeypatch.setattr(lock_wait, "_DEADLINE_S", 0.1)
     race.run()
     assert ["locked by another process" in error.message for error in race.errors] == [True]
     assert race.ways == {way.plan}
