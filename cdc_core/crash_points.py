@@ -21,7 +21,7 @@ CRASH_POINTS = (
     "during_shutdown",
     "in_file_rewrite",
     "before_merge_commit",
-    "after_files_moved",
+    "before_files_committed",
     "after_merge_commit",
     "before_cut",
     "after_cut",

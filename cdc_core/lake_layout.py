@@ -60,10 +60,11 @@ TOMBSTONES = "_tombstones.json"
 # How the names of a table's data files end, and of the files in its log.
 DATA_FILES = (".parquet", ".bin")
 LOG_FILES = (".json", ".checkpoint.parquet", ".crc")
-_ATTEMPT = "_attempt-"
-ATTEMPTS = f"{_ATTEMPT}*"
-# In the folder of an attempt: the files that moved into the table's folder.
-MOVED = "moved.json"
+# The records of attempts to write the table, and the folders that Spark writes their files to.
+ATTEMPTS = "_attempts"
+RECORDS = "*.json"
+# In such a folder: the names of the files that Spark has written to the folder of the table.
+SPARK_FILES = "files.txt"
 
 # Each commit of the log records the newest log time as the version of this Delta app id, in
 # microseconds since 1970.
@@ -127,6 +128,31 @@ def name_copy(name: str, identifier: object) -> str:
     return f".{name}.{identifier}.new"
 
 
-def name_attempt(identifier: object) -> str:
-    """The folder of an attempt to write a table, inside the table's folder."""
-    return f"{_ATTEMPT}{identifier}"
+def name_attempt(identifier: str) -> str:
+    """The record of an attempt to write a table, inside the table's folder."""
+    return f"{ATTEMPTS}/{identifier}.json"
+
+
+def identify_attempt(name: str) -> str:
+    """The identifier of an attempt, from the name of its record."""
+    return name.removesuffix(".json")
+
+
+def name_data_file(attempt: str, identifier: str) -> str:
+    """A data file of an attempt, inside the table's folder."""
+    return f"part-{attempt}-{identifier}.parquet"
+
+
+def match_data_files(attempt: str) -> str:
+    """The pattern of the names of an attempt's data files."""
+    return f"part-{attempt}-*"
+
+
+def name_spark_folder(attempt: str, identifier: str) -> str:
+    """A folder that Spark writes files of an attempt to, inside the table's folder."""
+    return f"{ATTEMPTS}/{attempt}-{identifier}"
+
+
+def match_spark_folders(attempt: str) -> str:
+    """The pattern of the names of an attempt's folders for Spark, in the folder of attempts."""
+    return f"{attempt}-*"

@@ -12,6 +12,16 @@ def open_delta(table: LakePlace, *, version: int | None = None) -> DeltaTable:
     return DeltaTable(table.uri, version=version, storage_options=table.find_options())
 
 
+def renew_access(place: LakePlace, table: DeltaTable) -> DeltaTable:
+    """Open a table at its version with the credentials of now, which may be others than before.
+
+    Raises: DeltaError; OSError.
+    """
+    if place.find_options() is None:
+        return table
+    return open_delta(place, version=table.version())
+
+
 def is_delta(table: LakePlace) -> bool:
     """Whether a Delta table is at a place. Raises: OSError."""
     return DeltaTable.is_deltatable(table.uri, storage_options=table.find_options())

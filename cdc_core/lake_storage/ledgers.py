@@ -19,6 +19,7 @@ from cdc_core.lake_layout import SHORT_CHECKPOINTS, name_commit
 from cdc_core.lake_storage.arrow_files import open_input
 from cdc_core.lake_storage.delta_tables import is_delta, open_delta
 from cdc_core.lake_storage.durability import make_durable, rewrite_commits
+from cdc_core.lake_storage.own_commits import find_outcome, make_mark
 from cdc_core.lake_storage.place import LakePlace
 
 # If several processes append at once, one commit succeeds, and the others try again.
@@ -39,8 +40,10 @@ def append_numbered(
     `force` forces the files of the commit to the disk. Raises: DeltaError; OSError; what `force`
     raises.
     """
+    # One mark for all tries: an early one may succeed after its refusal.
+    mark = make_mark()
     for _ in range(_TRIES):
-        version = _try_append(folder, rows, schema)
+        version = _try_append(folder, rows, schema, mark)
         if version is not None:
             force(folder, above=version - 1, through=version)
             return
@@ -118,22 +121,26 @@ def replace_rows(
     Return False, and change nothing, if another process committed since.
     Raises: DeltaError; OSError; what `force` raises.
     """
+    version, mark = ledger.version() + 1, make_mark()
     try:
         write_deltalake(
             ledger,
             pa.Table.from_pylist([*rows], schema=schema),
             mode="overwrite",
-            commit_properties=CommitProperties(max_commit_retries=0),
+            commit_properties=CommitProperties(max_commit_retries=0, custom_metadata=mark),
         )
     except CommitFailedError:
-        return False
-    version = ledger.version()
+        if not find_outcome(folder, version, mark):
+            return False
     force(folder, above=version - 1, through=version)
     return True
 
 
 def _try_append(
-    folder: LakePlace, rows: Sequence[Mapping[str, object]], schema: pa.Schema
+    folder: LakePlace,
+    rows: Sequence[Mapping[str, object]],
+    schema: pa.Schema,
+    mark: dict[str, str],
 ) -> int | None:
     """Append rows and return the version; None if another commit came between.
 
@@ -145,7 +152,7 @@ def _try_append(
         ledger = None
     number = 0 if ledger is None else ledger.version() + 1
     numbered = pa.Table.from_pylist([{**row, "number": number} for row in rows], schema=schema)
-    once = CommitProperties(max_commit_retries=0)
+    once = CommitProperties(max_commit_retries=0, custom_metadata=mark)
     try:
         if ledger is None:
             write_deltalake(
@@ -159,7 +166,7 @@ def _try_append(
         else:
             write_deltalake(ledger, numbered, mode="append", commit_properties=once)
     except CommitFailedError:
-        return None
+        return number if find_outcome(folder, number, mark) else None
     except DeltaError:
         # Another process may have made the table since we looked. Or this process was paused, and
         # maintenance has removed the version that it extends.

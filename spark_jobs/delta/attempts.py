@@ -1,80 +1,123 @@
-"""The folder of one attempt to write a table. It lies in the table's folder, hidden from readers.
+"""Attempts to write a table. Each one names its files with its own identifier, and commits once.
 
-Each attempt has its own folder, so no attempt commits the files of another attempt. Files leave it
-just before their commit. A second folder then has a record of them until the commit has returned.
-By it, the next merge removes the files of a process that died in between.
+A file gets its last name at once; only a commit makes it part of the table. A record in the table's
+folder says that the attempt runs. By it, the next merge removes what a dead process left
+(`abandoned_attempts`).
 """
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
-from cdc_core.lake_layout import ATTEMPTS, MOVED, name_attempt, name_commit
+from cdc_core.lake_layout import (
+    ATTEMPTS,
+    SPARK_FILES,
+    identify_attempt,
+    match_data_files,
+    match_spark_folders,
+    name_attempt,
+    name_data_file,
+    name_spark_folder,
+)
 from cdc_core.lake_storage.place import LakePlace
-from spark_jobs.lake.lake import open_table
 
 
-@contextmanager
-def attempting(table: LakePlace) -> Iterator[LakePlace]:
-    """Make an empty folder in a table's folder; remove it with its content after the block."""
-    folder = _make_folder(table)
-    try:
-        yield folder
-    finally:
-        folder.remove_folder()
+@dataclass(slots=True)
+class Attempt:
+    """An attempt to commit a version of a table. Spark tasks get copies of it.
 
-
-@contextmanager
-def moving_in(table: LakePlace, names: Sequence[str], *, version: int) -> Iterator[None]:
-    """Record the files that a block moves into a table's folder and commits as a version.
-
-    The record stays if the block raises an error, because the commit may have succeeded.
+    `committed` has the names of the files that it committed; None before that. `is_unclear` is True
+    while nobody knows whether the storage has the commit: the files must stay. `may_have_unused`
+    says that it may have files which its commit does not name.
     """
-    if not names:
-        yield
-        return
-    folder = _make_folder(table)
-    record = folder / MOVED
-    record.write_text(json.dumps({"version": version, "files": [*names]}))
-    # Otherwise a power failure could keep the files and lose the record.
-    for place in (record, folder, table):
-        place.sync()
-    yield
-    folder.remove_folder()
 
+    table: LakePlace
+    version: int
+    identifier: str
+    committed: Collection[str] | None = None
+    is_unclear: bool = False
+    may_have_unused: bool = False
 
-def clear_attempts(table: LakePlace) -> None:
-    """Remove what dead processes left. The caller must hold the table's lock."""
-    for folder in table.list_matching(ATTEMPTS):
-        if (folder / MOVED).exists():
-            _remove_uncommitted(table, folder / MOVED)
+    @property
+    def record(self) -> LakePlace:
+        """The file that says that this attempt runs."""
+        return self.table / name_attempt(self.identifier)
+
+    def name_file(self) -> LakePlace:
+        """The place of a new data file."""
+        return self.table / name_data_file(self.identifier, uuid.uuid4().hex[:16])
+
+    def take_from_spark(self, write: Callable[[str], object]) -> list[LakePlace]:
+        """Let Spark write Parquet files to the URI of a folder; give the files, in order.
+
+        Readers do not see the folder. Afterwards the files are in the table's folder, under their
+        last names. In an object store, `DirectCommitProtocol.scala` gives them these at once.
+        """
+        folder = self.table / name_spark_folder(self.identifier, uuid.uuid4().hex[:16])
+        # Spark may do a task twice.
+        self.may_have_unused = True
+        write(folder.uri)
+        listed = folder / SPARK_FILES
+        if listed.exists():
+            files = [self.table / name for name in listed.read_text().split()]
+        else:
+            files = []
+            for number, file in enumerate(sorted(folder.list_matching("*.parquet"))):
+                files.append(self.table / name_data_file(folder.name, str(number)))
+                file.move_to(files[-1])
         folder.remove_folder()
+        return files
+
+    def list_files(self) -> list[LakePlace]:
+        """The data files of this attempt in the table's folder."""
+        return [*self.table.list_matching(match_data_files(self.identifier))]
+
+    def remove_files(self, *, besides: Collection[str]) -> None:
+        """Remove the files of this attempt, except those with some names. Raises: OSError."""
+        self.remove_spark_folders()
+        for file in self.list_files():
+            if file.name not in besides:
+                file.remove()
+
+    def remove_spark_folders(self) -> None:
+        """Remove the folders that Spark wrote to. No commit names a file in them."""
+        for folder in (self.table / ATTEMPTS).list_matching(match_spark_folders(self.identifier)):
+            folder.remove_folder()
 
 
-def _remove_uncommitted(table: LakePlace, record: LakePlace) -> None:
-    """Remove the recorded files, unless the recorded version or a later one contains them."""
+@contextmanager
+def attempting(table: LakePlace, *, version: int) -> Iterator[Attempt]:
+    """Attempt to commit a version of a table; after the block, remove the files it did not commit.
+
+    They stay if the storage refuses that, or if nobody knows whether it has the commit.
+    Raises: OSError.
+    """
+    attempt = Attempt(table, version, uuid.uuid4().hex)
+    attempt.record.parent.make_folder()
+    # After a power failure the record may be gone. Then maintenance removes the files later.
+    attempt.record.write_text(json.dumps({"version": version}))
     try:
-        moved = json.loads(record.read_text())
-    except ValueError:  # The process died before it had written the record, so it moved no file.
-        return
-    opened = open_table(table)
-    if opened is None:
-        return
-    versions = range(moved["version"], opened.version() + 1)
-    commits = [table / name_commit(version) for version in versions]
-    # If the file of a commit is missing, it may have named any of the files: keep them all.
-    if not all(commit.exists() for commit in commits):
-        return
-    committed = "".join(commit.read_text() for commit in commits)
-    for name in moved["files"]:
-        if name not in committed:
-            (table / name).remove()
+        yield attempt
+    finally:
+        if not attempt.is_unclear:
+            with suppress(OSError):
+                # To list the folder of a large table takes time.
+                if attempt.committed is None or attempt.may_have_unused:
+                    attempt.remove_files(besides=attempt.committed or ())
+                attempt.record.remove()
 
 
-def _make_folder(table: LakePlace) -> LakePlace:
-    folder = table / name_attempt(uuid.uuid4())
-    folder.make_new_folder()
-    return folder
+def read_attempt(record: LakePlace) -> Attempt | None:
+    """Read the record of an attempt; None if it is not whole, as after a power failure.
+
+    Raises: OSError.
+    """
+    try:
+        version = int(json.loads(record.read_text())["version"])
+    except (ValueError, KeyError, TypeError):
+        return None
+    return Attempt(record.parent.parent, version, identify_attempt(record.name))

@@ -10,8 +10,9 @@ Source: the Delta protocol, sections Add File and Remove File, Transaction Ident
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from deltalake import (
     CommitProperties,
@@ -20,17 +21,19 @@ from deltalake import (
     Schema,
     Transaction,
 )
+from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import types as T
 
 from cdc_core.crash_points import reach
-from cdc_core.lake_storage.delta_tables import open_delta
+from cdc_core.lake_storage.delta_tables import open_delta, renew_access
+from cdc_core.lake_storage.own_commits import find_outcome, make_mark
 from cdc_core.lake_storage.place import LakePlace
-from spark_jobs.delta.attempts import moving_in
+from spark_jobs.delta.attempts import Attempt
 from spark_jobs.delta.direct_parquet import has_schema
 from spark_jobs.delta.file_writer import WrittenFile
 from spark_jobs.lake.durability import require_durable, require_forced
-from spark_jobs.lake.lake import Bound, Epoch, Losses, format_losses
+from spark_jobs.lake.lake import Bound, Epoch, Losses, format_losses, read_losses
 
 # Commits from one checkpoint to the next. Each checkpoint names the files that left the table
 # within an hour, and stays for the grace, so more of them take space. With fewer of them, a kept
@@ -42,11 +45,13 @@ _CHECKPOINT_INTERVAL = 10
 class FileChange:
     """The files that a commit adds to a table, and those that leave it.
 
-    If `replaces_all`, all files of the table leave it, and the table gets the columns of
-    `fields`, if they differ. Otherwise the files named in `removed` leave; they must have no
-    deletion vector. If `is_same`, the added files have exactly the rows of the removed ones.
+    `attempt` has written the added files. If `replaces_all`, all files of the table leave it, and
+    the table gets the columns of `fields`, if they differ. Otherwise the files named in `removed`
+    leave; they must have no deletion vector. If `is_same`, the added files have exactly the rows of
+    the removed ones.
     """
 
+    attempt: Attempt | None = None
     added: Sequence[WrittenFile] = ()
     removed: Sequence[str] = ()
     replaces_all: bool = False
@@ -63,7 +68,7 @@ def commit_files(
     reached: Bound,
     lossy: Losses | None,
 ) -> None:
-    """Move files into a table's folder and commit them; the commit extends the version of `table`.
+    """Commit files of a table's folder; the commit extends the version of `table`.
 
     `direct_parquet.is_ours` must be true of the table. The files are on the disk before the commit,
     and the commit is on the disk when this function returns.
@@ -72,19 +77,66 @@ def commit_files(
     schema, fields = table.schema(), change.fields
     if change.replaces_all and fields is not None and not has_schema(table, [*fields]):
         schema = Schema.from_json(T.StructType([*fields]).json())
-    version = table.version() + 1
     names = [file.path.name for file in change.added]
-    with moving_in(path, names, version=version):
-        added = [_move_file(file, path, is_new=not change.is_same) for file in change.added]
-        forced = require_forced(path, names)
-        reach("after_files_moved")
-        table.create_write_transaction(
-            [*added, *_remove_files(change.removed, is_change=not change.is_same)],
-            "overwrite" if change.replaces_all else "append",
+    assert change.attempt is not None or not names
+    added = [_add_file(file, is_new=not change.is_same) for file in change.added]
+    forced = require_forced(path, names)
+    reach("before_files_committed")
+    _commit(
+        path,
+        table,
+        [*added, *_remove_files(change.removed, is_change=not change.is_same)],
+        attempt=change.attempt,
+        mode="overwrite" if change.replaces_all else "append",
+        schema=schema,
+        lossy=lossy,
+        transactions=[Transaction(epoch.app, int(reached.lsn))],
+    )
+    _finish(path, table, forced)
+
+
+def refuse_attempts(path: LakePlace, table: DeltaTable) -> None:
+    """Commit a version without a change, so that no attempt to commit this version succeeds.
+
+    Raises: DeltaError if another commit came between; MergeError if the disk refuses it; OSError.
+    """
+    _commit(
+        path,
+        table,
+        [],
+        attempt=None,
+        mode="append",
+        schema=table.schema(),
+        lossy=read_losses(table),
+        transactions=None,
+    )
+    _finish(path, table, frozenset())
+
+
+def _commit(
+    path: LakePlace,
+    table: DeltaTable,
+    actions: list[AddAction | RemoveAction],
+    *,
+    attempt: Attempt | None,
+    mode: Literal["append", "overwrite"],
+    schema: Schema,
+    lossy: Losses | None,
+    transactions: list[Transaction] | None,
+) -> None:
+    """Commit actions as the version above that of `table`. Raises: DeltaError; OSError."""
+    mark = make_mark()
+    if attempt is not None:
+        attempt.is_unclear = True
+    try:
+        # The key with which the table was opened may have expired during a long merge.
+        renew_access(path, table).create_write_transaction(
+            actions,
+            mode,
             schema,
             commit_properties=CommitProperties(
-                custom_metadata={"userMetadata": format_losses(lossy)},
-                app_transactions=[Transaction(epoch.app, int(reached.lsn))],
+                custom_metadata={"userMetadata": format_losses(lossy), **mark},
+                app_transactions=transactions,
                 # After another commit, the rows that this one is based on may be out of date.
                 max_commit_retries=0,
             ),
@@ -92,18 +144,30 @@ def commit_files(
                 create_checkpoint=False, cleanup_expired_logs=False
             ),
         )
+    except (DeltaError, OSError):
+        is_own = find_outcome(path, table.version() + 1, mark)
+        if attempt is not None:
+            attempt.is_unclear = is_own is None
+        if not is_own:
+            raise
+    if attempt is not None:
+        attempt.is_unclear = False
+        attempt.committed = {action.path for action in actions if isinstance(action, AddAction)}
+
+
+def _finish(path: LakePlace, table: DeltaTable, forced: Collection[LakePlace]) -> None:
+    """Force the commit above the version of `table` to the disk, with a checkpoint if it is due."""
+    version = table.version() + 1
     if version % _CHECKPOINT_INTERVAL == 0:
         newest = open_delta(path)
         newest.create_checkpoint()
     require_durable(path, above=version - 1, through=version, forced=forced)
 
 
-def _move_file(file: WrittenFile, path: LakePlace, *, is_new: bool) -> AddAction:
-    moved = path / file.path.name
-    file.path.move_to(moved)
+def _add_file(file: WrittenFile, *, is_new: bool) -> AddAction:
     return AddAction(
-        path=moved.name,
-        size=moved.read_size(),
+        path=file.path.name,
+        size=file.path.read_size(),
         partition_values={},
         modification_time=_now_ms(),
         data_change=is_new,

@@ -10,7 +10,6 @@ Source: the Delta protocol, sections Add File and Remove File, Transaction Ident
 from __future__ import annotations
 
 import json
-import uuid
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -21,6 +20,7 @@ from pyspark.sql import types as T
 from cdc_core.lake_layout import SHORT_CHECKPOINTS
 from cdc_core.lake_storage.arrow_files import read_footer
 from cdc_core.lake_storage.place import LakePlace
+from spark_jobs.delta.attempts import Attempt
 from spark_jobs.delta.file_bounds import read_statistics
 from spark_jobs.delta.file_writer import WrittenFile
 
@@ -129,17 +129,16 @@ def has_columns(table: DeltaTable, fields: list[T.StructField]) -> bool:
     return own == {field.name: field.jsonValue() for field in fields}
 
 
-def write_files(rows: DataFrame, folder: LakePlace) -> list[WrittenFile]:
-    """Write rows by Spark to files below an attempt's folder; files without rows do not count."""
-    written = folder / f"spark-{uuid.uuid4()}"
-    rows.write.parquet(written.uri)
-    files = sorted(written.list_matching("*.parquet"))
-    footers = {file: read_footer(file) for file in files}
-    return [
-        WrittenFile(file, footer.num_rows, read_statistics(footer))
-        for file, footer in footers.items()
-        if footer.num_rows
-    ]
+def write_files(rows: DataFrame, attempt: Attempt) -> list[WrittenFile]:
+    """Write rows by Spark to files of an attempt; files without rows are removed."""
+    written: list[WrittenFile] = []
+    for file in attempt.take_from_spark(rows.write.parquet):
+        footer = read_footer(file)
+        if footer.num_rows:
+            written.append(WrittenFile(file, footer.num_rows, read_statistics(footer)))
+        else:
+            file.remove()
+    return written
 
 
 def list_deletions(table: DeltaTable) -> set[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +14,7 @@ import pyarrow.parquet as pq
 
 from cdc_core.lake_storage.arrow_files import open_output
 from cdc_core.lake_storage.place import LakePlace
+from spark_jobs.delta.attempts import Attempt
 from spark_jobs.delta.file_bounds import ColumnStatistics
 
 # Bytes. Rows stay in memory until they make a row group of about this size.
@@ -38,12 +38,12 @@ class WrittenFile:
         return bool(known["nullCount"].get(column) != known["numRecords"])
 
 
-def write_batches(folder: LakePlace, batches: Iterable[pa.RecordBatch]) -> WrittenFile | None:
-    """Write batches of one schema to a new file; None without rows.
+def write_batches(attempt: Attempt, batches: Iterable[pa.RecordBatch]) -> WrittenFile | None:
+    """Write batches of one schema to a new file of an attempt; None without rows.
 
     If the batches raise an error, no file is left. Raises: OSError.
     """
-    path = folder / f"part-{uuid.uuid4()}.parquet"
+    path = attempt.name_file()
     groups = _group(batches)
     first = [*islice(groups, 1)]
     if not first:

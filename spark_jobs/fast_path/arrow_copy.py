@@ -7,8 +7,7 @@ type every read, the merge uses them, and the files that this module wrote are r
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -26,10 +25,11 @@ from pyspark.sql import types as T
 from cdc_core.lake_storage.arrow_files import open_input
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import Operation
-from spark_jobs.delta.attempts import attempting
+from spark_jobs.delta.attempts import Attempt
 from spark_jobs.delta.file_bounds import is_reliable
 from spark_jobs.delta.file_writer import WrittenFile
 from spark_jobs.fast_path.arrow_copy_task import ReadsToType, type_files
+from spark_jobs.fast_path.same_code import OtherCode, run_on_executors
 from spark_jobs.fold.plan import TablePlan
 from spark_jobs.fold.rows import find_converts, match_names, table_fields
 from spark_jobs.fold.steps import id_names
@@ -112,28 +112,23 @@ class TypedReads:
         return any(one.join(self.keys, names, join_type="left semi").num_rows for one in held)
 
 
-@contextmanager
-def typing_reads(
-    session: SparkSession, plan: TablePlan, above: LogRange, path: LakePlace
-) -> Iterator[TypedReads | None]:
-    """Type the reads of a table plan to files inside its table's folder.
+def type_reads(
+    session: SparkSession, plan: TablePlan, above: LogRange, attempt: Attempt
+) -> TypedReads | None:
+    """Type the reads of a table plan to files of an attempt; None if Arrow cannot type every read.
 
-    The plan has every entry of the table in the log range `above`. Yields None if Arrow cannot type
-    every read. When the block ends, the files that nobody moved are removed.
-    Raises: OSError.
+    The plan has every entry of the table in the log range `above`. Raises: OSError.
     """
     assert plan.schema is not None
     wanted = _find_wanted(plan, above)
     sources = None if wanted is None else above.find_files(str(plan.table))
     if not sources or wanted is None:
-        yield None
-        return
-    with attempting(path) as folder:
-        files = _type_all(session, sources, wanted, folder)
-        # If the number of rows is not that of the range summaries, trust none of the files.
-        is_all = files is not None and sum(file.rows for file in files) == _count(plan)
-        keys = _gather_keys(files, plan.schema) if files and is_all else None
-        yield TypedReads(session, plan.schema, files, keys) if files and keys else None
+        return None
+    files = _type_all(session, sources, wanted, attempt)
+    # If the number of rows is not that of the range summaries, trust none of the files.
+    is_all = files is not None and sum(file.rows for file in files) == _count(plan)
+    keys = _gather_keys(files, plan.schema) if files and is_all else None
+    return TypedReads(session, plan.schema, files, keys) if files and keys else None
 
 
 def _find_wanted(plan: TablePlan, above: LogRange) -> ReadsToType | None:
@@ -168,13 +163,15 @@ def _count(plan: TablePlan) -> int:
 
 
 def _type_all(
-    session: SparkSession, sources: Mapping[LakePlace, int], wanted: ReadsToType, folder: LakePlace
+    session: SparkSession, sources: Mapping[LakePlace, int], wanted: ReadsToType, attempt: Attempt
 ) -> tuple[WrittenFile, ...] | None:
-    context = session.sparkContext
-    groups = _divide(sources, context.defaultParallelism)
-    work = partial(type_files, wanted=wanted, folder=folder)
+    groups = _divide(sources, session.sparkContext.defaultParallelism)
+    work = partial(type_files, wanted=wanted, attempt=attempt)
+    attempt.may_have_unused = True
     try:
-        typed = context.parallelize(groups, len(groups)).map(work).collect()
+        typed = run_on_executors(session, groups, work)
+    except OtherCode:
+        return None
     except (PySparkException, Py4JJavaError) as error:
         # For example a task that was killed for lack of memory. Spark's own way needs no Python.
         fields = {"table": wanted.table, "reason": explain(error)}

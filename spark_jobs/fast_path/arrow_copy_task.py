@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from cdc_core.lake_storage.arrow_files import open_input
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import Operation, Position
+from spark_jobs.delta.attempts import Attempt
 from spark_jobs.delta.file_writer import WrittenFile, write_batches
 from spark_jobs.lake.lake import Bound
 from spark_jobs.log.entries import ROW_COLUMNS, is_above, is_inside, may_hold_table
@@ -46,14 +47,14 @@ class _CannotType(Exception):
 
 
 def type_files(
-    sources: list[LakePlace], wanted: ReadsToType, folder: LakePlace
+    sources: list[LakePlace], wanted: ReadsToType, attempt: Attempt
 ) -> list[WrittenFile] | None:
     """Write the wanted reads of some log files to one file; return no file if they have no read.
 
     None if Arrow cannot type every wanted read; then no file is left. Raises: OSError.
     """
     try:
-        file = write_batches(folder, _type_rows(sources, wanted))
+        file = write_batches(attempt, _type_rows(sources, wanted))
     except _CannotType:
         return None
     return [] if file is None else [file]

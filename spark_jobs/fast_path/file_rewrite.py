@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import ReplicaIdentity
-from spark_jobs.delta.attempts import attempting
+from spark_jobs.delta.attempts import Attempt, attempting
 from spark_jobs.delta.direct_parquet import (
     VECTORS_PROPERTY,
     can_read_files,
@@ -39,6 +39,7 @@ from spark_jobs.fast_path.rewrite_task import (
     RewrittenPortion,
     rewrite_portions,
 )
+from spark_jobs.fast_path.same_code import OtherCode, run_on_executors
 from spark_jobs.fold.plan import TablePlan
 from spark_jobs.fold.rows import find_converts, match_names, table_fields
 from spark_jobs.lake.lake import read_losses
@@ -56,13 +57,14 @@ _DRIVER_MEMORY = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class FileRewrite:
-    """What to rewrite: a table as it is, the files of its folder, and its changes.
+    """What to rewrite: the files of a table at the version below `version`, and its changes.
 
     `has_whole_old`: the source may have sent whole old rows. `lacks_values`: the source did not
     send some values. `max_bytes`: the most bytes of files with a changed key in one portion.
     """
 
     folder: LakePlace
+    version: int
     files: tuple[TableFile, ...]
     columns: Columns
     key: tuple[int, ...]
@@ -76,9 +78,10 @@ class FileRewrite:
 class RewrittenFiles:
     """The files that replace others of a table, by name, and how many rows the changes touched.
 
-    `seconds` is how long the tasks worked on the table.
+    `attempt` wrote the added files. `seconds` is how long the tasks worked on the table.
     """
 
+    attempt: Attempt
     removed: tuple[str, ...]
     added: tuple[WrittenFile, ...]
     inserted: int
@@ -121,7 +124,15 @@ def plan_rewrite(
     has_whole_old = ReplicaIdentity.FULL in identities
     lacks_values = bool(plan.unsent)
     return FileRewrite(
-        folder, found, columns, schema.key, has_whole_old, lacks_values, changes, max_bytes
+        folder,
+        table.version() + 1,
+        found,
+        columns,
+        schema.key,
+        has_whole_old,
+        lacks_values,
+        changes,
+        max_bytes,
     )
 
 
@@ -150,23 +161,29 @@ def rewriting_files(
     One Spark job does it for all tables. If they are tiny together, the driver does it itself.
     When the block ends, the files that no commit took are removed.
     """
-    with ExitStack() as attempts:
+    with ExitStack() as entered:
         parallel = session.sparkContext.defaultParallelism
         portions: list[Portion] = []
+        attempts: dict[str, Attempt] = {}
         refused: dict[str, RewrittenFiles | str] = {}
         for rewrite in rewrites:
             try:
-                attempt = attempts.enter_context(attempting(rewrite.folder))
+                attempt = entered.enter_context(attempting(rewrite.folder, version=rewrite.version))
             except OSError as error:
-                refused[rewrite.changes.table] = f"no folder could be made: {explain(error)}"
+                refused[rewrite.changes.table] = f"no record could be written: {explain(error)}"
             else:
+                attempts[rewrite.changes.table] = attempt
                 portions += _divide(rewrite, attempt, parallel, limits)
         done = _rewrite_in_driver(rewrites, portions, limits)
         if done is None:
+            # The driver may have written some files, and Spark may do a task twice.
+            for attempt in attempts.values():
+                attempt.may_have_unused = True
             done = _run_job(session, _distribute(portions, parallel), limits)
         tables = dict.fromkeys(one.table for one in done)
         yield refused | {
-            table: _join([one for one in done if one.table == table]) for table in tables
+            table: _join(attempts[table], [one for one in done if one.table == table])
+            for table in tables
         }
 
 
@@ -185,7 +202,7 @@ def _list_files(table: DeltaTable, first: str) -> tuple[TableFile, ...]:
 
 
 def _divide(
-    rewrite: FileRewrite, attempt: LakePlace, parallel: int, limits: MergeLimits
+    rewrite: FileRewrite, attempt: Attempt, parallel: int, limits: MergeLimits
 ) -> list[Portion]:
     """Divide the files of a table into portions; the first has the files that may get more rows."""
     by_size = sorted(rewrite.files, key=lambda file: file.size)
@@ -252,10 +269,13 @@ def _run_job(
     """Rewrite portions in the tasks of one Spark job, each task those of one list."""
     work = partial(rewrite_portions, limits=limits)
     try:
-        done = session.sparkContext.parallelize(tasks, len(tasks)).map(work).collect()
+        done = run_on_executors(session, tasks, work)
     except ConnectionError:
         # Spark's JVM is gone, so no table can be merged.
         raise
+    except OtherCode:
+        reason = "the executors have other code than the driver"
+        return [RefusedPortion(portion.changes.table, reason) for task in tasks for portion in task]
     except (PySparkException, Py4JJavaError, OSError) as error:
         # For example a task that was killed for lack of memory. Spark's own way needs no Python.
         reason = f"a task failed: {explain(error)}"
@@ -267,7 +287,9 @@ def _run_job(
     return [one for of_task in done for one in of_task]
 
 
-def _join(portions: Sequence[RewrittenPortion | RefusedPortion]) -> RewrittenFiles | str:
+def _join(
+    attempt: Attempt, portions: Sequence[RewrittenPortion | RefusedPortion]
+) -> RewrittenFiles | str:
     """Join the portions of one table. If a portion was refused, return the reason."""
     done: list[RewrittenPortion] = []
     for portion in portions:
@@ -280,6 +302,7 @@ def _join(portions: Sequence[RewrittenPortion | RefusedPortion]) -> RewrittenFil
     arrived = done[0].arrived
     updated = sum(index < arrived for index in found)
     return RewrittenFiles(
+        attempt,
         tuple(name for portion in done for name in portion.removed),
         tuple(file for portion in done for file in portion.added),
         arrived - updated,

@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 
 from cdc_core.crash_points import reach
 from cdc_core.lake_storage.place import LakePlace
+from spark_jobs.delta.attempts import Attempt
 from spark_jobs.delta.file_writer import WrittenFile, write_batches
 from spark_jobs.fast_path.arrow_fold import ArrowOutcome, fold_by_arrow
 from spark_jobs.fast_path.carried_values import fill_carried
@@ -65,7 +66,7 @@ class Portion:
     """Some files of one table, and the changes to apply to them.
 
     `columns` are the table's columns with their conversions, `key` the indexes of the key columns.
-    `attempt` is the folder for new files. One portion of each table `takes_arrivals`.
+    New files are those of `attempt`. One portion of each table `takes_arrivals`.
     `has_whole_old`: the source may have sent whole old rows.
     The files with a changed key may have at most `max_bytes` together. `all_files` are all files of
     the table, if the portion takes arrivals and the source did not send some values: these may be
@@ -77,7 +78,7 @@ class Portion:
     key: tuple[int, ...]
     has_whole_old: bool
     folder: LakePlace
-    attempt: LakePlace
+    attempt: Attempt
     files: tuple[TableFile, ...]
     all_files: tuple[TableFile, ...]
     takes_arrivals: bool

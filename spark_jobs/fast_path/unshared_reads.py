@@ -11,17 +11,15 @@ changed the row, or the row moved. All reads and changes of such a key go throug
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import Operation
-from spark_jobs.fast_path.arrow_copy import TypedReads, typing_reads
+from spark_jobs.delta.attempts import Attempt
+from spark_jobs.fast_path.arrow_copy import TypedReads, type_reads
 from spark_jobs.fold.outcome import Outcome, measure
 from spark_jobs.fold.plan import EntriesQuery, TablePlan, as_query
 from spark_jobs.fold.rows import identify_rows, type_rows
@@ -52,30 +50,26 @@ class UnsharedReads:
     typed: TypedReads | None
 
 
-@contextmanager
-def splitting_unshared(
+def split_unshared(
     session: SparkSession,
     plan: TablePlan,
     above: LogRange | None,
-    path: LakePlace,
+    attempt: Attempt,
     *,
     few_reads: int,
-) -> Iterator[UnsharedReads | None]:
+) -> UnsharedReads | None:
     """Split the unshared reads of a table plan from its other steps.
 
     None if the plan has fewer than `few_reads` reads, too many other changes or too many shared
     keys. `above` is the log range, if the plan contains every entry of its table in it; else None.
-    `path` is the folder of the table. The result is valid until the block ends.
+    The result is valid as long as the attempt, which may write files for it.
     """
     reads = _only(plan, Operation.READ)
     rest = _only(plan, *(ROW_OPERATIONS - {Operation.READ}))
     if _count(reads) < few_reads or _count(rest) > _MOST_OTHERS:
-        yield None
-    elif above is None:
-        yield _set_apart(session, plan, reads, rest, None)
-    else:
-        with typing_reads(session, plan, above, path) as typed:
-            yield _set_apart(session, plan, reads, rest, typed)
+        return None
+    typed = None if above is None else type_reads(session, plan, above, attempt)
+    return _set_apart(session, plan, reads, rest, typed)
 
 
 def add_unshared(outcome: Outcome | None, unshared: UnsharedReads, schema: TableSchema) -> Outcome:

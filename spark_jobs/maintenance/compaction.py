@@ -20,7 +20,8 @@ from cdc_core.errors import MergeError, Retry
 from cdc_core.lake_storage.arrow_files import read_footer
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import TableName
-from spark_jobs.delta.attempts import attempting, clear_attempts
+from spark_jobs.delta.abandoned_attempts import clear_attempts
+from spark_jobs.delta.attempts import attempting
 from spark_jobs.delta.committer import FileChange, commit_files
 from spark_jobs.delta.direct_parquet import is_plain
 from spark_jobs.delta.file_writer import write_batches
@@ -86,11 +87,12 @@ def compact_table(lake: Lake, name: TableName, epochs: list[Epoch]) -> bool:
         newest = table.version()
         require_durable(folder, above=newest - 1, through=newest, left=newest)
         epoch = next(epoch for epoch in epochs if epoch.number == bound.epoch)
-        with attempting(folder) as attempt:
+        with attempting(folder, version=newest + 1) as attempt:
             written = write_batches(attempt, rows.to_batches(max_chunksize=_BATCH_ROWS))
             del rows
             reach("before_table_compaction")
             change = FileChange(
+                attempt,
                 [] if written is None else [written],
                 removed=[file.name for file in chosen],
                 is_same=True,

@@ -22,7 +22,7 @@ from cdc_core.lake_storage.cleaning import Cleaned, EarlyCommits, Space, clean_t
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.lake_storage.tombstones import Tombstones
 from cdc_core.vocabulary import UNIX_START, TableName
-from spark_jobs.delta.attempts import clear_attempts
+from spark_jobs.delta.abandoned_attempts import clear_attempts
 from spark_jobs.lake.lake import Bound, Epoch, Lake, open_table
 from spark_jobs.lake.leases import list_leased
 from spark_jobs.lake.ledger import Cut

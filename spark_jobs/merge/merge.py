@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -19,13 +18,13 @@ from cdc_core.crash_points import reach
 from cdc_core.lake_storage.delta_tables import open_delta
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import Operation
-from spark_jobs.delta.attempts import attempting
+from spark_jobs.delta.attempts import Attempt, attempting
 from spark_jobs.delta.committer import FileChange, commit_files
 from spark_jobs.delta.direct_parquet import is_ours, write_files
 from spark_jobs.delta.file_writer import WrittenFile
 from spark_jobs.fast_path.append_only import is_addition
 from spark_jobs.fast_path.file_rewrite import FileRewrite, RewrittenFiles, plan_rewrite
-from spark_jobs.fast_path.unshared_reads import UnsharedReads, add_unshared, splitting_unshared
+from spark_jobs.fast_path.unshared_reads import UnsharedReads, add_unshared, split_unshared
 from spark_jobs.fold.outcome import Outcome, fold_plan
 from spark_jobs.fold.plan import TablePlan
 from spark_jobs.fold.sweeps import Sweep, keep_effective_sweeps, may_hold_older
@@ -98,7 +97,7 @@ def merge_rewritten(merge: TableMerge, rewritten: RewrittenFiles) -> TableMergeR
     # Files are rewritten only if no value is lost in the table before or after.
     lossy = dict.fromkeys(read_losses(before) or (), 0)
     reach("before_merge_commit")
-    change = FileChange(rewritten.added, rewritten.removed)
+    change = FileChange(rewritten.attempt, rewritten.added, rewritten.removed)
     commit_files(path, before, change, epoch=merge.epoch, reached=plan.upper, lossy=lossy)
     reach("after_merge_commit")
     # No other commit came between: delta-rs would have refused this one.
@@ -133,14 +132,9 @@ def merge_by_spark(merge: TableMerge, *, refusal: str | None) -> TableMergeResul
         before = allow_types(session, path, merge.existing, fields)
     merge = replace(merge, existing=before)
     target = TargetTable(session, path, before, plan.schema, mode)
-    splitting = (
-        splitting_unshared(session, plan, merge.above, path, few_reads=merge.limits.unshared_reads)
-        if mode.has_quick_ways
-        else nullcontext()
-    )
     facts = _gather_facts(merge, refusal=refusal or "it was not tried")
-    with splitting as unshared:
-        written = _write(merge, target, facts, unshared)
+    with attempting(path, version=before.version() + 1) as attempt:
+        written = _write(merge, target, facts, attempt)
     reach("after_merge_commit")
     rows = count_present(session, path, open_delta(path, version=written.version), mode)
     seconds = time.monotonic() - began
@@ -164,9 +158,13 @@ def _gather_facts(merge: TableMerge, *, refusal: str | None) -> WriteFacts:
 
 
 def _write(
-    merge: TableMerge, target: TargetTable, facts: WriteFacts, unshared: UnsharedReads | None
+    merge: TableMerge, target: TargetTable, facts: WriteFacts, attempt: Attempt
 ) -> TableMergeResult:
     """Fold what must be folded, choose the way, and commit; the result has no row count yet."""
+    unshared = None
+    if target.mode.has_quick_ways:
+        few = merge.limits.unshared_reads
+        unshared = split_unshared(merge.session, merge.plan, merge.above, attempt, few_reads=few)
     plan, epoch, before = merge.plan, merge.epoch, target.table
     base = None if facts.replaces_all else target
     is_counted = plan.before is not None and not facts.fills_new_columns
@@ -186,7 +184,7 @@ def _write(
     if way is WritePlan.APPEND:
         assert unshared is not None
         added_rows = _AddedRows(unshared, outcome, base, known)
-        inserted, deleted, lossy = _append(merge, target, added_rows)
+        inserted, deleted, lossy = _append(merge, target, added_rows, attempt)
         return TableMergeResult(version, 0, inserted, 0, deleted, lossy, 0.0, way)
     assert outcome is not None
     lossy = count_losses(outcome, plan, _rows_of(base), known)
@@ -242,7 +240,7 @@ class _AddedRows:
 
 
 def _append(
-    merge: TableMerge, target: TargetTable, added_rows: _AddedRows
+    merge: TableMerge, target: TargetTable, added_rows: _AddedRows, attempt: Attempt
 ) -> tuple[int, int, Losses]:
     """Add rows to a table; return how many came and how many went, and the counts of lost values.
 
@@ -251,34 +249,33 @@ def _append(
     """
     plan, path, base, before = merge.plan, target.path, added_rows.base, target.table
     fields = target.fields
-    with attempting(path) as folder:
-        added = _write_added(folder, target, added_rows)
-        rows = None
-        typed = added_rows.unshared.typed
-        by_spark = [file for file in added if typed is None or file not in typed.files]
-        paths = [file.path.uri for file in by_spark if file.may_hold("_raw")]
-        if paths:
-            rows = merge.session.read.schema(T.StructType(fields)).parquet(*paths)
-        lossy = count_added(rows, target.schema, base, added_rows.known)
-        change = FileChange(added, replaces_all=base is None, fields=fields)
-        reach("before_merge_commit")
-        commit_files(path, before, change, epoch=merge.epoch, reached=plan.upper, lossy=lossy)
+    added = _write_added(attempt, target, added_rows)
+    rows = None
+    typed = added_rows.unshared.typed
+    by_spark = [file for file in added if typed is None or file not in typed.files]
+    paths = [file.path.uri for file in by_spark if file.may_hold("_raw")]
+    if paths:
+        rows = merge.session.read.schema(T.StructType(fields)).parquet(*paths)
+    lossy = count_added(rows, target.schema, base, added_rows.known)
+    change = FileChange(attempt, added, replaces_all=base is None, fields=fields)
+    reach("before_merge_commit")
+    commit_files(path, before, change, epoch=merge.epoch, reached=plan.upper, lossy=lossy)
     had = count_rows(path, before)
     has = count_rows(path, open_delta(path, version=before.version() + 1))
     return (has, had, lossy) if base is None else (has - had, 0, lossy)
 
 
 def _write_added(
-    folder: LakePlace, target: TargetTable, added_rows: _AddedRows
+    attempt: Attempt, target: TargetTable, added_rows: _AddedRows
 ) -> list[WrittenFile]:
-    """Write added rows to files in an attempt's folder; Arrow has written its files already."""
+    """Write added rows to files of an attempt; Arrow has written its files already."""
     unshared, outcome = added_rows.unshared, added_rows.outcome
     add = partial(apply_rows, None, schema=target.schema, mode=target.mode, removal=Removal())
     more = None if outcome is None else add(outcome.rows, carried=outcome.carried)
     if unshared.typed is not None:
-        return [*unshared.typed.files, *([] if more is None else write_files(more, folder))]
+        return [*unshared.typed.files, *([] if more is None else write_files(more, attempt))]
     rows = add(unshared.read(), carried=frozenset())
-    return write_files(rows if more is None else rows.unionByName(more), folder)
+    return write_files(rows if more is None else rows.unionByName(more), attempt)
 
 
 def _replace(

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc_core.vocabulary import Operation, Position, TableName
-from spark_jobs.delta.attempts import clear_attempts
+from spark_jobs.delta.abandoned_attempts import clear_attempts
 from spark_jobs.fast_path.file_rewrite import FileRewrite, rewriting_files
 from spark_jobs.fold.plan import TablePlan, as_query, choose_types, plan_table, read_schema
 from spark_jobs.fold.rebuild import plan_rebuild
@@ -120,6 +120,8 @@ def _prepare_table(
     folder = start.lake.locate(name)
     held.enter_context(start.lake.lock_table(table, jvm=find_jvm(start.session)))
     delta = open_current(folder)
+    if clear_attempts(folder):
+        delta = open_current(folder)
     found = inspect_table(delta, start.epochs)
     if found is not None and found.bound is not None and found.bound > cut:
         return None
@@ -163,7 +165,6 @@ def _prepare_table(
         return TableRound(Place(bound, version, reached), None, plan.halt)
     epoch = next(epoch for epoch in start.epochs if epoch.number == plan.upper.epoch)
     above = log.range.up_to(plan.upper) if plan is first_plan else None
-    clear_attempts(folder)
     merge = TableMerge(start.session, start.lake, epoch, plan, delta, above, limits)
     return _Prepared(merge, plan.halt, plan_file_rewrite(merge))
 

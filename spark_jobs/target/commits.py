@@ -54,9 +54,10 @@ def write_rows(  # noqa: PLR0917 - What is written, where, and what its commit s
     """
     path = target.path
     if is_ours(before):
-        with attempting(path) as folder:
+        with attempting(path, version=before.version() + 1) as attempt:
             change = FileChange(
-                write_files(rows, folder),
+                attempt,
+                write_files(rows, attempt),
                 replaces_all=mode == "overwrite",
                 fields=target.fields,
             )

@@ -25,7 +25,7 @@ from spark_jobs.schema.evolution import Halt, TableSchema, accept_first, evolve
 from tests.faults.table_changes import CHANGES, Change
 from tests.fix_pipeline import Pipeline
 from tests.fix_postgres import lend_database
-from tests.local_lake import path_of
+from tests.lakes import path_of
 from tests.postgres_server import Database, PostgresServer
 from tests.walgate_command import run_walgate
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from cdc_core.lake_storage.local_place import LocalPlace
 from tests.child_process import ChildProcess
 from tests.deadline import DeadlineMissedError, wait_for
 from tests.fix_pipeline import DEADLINE_S, Pipeline
@@ -117,7 +118,7 @@ def test_f06_a_writer_that_stands_still_costs_neither_connection_nor_memory_nor_
 def test_f08_a_full_disk_is_waited_for_and_shown_by_status(
     prepared: Pipeline, small_disk: Path, redis_server: RedisServer
 ) -> None:
-    prepared.root = small_disk
+    prepared.lake = LocalPlace.of(small_disk)
     prepared.environment = {
         "WALGATE_LAKE__ROOT": str(small_disk),
         "WALGATE_REDIS__URL": redis_server.url,

@@ -18,6 +18,7 @@ import pytest
 from cdc_core.errors import LakeError, MergeError
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import Lsn, TableName
+from spark_jobs.delta.attempts import Attempt
 from spark_jobs.fast_path.file_rewrite import FileRewrite, RewrittenFiles
 from spark_jobs.fast_path.rewrite_task import LogSlice
 from spark_jobs.fold import plan as table_plan
@@ -188,6 +189,7 @@ def _plan_rewrite(
     changes = LogSlice(str(plan.table), {}, {}, above.low, above.high)
     return FileRewrite(
         folder,
+        0,
         (),
         (),
         (),
@@ -204,7 +206,12 @@ def _rewriting_files(
 ) -> Iterator[Mapping[str, RewrittenFiles]]:
     """The job of a round: it commits nothing, so what it leaves is nothing that others see."""
     del limits
-    yield {one.changes.table: RewrittenFiles((), (), 0, 0, 0, 0.0) for one in rewrites}
+    yield {
+        one.changes.table: RewrittenFiles(
+            Attempt(one.folder, one.version, "simulated"), (), (), 0, 0, 0, 0.0
+        )
+        for one in rewrites
+    }
 
 
 def _merge_rewritten(merge: TableMerge, _: RewrittenFiles) -> TableMergeResult:

@@ -10,13 +10,12 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.vocabulary import Lsn, Relation
 from spark_jobs.lake.lake import Bound, Lake, open_table
 from spark_jobs.merge.rounds import Round, merge_until
 from spark_jobs.query.as_of import TableReading, table_at
 from spark_jobs.target.limits import DEFAULT_LIMITS, MergeLimits
-from tests.local_lake import path_of
+from tests.lakes import locate_lake, path_of
 from tests.spark.log_writer import LogWriter
 from tests.spark.relations import Entry
 
@@ -43,7 +42,7 @@ class SmallLake:
     ) -> None:
         self.spark = spark
         self.limits = limits
-        self.lake = Lake(LocalPlace.of(folder / "lake"))
+        self.lake = Lake(locate_lake(folder / "lake"))
         self.log = LogWriter(self.lake)
         self.log.begin_epoch(first_lsn)
 
@@ -51,7 +50,7 @@ class SmallLake:
         """A copy of this lake in a folder. Nobody may write to this lake at the same time."""
         shutil.copytree(path_of(self.lake.root), folder / "lake")
         copied = copy(self)
-        copied.lake = Lake(LocalPlace.of(folder / "lake"))
+        copied.lake = Lake(locate_lake(folder / "lake"))
         copied.log = self.log.copy_to(copied.lake)
         return copied
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import Relation
+from spark_jobs.delta.attempts import Attempt
 from spark_jobs.lake.lake import open_table
 from spark_jobs.log import round_log
 from spark_jobs.log.in_memory import LogInMemory
 from spark_jobs.merge.rounds import Round
 from spark_jobs.target.limits import MergeLimits
 from spark_jobs.target.result import TableMergeResult
-from tests.local_lake import path_of
+from tests.lakes import path_of
 from tests.spark.small_lake import SmallLake
 
 # No file gets further rows: rows that arrive make a file of their own. A Spark job rewrites files,
@@ -51,13 +54,27 @@ def list_files(small: SmallLake, relation: Relation) -> dict[str, int]:
 
 def list_unnamed(small: SmallLake, relation: Relation) -> list[str]:
     """The files in a table's folder that no commit of it names."""
-    folder = small.lake.locate(relation.table)
-    commits = [
-        path.read_text(encoding="utf-8") for path in path_of(folder).glob("_delta_log/*.json")
-    ]
-    return [
-        path.name for path in path_of(folder).glob("*.parquet") if path.name not in "".join(commits)
-    ]
+    return _list_unnamed(path_of(small.lake.locate(relation.table)))
+
+
+def require_nothing_left(folder: Path) -> None:
+    """Fail if a table anywhere in a folder has traces of an attempt, or files without a commit."""
+    for log in folder.rglob("_delta_log"):
+        left = [*_list_unnamed(log.parent), *(log.parent / "_attempts").glob("*")]
+        assert left == [], "something is left behind"
+
+
+def _list_unnamed(table: Path) -> list[str]:
+    commits = "".join(path.read_text("utf-8") for path in table.glob("_delta_log/*.json"))
+    return [path.name for path in table.glob("*.parquet") if path.name not in commits]
+
+
+def leave_attempt(small: SmallLake, relation: Relation) -> LakePlace:
+    """Leave the record of an attempt that died; give the place of its only file, to be written."""
+    dead = Attempt(small.lake.locate(relation.table), small.version(relation) + 1, "dead")
+    dead.record.parent.make_folder()
+    dead.record.write_text(json.dumps({"version": dead.version}))
+    return dead.name_file()
 
 
 def read_column(file: Path, column: str) -> list[Any]:

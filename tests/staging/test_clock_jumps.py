@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 from deltalake import DeltaTable
 
-from cdc_core.lake_storage.local_place import LocalPlace
+from cdc_core.lake_storage.delta_tables import open_delta
 from cdc_core.spooled import WHOLE
 from cdc_core.staging import backfills, verifications
 from cdc_core.staging.backfills import BackfillLedger, Begun
@@ -31,7 +31,7 @@ from spark_jobs.lake.ledger import (
     write_cut,
     write_states,
 )
-from tests.local_lake import path_of
+from tests.lakes import locate_lake, path_of
 
 T = TableName("public", "t")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -60,7 +60,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def begin(root: Path, start: int) -> Begun:
     begun = Begun(f"from-{start}", T, Position(1, Lsn(start), 0))
-    BackfillLedger(LocalPlace.of(root)).record_begun(begun, 10)
+    BackfillLedger(locate_lake(root)).record_begun(begun, 10)
     return begun
 
 
@@ -70,10 +70,10 @@ def test_a_backfill_that_began_in_the_future_is_done_all_the_same(
     clock.jump(24)
     begun = begin(tmp_path, 40)
     clock.jump(-24)
-    BackfillLedger(LocalPlace.of(tmp_path)).record_state(begun, BackfillState.DONE, swept=Lsn(80))
-    (report,) = BackfillLedger(LocalPlace.of(tmp_path)).read_all()
+    BackfillLedger(locate_lake(tmp_path)).record_state(begun, BackfillState.DONE, swept=Lsn(80))
+    (report,) = BackfillLedger(locate_lake(tmp_path)).read_all()
     assert report.state is BackfillState.DONE
-    backfilled = read_completeness(Lake(LocalPlace.of(tmp_path)))
+    backfilled = read_completeness(Lake(locate_lake(tmp_path)))
     assert not backfilled.under_way
     assert backfilled.find_incomplete("public.t") is None
 
@@ -83,15 +83,15 @@ def test_the_newest_backfill_is_the_one_that_was_begun_last(tmp_path: Path, cloc
     first = begin(tmp_path, 40)
     clock.jump(-24)
     second = begin(tmp_path, 60)
-    BackfillLedger(LocalPlace.of(tmp_path)).record_state(first, BackfillState.DONE)
-    found = BackfillLedger(LocalPlace.of(tmp_path)).find_unfinished(T, WHOLE)
+    BackfillLedger(locate_lake(tmp_path)).record_state(first, BackfillState.DONE)
+    found = BackfillLedger(locate_lake(tmp_path)).find_unfinished(T, WHOLE)
     assert found is not None
     assert found.begun == second
 
 
 def test_the_last_order_counts_whatever_the_clock_says(tmp_path: Path, clock: Clock) -> None:
     begun = begin(tmp_path, 40)
-    orders, own = Orders(LocalPlace.of(tmp_path), begun.id), BackfillLedger(LocalPlace.of(tmp_path))
+    orders, own = Orders(locate_lake(tmp_path), begun.id), BackfillLedger(locate_lake(tmp_path))
     clock.jump(24)
     own.record_state(begun, BackfillState.PAUSED)
     clock.jump(-24)
@@ -101,7 +101,7 @@ def test_the_last_order_counts_whatever_the_clock_says(tmp_path: Path, clock: Cl
 
 
 def test_an_older_equal_hides_no_later_different(tmp_path: Path, clock: Clock) -> None:
-    own = VerificationLedger(LocalPlace.of(tmp_path))
+    own = VerificationLedger(locate_lake(tmp_path))
     clock.jump(24)
     own.record([Verified(T, 1, Lsn(100), EQUAL)])
     clock.jump(-24)
@@ -113,7 +113,7 @@ def test_an_older_equal_hides_no_later_different(tmp_path: Path, clock: Clock) -
 def test_a_verification_at_a_greater_lsn_counts_though_it_was_written_first(
     tmp_path: Path,
 ) -> None:
-    own = VerificationLedger(LocalPlace.of(tmp_path))
+    own = VerificationLedger(locate_lake(tmp_path))
     own.record([Verified(T, 2, Lsn(100), EQUAL)])
     own.record([Verified(T, 1, Lsn(300), DIFFERENT)])
     own.record([Verified(T, 2, Lsn(90), DIFFERENT)])
@@ -124,7 +124,7 @@ def test_a_verification_at_a_greater_lsn_counts_though_it_was_written_first(
 def test_the_last_state_of_a_table_counts_whatever_the_clock_says(
     tmp_path: Path, clock: Clock
 ) -> None:
-    lake = Lake(LocalPlace.of(tmp_path))
+    lake = Lake(locate_lake(tmp_path))
     clock.jump(24)
     write_states(lake, [StateRecord("public.t", TableState.STREAMING)])
     queue_tables(lake, [T], reason="first", since=Bound(1, Lsn(1)))
@@ -136,7 +136,7 @@ def test_the_last_state_of_a_table_counts_whatever_the_clock_says(
 
 
 def test_two_cuts_at_one_bound_count_in_their_order(tmp_path: Path) -> None:
-    lake, bound = Lake(LocalPlace.of(tmp_path)), Bound(1, Lsn(100))
+    lake, bound = Lake(locate_lake(tmp_path)), Bound(1, Lsn(100))
     for run, hours in (("first", 24), ("second", 0)):
         write_cut(lake, Cut(bound, None, NOW + timedelta(hours=hours), run))
     cut = find_cut(lake)
@@ -145,7 +145,7 @@ def test_two_cuts_at_one_bound_count_in_their_order(tmp_path: Path) -> None:
 
 
 def test_the_order_outlives_a_ledger_that_is_compacted(tmp_path: Path) -> None:
-    lake = Lake(LocalPlace.of(tmp_path))
+    lake = Lake(locate_lake(tmp_path))
     for state in (TableState.HALTED, TableState.STREAMING, TableState.HALTED):
         write_states(lake, [StateRecord("public.t", state, "why")])
     DeltaTable(path_of(lake.states)).optimize.compact()
@@ -155,9 +155,9 @@ def test_the_order_outlives_a_ledger_that_is_compacted(tmp_path: Path) -> None:
 
 
 def test_rows_that_many_write_at_once_have_numbers_of_their_own(tmp_path: Path) -> None:
-    begun, own = begin(tmp_path, 40), BackfillLedger(LocalPlace.of(tmp_path))
+    begun, own = begin(tmp_path, 40), BackfillLedger(locate_lake(tmp_path))
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: own.record_state(begun, BackfillState.HELD), range(24)))
-    folder = tmp_path / "ledger" / "backfills"
-    numbers = DeltaTable(folder).to_pyarrow_table(columns=["number"])["number"].to_pylist()
+    ledger = open_delta(locate_lake(tmp_path) / "ledger" / "backfills")
+    numbers = ledger.to_pyarrow_table(columns=["number"])["number"].to_pylist()
     assert len({*numbers}) == 25

@@ -15,15 +15,18 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
 
-from cdc_core.lake_storage.ledgers import append_numbered, find_newest
-from cdc_core.lake_storage.local_place import LocalPlace
+from cdc_core.lake_storage import ledgers
+from cdc_core.lake_storage.delta_tables import open_delta
+from cdc_core.lake_storage.ledgers import append_numbered, find_newest, replace_rows
 from cdc_core.spooled import WHOLE, Scope
 from cdc_core.staging.backfills import BackfillLedger, BackfillReport, Begun, _add_row
 from cdc_core.staging.orders import Orders
 from cdc_core.table_states import BackfillState
 from cdc_core.vocabulary import Lsn, Position, TableName
+from tests.lakes import locate_lake, on_disk
 
 START = Position(1, Lsn(100), 0)
 
@@ -38,13 +41,31 @@ def test_the_first_rows_of_several_tables_at_once_are_all_kept(tmp_path: Path) -
 
     def begin(table: str) -> None:
         barrier.wait()
-        BackfillLedger(LocalPlace.of(tmp_path)).record_begun(make_begun(table), 5)
+        BackfillLedger(locate_lake(tmp_path)).record_begun(make_begun(table), 5)
 
     with ThreadPoolExecutor(len(tables)) as pool:
         list(pool.map(begin, tables))
-    assert set(BackfillLedger(LocalPlace.of(tmp_path)).read_newest()) == {
+    assert set(BackfillLedger(locate_lake(tmp_path)).read_newest()) == {
         f"public.{table}" for table in tables
     }
+
+
+def test_a_commit_whose_reply_was_lost_is_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, schema = locate_lake(tmp_path / "l"), pa.schema({"k": pa.int64(), "number": "int64"})
+
+    def lose_reply(*of: Any, **more: Any) -> None:
+        write_deltalake(*of, **more)
+        raise CommitFailedError("another has this version")
+
+    monkeypatch.setattr(ledgers, "write_deltalake", lose_reply)
+    for key in (1, 2):  # The first one creates the ledger.
+        append_numbered(folder, [{"k": key}], schema)
+    assert replace_rows(open_delta(folder), folder, [{"k": 2, "number": 1}], schema)
+    rows = open_delta(folder).to_pyarrow_table().to_pylist()
+    assert rows == [{"k": 2, "number": 1}]
+    assert open_delta(folder).version() == 2
 
 
 @pytest.mark.parametrize(
@@ -63,7 +84,7 @@ def test_the_first_rows_of_several_tables_at_once_are_all_kept(tmp_path: Path) -
 def test_a_state_that_lasts_is_ended_only_by_what_ends_it(
     tmp_path: Path, told: str, state: str
 ) -> None:
-    ledger, begun = BackfillLedger(LocalPlace.of(tmp_path)), make_begun()
+    ledger, begun = BackfillLedger(locate_lake(tmp_path)), make_begun()
     ledger.record_begun(begun, 5)
     for one in told.split():
         ledger.record_state(begun, BackfillState(one))
@@ -88,7 +109,7 @@ def test_a_row_counts_unless_a_state_that_lasts_must_not_be_ended_by_it() -> Non
 
 
 def test_what_is_unfinished_is_found_by_its_part_of_the_table(tmp_path: Path) -> None:
-    ledger = BackfillLedger(LocalPlace.of(tmp_path))
+    ledger = BackfillLedger(locate_lake(tmp_path))
     whole, part = make_begun(), make_begun(scope=Scope(("1",), None, "a > 2"))
     for begun in (whole, part):
         ledger.record_begun(begun, 5)
@@ -101,10 +122,10 @@ def test_what_is_unfinished_is_found_by_its_part_of_the_table(tmp_path: Path) ->
 
 
 def test_orders_are_those_given_since_the_last_look_to_this_backfill(tmp_path: Path) -> None:
-    ledger, own, other = BackfillLedger(LocalPlace.of(tmp_path)), make_begun(), make_begun("u")
+    ledger, own, other = BackfillLedger(locate_lake(tmp_path)), make_begun(), make_begun("u")
     ledger.record_begun(own, 5)
     ledger.record_state(own, BackfillState.PAUSED)
-    orders = Orders(LocalPlace.of(tmp_path), own.id)
+    orders = Orders(locate_lake(tmp_path), own.id)
     assert orders.read() is None
     ledger.record_state(other, BackfillState.CANCELLED)
     assert orders.read() is None
@@ -117,6 +138,7 @@ def test_orders_are_those_given_since_the_last_look_to_this_backfill(tmp_path: P
     assert orders.read() is None
 
 
+@on_disk
 def test_the_newest_wanted_row_of_a_ledger_is_found_in_whatever_file_it_is(
     tmp_path: Path,
 ) -> None:
@@ -124,7 +146,7 @@ def test_the_newest_wanted_row_of_a_ledger_is_found_in_whatever_file_it_is(
         return bool(row["kind"] == kind)
 
     chance = random.Random(20261127)
-    folder = LocalPlace.of(tmp_path / "ledger")
+    folder = locate_lake(tmp_path / "ledger")
     schema = pa.schema([("kind", pa.int64()), ("number", pa.int64())])
     assert find_newest(folder, schema) is None
     for _ in range(40):

@@ -8,12 +8,11 @@ from itertools import count
 from pathlib import Path
 
 from cdc_core.lake_layout import DELTA_LOG
-from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.settings import SourceSettings
 from cdc_core.staging.log import Log
 from cdc_core.staging.subscriptions import Subscription
 from tests.capture.test_interfaces import EPOCH, land
-from tests.local_lake import path_of
+from tests.lakes import locate_lake, path_of
 
 DAY_S = 86_400
 
@@ -21,7 +20,7 @@ DAY_S = 86_400
 def test_a_checkpoint_removes_no_commit(tmp_path: Path) -> None:
     """Capture begins again after months. The upkeep must still see what the old commits removed."""
     log = Log(
-        LocalPlace.of(tmp_path / "lake"),
+        locate_lake(tmp_path / "lake"),
         spool=tmp_path / "spool",
         subscription=Subscription.of(SourceSettings(dsn="dbname=none")),
     )

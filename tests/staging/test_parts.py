@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from cdc_core.errors import StagingError
-from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.layout import CHANGES_SCHEMA, END_LSN_NOT_KNOWN
 from cdc_core.staging.parts import Part, PartLost, PartWriter, move_part, seal_part, write_part
 from cdc_core.vocabulary import Lsn
+from tests.lakes import locate_lake, on_disk
 
 OTHER_FILE_SYSTEM = Path("/dev/shm")  # noqa: S108 - memory, mostly.
 
@@ -98,12 +98,12 @@ def test_log_time_bounds_are_rounded_outwards_to_milliseconds(tmp_path: Path) ->
     times = pa.array([1_234_567, 253_402_300_799_999_999], pa.timestamp("us", tz="UTC"))
     index = changes.schema.get_field_index("log_time")
     changes = changes.set_column(index, changes.schema.field("log_time"), times)
-    part = write_part(LocalPlace.of(tmp_path), changes.slice(0, 1))
+    part = write_part(locate_lake(tmp_path), changes.slice(0, 1))
     statistics = json.loads(part.statistics())
     assert statistics["minValues"]["log_time"] == "1970-01-01T00:00:01.234Z"
     assert statistics["maxValues"]["log_time"] == "1970-01-01T00:00:01.235Z"
     assert part.bounds["log_time"] == (1_234_567, 1_234_567)
-    latest = json.loads(write_part(LocalPlace.of(tmp_path), changes).statistics())
+    latest = json.loads(write_part(locate_lake(tmp_path), changes).statistics())
     assert latest["maxValues"]["log_time"] == "9999-12-31T23:59:59.999Z"
 
 
@@ -128,7 +128,7 @@ def test_the_file_itself_holds_no_bound_of_the_end_lsn_or_of_values(tmp_path: Pa
 
 
 def test_marks_alone_have_no_bound_of_the_table(tmp_path: Path) -> None:
-    part = write_part(LocalPlace.of(tmp_path), make_changes(0, 2, end_lsn=600, table=None))
+    part = write_part(locate_lake(tmp_path), make_changes(0, 2, end_lsn=600, table=None))
     assert "table" not in json.loads(part.statistics())["minValues"]
 
 
@@ -143,7 +143,7 @@ def test_a_part_without_the_placeholder_is_not_sealed(tmp_path: Path) -> None:
 
 
 def test_a_part_is_moved_once_and_again_does_nothing(tmp_path: Path) -> None:
-    folder = LocalPlace.of(tmp_path / "log")
+    folder = locate_lake(tmp_path / "log")
     folder.make_folder()
     part = seal_part(write_spooled(tmp_path, groups=1), Lsn(900))
     moved = move_part(part, folder)
@@ -152,19 +152,20 @@ def test_a_part_is_moved_once_and_again_does_nothing(tmp_path: Path) -> None:
     assert move_part(part, folder) == moved == move_part(moved, folder)
 
 
+@on_disk
 def test_a_part_is_lost_if_somebody_removed_it_and_not_without_a_folder(
     tmp_path: Path,
 ) -> None:
     part = seal_part(write_spooled(tmp_path, groups=1), Lsn(900))
     with pytest.raises(FileNotFoundError):
-        move_part(part, LocalPlace.of(tmp_path / "not mounted"))
+        move_part(part, locate_lake(tmp_path / "not mounted"))
     part.remove()
     with pytest.raises(PartLost, match="was removed before capture staged it"):
-        move_part(part, LocalPlace.of(tmp_path))
+        move_part(part, locate_lake(tmp_path))
 
 
 def test_a_part_is_lost_if_somebody_removed_it_from_the_log(tmp_path: Path) -> None:
-    folder = LocalPlace.of(tmp_path)
+    folder = locate_lake(tmp_path)
     part = write_part(folder, make_changes(0, 5, end_lsn=600))
     assert move_part(part, folder) == part
     part.remove()
@@ -172,13 +173,14 @@ def test_a_part_is_lost_if_somebody_removed_it_from_the_log(tmp_path: Path) -> N
         move_part(part, folder)
 
 
+@on_disk
 def test_a_part_moves_across_file_systems_and_stays_private(tmp_path: Path) -> None:
     if OTHER_FILE_SYSTEM.stat().st_dev == tmp_path.stat().st_dev:
         pytest.skip("the temporary folder is in memory already")
     part = seal_part(write_spooled(OTHER_FILE_SYSTEM, groups=1), Lsn(900))
     try:
         content = Path(str(part.path)).read_bytes()
-        moved = Path(str(move_part(part, LocalPlace.of(tmp_path)).path))
+        moved = Path(str(move_part(part, locate_lake(tmp_path)).path))
     finally:
         part.remove()
     assert moved.read_bytes() == content
@@ -186,29 +188,32 @@ def test_a_part_moves_across_file_systems_and_stays_private(tmp_path: Path) -> N
     assert stat.S_IMODE(moved.stat().st_mode) == 0o600
 
 
+@on_disk
 def test_a_part_that_the_other_file_system_refuses_stays_where_it_is(tmp_path: Path) -> None:
     if OTHER_FILE_SYSTEM.stat().st_dev == tmp_path.stat().st_dev:
         pytest.skip("the temporary folder is in memory already")
     part = seal_part(write_spooled(OTHER_FILE_SYSTEM, groups=9), Lsn(900))
     try:
         with largest_file(1000), pytest.raises(OSError, match="too large"):
-            move_part(part, LocalPlace.of(tmp_path))
+            move_part(part, locate_lake(tmp_path))
         assert list(tmp_path.iterdir()) == []
-        assert move_part(part, LocalPlace.of(tmp_path)).path.exists()
+        assert move_part(part, locate_lake(tmp_path)).path.exists()
     finally:
         part.remove()
 
 
+@on_disk
 def test_a_part_is_readable_by_its_owner_alone(tmp_path: Path) -> None:
-    part = write_part(LocalPlace.of(tmp_path), make_changes(0, 5, end_lsn=600))
+    part = write_part(locate_lake(tmp_path), make_changes(0, 5, end_lsn=600))
     assert stat.S_IMODE(Path(str(part.path)).stat().st_mode) == 0o600
 
 
+@on_disk
 @pytest.mark.parametrize("limit", [0, 3000, 20_000])
 def test_a_refused_write_leaves_no_file_behind(tmp_path: Path, limit: int) -> None:
     changes = make_changes(0, 5000, end_lsn=600)
     with largest_file(limit), pytest.raises(OSError, match="too large") as refused:
-        write_part(LocalPlace.of(tmp_path), changes)
+        write_part(locate_lake(tmp_path), changes)
     assert refused.value.errno == errno.EFBIG
     assert list(tmp_path.iterdir()) == []
     gc.collect()

@@ -26,8 +26,10 @@ from cdc_core.staging.relations import RelationStore
 from cdc_core.staging.subscriptions import Subscription
 from cdc_core.vocabulary import Lsn
 from tests.capture.test_interfaces import EPOCH, land, make_changes, make_relation
-from tests.local_lake import path_of
+from tests.lakes import locate_lake, on_disk, path_of
 from tests.refusing_disk import RefusingDisk
+
+pytestmark = on_disk
 
 OpenLog = Callable[[], Log]
 TABLES = (CHANGES, EPOCHS, RELATIONS)
@@ -37,7 +39,7 @@ TABLES = (CHANGES, EPOCHS, RELATIONS)
 def open_log(tmp_path: Path) -> OpenLog:
     subscription = Subscription(("walgate",), "any")
     return lambda: Log(
-        LocalPlace.of(tmp_path / "lake"), spool=tmp_path / "spool", subscription=subscription
+        locate_lake(tmp_path / "lake"), spool=tmp_path / "spool", subscription=subscription
     )
 
 
@@ -248,8 +250,8 @@ def test_a_file_that_a_vacuum_took_keeps_no_commit_from_the_disk(
     folder = tmp_path / "lake" / "staging" / "epochs"
     (file,) = folder.glob("*.parquet")
     file.unlink()
-    make_durable(LocalPlace.of(folder), above=-1, through=1)
-    rewrite_commits(LocalPlace.of(folder), above=-1, through=1)
+    make_durable(locate_lake(folder), above=-1, through=1)
+    rewrite_commits(locate_lake(folder), above=-1, through=1)
 
 
 @pytest.mark.parametrize("file", [".parquet", ".json"])
@@ -258,14 +260,14 @@ def test_a_row_of_a_ledger_that_the_disk_refused_is_written_anew(
 ) -> None:
     folder, schema = tmp_path / "ledger", pa.schema([("said", pa.string()), ("number", pa.int64())])
     disk.refuse(folder, file)
-    append_numbered(LocalPlace.of(folder), [{"said": "done"}], schema)
+    append_numbered(locate_lake(folder), [{"said": "done"}], schema)
     assert disk.find_lost(folder) == []
 
 
 def test_old_reports_are_dropped_for_good_though_the_disk_refused_that(
     disk: RefusingDisk, tmp_path: Path
 ) -> None:
-    ledger = MaintenanceLedger(LocalPlace.of(tmp_path))
+    ledger = MaintenanceLedger(locate_lake(tmp_path))
     folder, at = tmp_path / MAINTENANCE, datetime(2026, 1, 1, tzinfo=UTC)
     report = MaintenanceReport(at, 0, 1, 0, None, None, None, None, 0, 0, 0, 0, 0, 0, 0, ())
     for _ in range(3):
@@ -306,6 +308,6 @@ def test_a_copy_that_a_killed_rewrite_has_left_is_removed_by_a_later_one(
     for copied in (left, young):
         copied.touch()
     os.utime(left, times=(1e9, 1e9))
-    rewrite_commits(LocalPlace.of(folder), above=-1, through=1)
+    rewrite_commits(locate_lake(folder), above=-1, through=1)
     assert not left.exists()
     assert young.exists()

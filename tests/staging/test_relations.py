@@ -6,9 +6,9 @@ from pathlib import Path
 from deltalake import DeltaTable
 
 from cdc_core.lake_layout import RELATIONS
-from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.staging.relations import RelationStore, find_new
 from cdc_core.vocabulary import Lsn, Relation, ReplicaIdentity, TableName
+from tests.lakes import locate_lake, on_disk
 
 A = Relation(5, TableName("public", "t"), ReplicaIdentity.DEFAULT, (), storage=1)
 B = replace(A, identity=ReplicaIdentity.FULL)
@@ -31,13 +31,14 @@ def test_what_differs_from_the_announcement_before_it_is_new() -> None:
         assert find_new(stored, announced) == new
 
 
+@on_disk
 def test_what_comes_again_after_a_restart_writes_nothing(tmp_path: Path) -> None:
     announced = [(A, Lsn(5)), (B, Lsn(7)), (A, Lsn(7)), (A, Lsn(9)), (B, Lsn(11))]
-    store = RelationStore(LocalPlace.of(tmp_path))
+    store = RelationStore(locate_lake(tmp_path))
     store.store(announced, epoch=1)
     written = DeltaTable(tmp_path / RELATIONS)
     assert [row["ordinal"] for row in written.to_pyarrow_table().to_pylist()] == [0, 1, 2, 3]
-    again = RelationStore(LocalPlace.of(tmp_path))
+    again = RelationStore(locate_lake(tmp_path))
     again.reload((1, Lsn(6)))
     assert again.latest(5) == A
     for cut in (0, 1, 3, 4):
@@ -50,6 +51,6 @@ def test_what_comes_again_after_a_restart_writes_nothing(tmp_path: Path) -> None
 def test_another_answer_of_the_catalog_counts_when_a_transaction_comes_again(
     tmp_path: Path,
 ) -> None:
-    RelationStore(LocalPlace.of(tmp_path)).store([(A, Lsn(5)), (B, Lsn(7))], epoch=1)
-    RelationStore(LocalPlace.of(tmp_path)).store([(A, Lsn(7))], epoch=1)
-    assert RelationStore(LocalPlace.of(tmp_path)).latest(5) == A
+    RelationStore(locate_lake(tmp_path)).store([(A, Lsn(5)), (B, Lsn(7))], epoch=1)
+    RelationStore(locate_lake(tmp_path)).store([(A, Lsn(7))], epoch=1)
+    assert RelationStore(locate_lake(tmp_path)).latest(5) == A

@@ -10,12 +10,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.transaction import AddAction
 
-from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.layout import CHANGES_SCHEMA
 from cdc_core.staging.commits import CommitsGone
 from cdc_core.staging.parts import PartWriter
 from cdc_core.staging.tail import Tail
 from cdc_core.vocabulary import Operation
+from tests.lakes import locate_lake, on_disk
 
 
 def make_entries(first: int, operations: list[Operation]) -> pa.Table:
@@ -54,10 +54,11 @@ def extend(root: Path, *groups: list[Operation], is_new: bool = True) -> None:
     DeltaTable(folder).create_write_transaction([action], "append", CHANGES_SCHEMA)
 
 
+@on_disk
 def test_marks_and_sweeps_of_any_row_group_are_told_once(tmp_path: Path) -> None:
     read, mark, sweep = Operation.READ, Operation.MARK, Operation.SWEEP
     extend(tmp_path, [mark])
-    tail = Tail(LocalPlace.of(tmp_path))
+    tail = Tail(locate_lake(tmp_path))
     assert list(tail.read()) == []
     extend(tmp_path, [mark, read, read], [read, read], [read, sweep, read, mark])
     extend(tmp_path, [read])
@@ -69,11 +70,12 @@ def test_marks_and_sweeps_of_any_row_group_are_told_once(tmp_path: Path) -> None
     assert list(tail.read()) == []
 
 
+@on_disk
 def test_a_row_group_without_marks_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     extend(tmp_path, [Operation.READ])
-    tail = Tail(LocalPlace.of(tmp_path))
+    tail = Tail(locate_lake(tmp_path))
     extend(tmp_path, [Operation.READ] * 3, [Operation.READ, Operation.MARK], [Operation.INSERT])
     asked: list[list[int]] = []
     of_file = pq.ParquetFile.read_row_groups
@@ -87,20 +89,22 @@ def test_a_row_group_without_marks_is_not_read(
     assert asked == [[1]]
 
 
+@on_disk
 def test_a_compaction_brings_no_entry_again(tmp_path: Path) -> None:
     extend(tmp_path, [Operation.READ])
-    tail = Tail(LocalPlace.of(tmp_path))
+    tail = Tail(locate_lake(tmp_path))
     extend(tmp_path, [Operation.MARK], is_new=False)
     assert list(tail.read()) == []
     extend(tmp_path, [Operation.MARK])
     assert len(list(tail.read())) == 1
 
 
+@on_disk
 def test_a_process_that_was_paused_until_its_commits_were_removed_is_not_left_waiting(
     tmp_path: Path,
 ) -> None:
     extend(tmp_path, [Operation.READ])
-    tail = Tail(LocalPlace.of(tmp_path))
+    tail = Tail(locate_lake(tmp_path))
     for _ in range(3):
         extend(tmp_path, [Operation.MARK])
     folder = tmp_path / "staging" / "changes"
@@ -112,10 +116,11 @@ def test_a_process_that_was_paused_until_its_commits_were_removed_is_not_left_wa
         list(tail.read())
 
 
+@on_disk
 def test_a_commit_whose_file_is_gone_counts_as_removed(tmp_path: Path) -> None:
     """The log lost the file long ago, and the newest version needs the commit."""
     extend(tmp_path, [Operation.READ])
-    tail = Tail(LocalPlace.of(tmp_path))
+    tail = Tail(locate_lake(tmp_path))
     extend(tmp_path, [Operation.MARK])
     for file in (tmp_path / "staging" / "changes").glob("*.parquet"):
         file.unlink()

@@ -13,17 +13,17 @@ from deltalake import CommitProperties
 from pyspark.sql import SparkSession
 
 from cdc_core.errors import LakeError, MergeError
-from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import Relation
 from spark_jobs.delta import direct_parquet
+from spark_jobs.delta.attempts import Attempt
 from spark_jobs.lake.lake import Lake, find_bound, open_table, read_losses
 from spark_jobs.log import reading
 from spark_jobs.session.failures import Failures
 from spark_jobs.target import commits
 from spark_jobs.target.limits import MergeLimits
 from spark_jobs.target.result import WritePlan
-from tests.local_lake import path_of
+from tests.lakes import locate_lake, path_of
 from tests.spark.relations import delete, insert, make_relation, update
 from tests.spark.small_lake import SmallLake
 
@@ -67,7 +67,7 @@ def test_a_small_table_is_written_without_delta_and_reads_as_before(
     assert sum(one["numRecords"] for one in added) == 3
     assert sum(one["nullCount"]["_raw"] for one in added) == 2
     assert all(one["nullCount"]["_holes"] == one["numRecords"] for one in added)
-    assert not [*path_of(locate(small)).glob("_attempt-*")]
+    assert not [*path_of(locate(small)).glob("_attempts/*")]
 
 
 def test_a_table_that_loses_every_row_is_empty(spark: SparkSession, tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_what_a_process_that_died_left_is_in_no_table(spark: SparkSession, tmp_p
     small = SmallLake(spark, tmp_path)
     small.merge(FIRST)
     left = spark.read.format("delta").load(str(locate(small)))
-    left.write.parquet(str(locate(small) / "_attempt-of-a-dead-process"))
+    left.write.parquet(str(locate(small) / "_attempts" / "dead"))
     small.merge([insert(ROWS, "3", "three", None)])
     assert [row[0] for row in small.rows(ROWS)] == [1, 2, 3]
 
@@ -184,10 +184,10 @@ def test_a_commit_of_another_in_between_fails_the_table_alone(
     small.merge([*FIRST, insert(OTHERS, "1", "one")])
     write = direct_parquet.write_files
 
-    def interfere(rows: Any, folder: LakePlace) -> Any:
-        if folder.parent == locate(small):
-            spark.sql(meddle.format(f"delta.`{folder.parent}`"))
-        return write(rows, folder)
+    def interfere(rows: Any, attempt: Attempt) -> Any:
+        if attempt.table == locate(small):
+            spark.sql(meddle.format(f"delta.`{attempt.table}`"))
+        return write(rows, attempt)
 
     steps = [update(ROWS, "2", "dos", "2"), insert(OTHERS, "2", "two")]
     with monkeypatch.context() as patched:
@@ -253,7 +253,7 @@ def test_more_files_than_are_worth_naming_are_read_through_delta(
 
 
 def test_a_jvm_that_is_gone_is_no_failure_of_one_table(tmp_path: Path) -> None:
-    failures = Failures(Lake(LocalPlace.of(tmp_path)))
+    failures = Failures(Lake(locate_lake(tmp_path)))
     with pytest.raises(ConnectionError), failures.apart("public.rows"):
         raise ConnectionResetError
     with failures.apart("public.rows"):

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdc_core.lake_storage.local_place import LocalPlace
+from spark_jobs.delta.attempts import Attempt
 from spark_jobs.delta.file_writer import write_batches
 
 MIB = 1 << 20
@@ -27,7 +28,7 @@ def make_batch(first: int, rows: int, text: str) -> pa.RecordBatch:
 
 
 def write(folder: Path, batches: list[pa.RecordBatch]) -> pq.FileMetaData:
-    written = write_batches(LocalPlace.of(folder), iter(batches))
+    written = write_batches(Attempt(LocalPlace.of(folder), 1, "a"), iter(batches))
     assert written is not None
     return pq.read_metadata(folder / written.path.name)
 
@@ -53,7 +54,7 @@ def test_one_row_group_is_in_memory(tmp_path: Path) -> None:
             yield make_batch(number, 100_000, "a" * 64)
             most = max(most, pa.total_allocated_bytes() - before)
 
-    written = write_batches(LocalPlace.of(tmp_path), make_batches())
+    written = write_batches(Attempt(LocalPlace.of(tmp_path), 1, "a"), make_batches())
     assert written is not None
     assert pq.read_metadata(tmp_path / written.path.name).num_row_groups > 2
     # A row group has 64 MiB.

@@ -1,4 +1,7 @@
-"""Plays merges in one way each and prints them: `cluster_child.py FOLDER MASTER`."""
+"""Plays merges in one way each and prints them: `cluster_child.py FOLDER MASTER CODE`.
+
+CODE is the folder in which executors look for Python modules first.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from pyspark.sql import SparkSession
 from cdc_core.settings import SparkSettings
 from spark_jobs.session.session import open_session
 from spark_jobs.target.limits import DEFAULT_LIMITS
-from tests.fix_spark import STATE_FOLDER, TEST_CONF
+from tests.fix_spark import STATE_FOLDER, TEST_CONF, find_store_jars
 from tests.spark.relations import Entry, delete, insert, make_relation, read, sweep, update
 from tests.spark.small_lake import ALL, SmallLake
 
@@ -50,18 +53,23 @@ def play(spark: SparkSession, folder: Path) -> list[list[Any]]:
     return told
 
 
-def main(folder: Path, master: str) -> None:
-    """Play in a session on a master, whose workers find this interpreter and program."""
+def main(folder: Path, master: str, code: str) -> None:
+    """Play in a session on a master, whose workers find this interpreter."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    workers = {"spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"], "spark.cores.max": "2"}
     settings = SparkSettings(
         master=master,
         delta_jars=str(STATE_FOLDER / "jars"),
         driver_memory="1g",
-        conf=TEST_CONF | workers | {"spark.executor.memory": "600m"},
+        conf=TEST_CONF
+        | {
+            "spark.executorEnv.PYTHONPATH": code,
+            "spark.cores.max": "2",
+            "spark.executor.memory": "600m",
+        },
     )
-    print(json.dumps(play(open_session(settings), folder), default=str))  # noqa: T201 - The answer.
+    told = play(open_session(settings, store=find_store_jars()), folder)
+    print(json.dumps(told, default=str))  # noqa: T201 - The answer.
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), *sys.argv[2:])

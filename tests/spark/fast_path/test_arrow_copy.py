@@ -24,10 +24,11 @@ from spark_jobs.delta.committer import FileChange, commit_files
 from spark_jobs.fast_path import arrow_copy
 from spark_jobs.lake.lake import open_table, read_losses
 from spark_jobs.merge import merge
-from tests.local_lake import path_of
+from tests.lakes import path_of
 from tests.spark.plain_rows import PLAIN, make_row, read_json
 from tests.spark.relations import Entry, insert, make_relation, read, sweep, truncate, update
 from tests.spark.small_lake import SPARK_ONLY, SmallLake
+from tests.spark.table_files import leave_attempt, require_nothing_left
 
 SEED = 20261122
 # Even one read is set apart, and Arrow rewrites no files.
@@ -67,7 +68,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
 def small(spark: SparkSession, tmp_path: Path) -> Iterator[SmallLake]:
     made = SmallLake(spark, tmp_path, limits=LIMITS)
     yield made
-    assert not [*path_of(made.lake.root).glob("tables/**/_attempt-*")], "nothing is left behind"
+    require_nothing_left(path_of(made.lake.root) / "tables")
 
 
 def test_a_table_typed_by_arrow_is_the_one_that_spark_would_write(
@@ -181,9 +182,7 @@ def test_what_is_not_plain_is_left_to_spark(
 
 def test_what_a_process_that_died_left_is_in_no_table(small: SmallLake, recorder: Recorder) -> None:
     small.merge([read(T, "1", "a")])
-    left = small.lake.locate(T.table) / "_attempt-of-another"
-    path_of(left).mkdir()
-    path_of(left / "part-0.parquet").write_bytes(b"half")
+    path_of(leave_attempt(small, T)).write_bytes(b"half")
     small.merge([read(T, "2", "b")])
     assert small.rows(T) == [(1, "a"), (2, "b")]
     assert recorder.moved == 2
@@ -307,6 +306,7 @@ def test_files_far_from_the_keys_are_not_opened(
 ) -> None:
     small.merge([read(T, "1", "a"), read(T, "3", "a")])
     opened: list[str] = []
+    before = {str(file) for file in small.lake.locate(T.table).list_matching("*.parquet")}
 
     def tell(file: LakePlace) -> pa.NativeFile:
         opened.append(str(file))
@@ -314,7 +314,8 @@ def test_files_far_from_the_keys_are_not_opened(
 
     monkeypatch.setattr(arrow_copy, "open_input", tell)
     small.merge([read(T, "4", "b"), read(T, "9", "b")])
-    assert [path for path in opened if "_attempt-" not in path] == []
+    assert before.isdisjoint(opened)
+    before = {str(file) for file in small.lake.locate(T.table).list_matching("*.parquet")}
     small.merge([read(T, "8", "c")])
-    assert len([path for path in opened if "_attempt-" not in path]) == 1
+    assert len(before.intersection(opened)) == 1
     assert recorder.moved == 3

@@ -16,12 +16,14 @@ import pytest
 from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.vocabulary import Lsn, Position
 from spark_jobs.delta import file_writer
+from spark_jobs.delta.attempts import Attempt
 from spark_jobs.delta.file_bounds import ColumnStatistics
 from spark_jobs.fast_path import arrow_copy_task
 from spark_jobs.fast_path.arrow_copy_task import ReadsToType, type_files
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.pg_types.arrow_rows import ArrowColumn
 from spark_jobs.pg_types.arrow_texts import keep
+from tests.lakes import locate_lake
 from tests.spark.log_writer import LogWriter
 from tests.spark.relations import insert, make_relation, mark, read
 
@@ -65,7 +67,7 @@ def test_a_bound_is_true_or_missing(
 
 
 def test_a_task_takes_the_reads_of_its_table_and_range_alone(tmp_path: Path) -> None:
-    log, folder = SmallLog(tmp_path), LocalPlace.of(tmp_path)
+    log, attempt = SmallLog(tmp_path), Attempt(LocalPlace.of(tmp_path), 1, "a")
     other = make_relation("other", "k int4, v text")
     ends = [
         log.writer.add([read(T, "1", "below"), read(other, "1", "other")]),
@@ -83,7 +85,7 @@ def test_a_task_takes_the_reads_of_its_table_and_range_alone(tmp_path: Path) -> 
         (ArrowColumn("k", keep), ArrowColumn("v", keep)),
         None,
     )
-    (file,) = type_files(sources, wanted, folder) or []
+    (file,) = type_files(sources, wanted, attempt) or []
     rows = pq.read_table(file.path.uri)
     assert rows.select(["k", "v", "_epoch", "_commit_lsn", "_seq"]).to_pylist() == [
         {"k": "2", "v": "a", "_epoch": 1, "_commit_lsn": ends[1] - 8, "_seq": 0},
@@ -93,19 +95,19 @@ def test_a_task_takes_the_reads_of_its_table_and_range_alone(tmp_path: Path) -> 
     # A position below where a sweep began is for Spark, and so is another width or version.
     at = Position(1, Lsn(ends[1] - 8), 0)
     for start in (at, replace(at, seq=1), replace(at, epoch=2)):
-        typed = type_files(sources, replace(wanted, start=start), folder)
+        typed = type_files(sources, replace(wanted, start=start), attempt)
         assert (typed is None) == (start != at), start
-    assert type_files(sources, replace(wanted, columns=(ArrowColumn("k", keep),)), folder) is None
-    assert type_files(sources, replace(wanted, relation_version=7), folder) is None
+    assert type_files(sources, replace(wanted, columns=(ArrowColumn("k", keep),)), attempt) is None
+    assert type_files(sources, replace(wanted, relation_version=7), attempt) is None
     nothing = replace(wanted, table="public.nothing")
-    assert type_files(sources, nothing, folder) == []
+    assert type_files(sources, nothing, attempt) == []
     assert len([*tmp_path.glob("part-*")]) == 2, "nothing is left behind"
 
 
 def test_a_task_writes_groups_and_passes_over_those_too_large(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log, folder = SmallLog(tmp_path), LocalPlace.of(tmp_path)
+    log, attempt = SmallLog(tmp_path), Attempt(LocalPlace.of(tmp_path), 1, "a")
     for first in range(0, 90, 30):
         log.writer.add([read(T, str(key), "x" * 100) for key in range(first, first + 30)])
         log.writer.commit()
@@ -115,7 +117,7 @@ def test_a_task_writes_groups_and_passes_over_those_too_large(
         str(T.table), None, Bound(1, Lsn(log.writer.lsn)), T.version, columns, None
     )
     monkeypatch.setattr(file_writer, "_GROUP_BYTES", 5_000)
-    (file,) = type_files(sources, wanted, folder) or []
+    (file,) = type_files(sources, wanted, attempt) or []
     known = pq.read_metadata(file.path.uri)
     assert (known.num_rows, known.num_row_groups) == (90, 3)
     # What repeats is in a dictionary.
@@ -127,13 +129,13 @@ def test_a_task_writes_groups_and_passes_over_those_too_large(
     assert encodings["_commit_lsn"]
     assert not encodings["k"]
     monkeypatch.setattr(arrow_copy_task, "_MOST_GROUP_BYTES", 1_000)
-    assert type_files(sources, wanted, folder) is None
+    assert type_files(sources, wanted, attempt) is None
 
 
 class SmallLog:
     """A log without a merge."""
 
     def __init__(self, folder: Path) -> None:
-        self.lake = Lake(LocalPlace.of(folder / "lake"))
+        self.lake = Lake(locate_lake(folder / "lake"))
         self.writer = LogWriter(self.lake)
         self.writer.begin_epoch(16)

@@ -1,23 +1,30 @@
-"""The quick ways on a Spark standalone cluster of two workers over a shared folder."""
+"""Merges on a Spark standalone cluster of two workers: over a folder, and in an object store."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TypeAlias
 
+import psutil
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
+from cdc_core.lake_layout import name_commit
+from cdc_core.lake_storage.object_place import ObjectPlace
 from tests.deadline import wait_for
+from tests.lakes import BUCKET, CREDENTIALS, STORE_VARIABLE, name_lake
 from tests.spark.fast_path.cluster_child import play
 
+Rounds: TypeAlias = list[tuple[str, list[object]]]
 CHILD = Path(__file__).with_name("cluster_child.py")
 PROJECT = Path(__file__).parents[3]
 CLASSES = "org.apache.spark.deploy"
@@ -54,19 +61,90 @@ def start(arguments: list[str], output: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, env=env, stdout=output, stderr=output)
 
 
+def play_on_cluster(
+    folder: Path, master: str, code: Path, *, store: ObjectPlace | None = None
+) -> subprocess.Popen[str]:
+    """Begin to play on the cluster. Executors look for modules in `code` first."""
+    env = os.environ | {"PYTHONPATH": str(PROJECT)}
+    if store is not None:
+        env |= CREDENTIALS | {STORE_VARIABLE: dict(store.store.options)["aws_endpoint"]}
+    return subprocess.Popen(
+        [sys.executable, "-W", "ignore", str(CHILD), str(folder), master, str(code)],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def read_answer(child: subprocess.Popen[str]) -> Rounds:
+    said, complaints = child.communicate(timeout=600)
+    assert child.returncode == 0, complaints[-3000:]
+    told: Rounds = json.loads(said.splitlines()[-1])
+    return told
+
+
+def list_rows(rounds: Rounds) -> list[object]:
+    """The rows after each round, whatever way it took."""
+    return [rows for _, rows in rounds]
+
+
+@pytest.fixture(scope="module")
+def local(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Rounds:
+    """What the same merges lead to in a local session."""
+    folder = tmp_path_factory.mktemp("local")
+    told: Rounds = json.loads(json.dumps(play(spark, folder), default=str))
+    assert {way for way, _ in told} == {"append", "rewrite_files", "move_bound"}
+    return told
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("place", ["folder", "store"])
 def test_each_quick_way_leaves_the_same_rows_on_a_cluster(
-    spark: SparkSession, tmp_path: Path, master: str
+    local: Rounds, tmp_path: Path, master: str, place: str, object_lake: ObjectPlace
 ) -> None:
-    local = json.loads(json.dumps(play(spark, tmp_path / "local"), default=str))
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(CHILD), str(tmp_path / "cluster"), master],
-        env=os.environ | {"PYTHONPATH": str(PROJECT)},
-        capture_output=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr.decode(errors="replace")[-3000:]
-    assert {way for way, _ in local} == {"append", "rewrite_files", "move_bound"}
-    assert json.loads(done.stdout.splitlines()[-1]) == local
+    store = object_lake if place == "store" else None
+    child = play_on_cluster(tmp_path / "cluster", master, PROJECT, store=store)
+    assert read_answer(child) == local
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("code", ["none", "another"])
+def test_executors_without_this_code_leave_the_work_to_spark(
+    local: Rounds, tmp_path: Path, master: str, code: str, object_lake: ObjectPlace
+) -> None:
+    folder = tmp_path / "code"
+    for package in ("cdc_core", "spark_jobs"):
+        if code == "another":
+            shutil.copytree(PROJECT / package, folder / package)
+        else:
+            (folder / package).mkdir(parents=True)
+            (folder / package / "__init__.py").touch()
+    if code == "another":
+        changed = folder / "spark_jobs" / "fast_path" / "rewrite_task.py"
+        changed.write_text(changed.read_text() + "# Another version.\n")
+    child = play_on_cluster(tmp_path / "cluster", master, folder, store=object_lake)
+    rounds = read_answer(child)
+    assert "rewrite_files" not in {way for way, _ in rounds}
+    assert list_rows(rounds) == list_rows(local)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_an_executor_that_is_killed_in_mid_merge_changes_no_result(
+    local: Rounds, tmp_path: Path, master: str, object_lake: ObjectPlace
+) -> None:
+    child = play_on_cluster(tmp_path / "cluster", master, PROJECT, store=object_lake)
+    table = ObjectPlace(f"s3://{BUCKET}", object_lake.store)
+    table /= name_lake(tmp_path / "cluster" / "lake") + "/tables/public/t"
+    # The second round runs, or is about to.
+    wait_for((table / name_commit(2)).exists, 300.0, "a merged round")
+    executors = [
+        process
+        for process in psutil.Process().children(recursive=True)
+        if "CoarseGrainedExecutorBackend" in " ".join(process.cmdline())
+    ]
+    executors[0].kill()
+    assert list_rows(read_answer(child)) == list_rows(local)

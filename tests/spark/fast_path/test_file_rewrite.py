@@ -24,7 +24,7 @@ from spark_jobs.merge import merge, tables
 from spark_jobs.merge.rounds import Round
 from spark_jobs.target.limits import DEFAULT_LIMITS, MergeLimits
 from spark_jobs.target.result import WritePlan
-from tests.local_lake import path_of
+from tests.lakes import path_of
 from tests.spark.relations import (
     Entry,
     delete,
@@ -38,8 +38,10 @@ from tests.spark.relations import (
 from tests.spark.small_lake import SmallLake
 from tests.spark.table_files import (
     find_result,
+    leave_attempt,
     list_unnamed,
     read_each_file_apart,
+    require_nothing_left,
 )
 
 T = make_relation("t", "k int4, v text, n numeric")
@@ -50,7 +52,7 @@ OTHER = make_relation("other", "k int4")
 def small(spark: SparkSession, tmp_path: Path) -> Iterator[SmallLake]:
     made = SmallLake(spark, tmp_path)
     yield made
-    assert not [*path_of(made.lake.root).glob("tables/**/_attempt-*")], "nothing is left behind"
+    require_nothing_left(path_of(made.lake.root) / "tables")
 
 
 FIRST: list[Entry] = [insert(T, str(k), "a", "1.5") for k in range(1, 6)]
@@ -207,7 +209,7 @@ def test_a_table_loses_its_last_row_and_gets_another(small: SmallLake) -> None:
 
 
 @pytest.mark.parametrize(
-    "point", ["before_merge_commit", "after_files_moved", "after_merge_commit"]
+    "point", ["before_merge_commit", "before_files_committed", "after_merge_commit"]
 )
 def test_a_merge_that_ends_at_a_commit_is_finished_by_the_next(
     small: SmallLake, monkeypatch: pytest.MonkeyPatch, point: str
@@ -254,7 +256,7 @@ def test_a_round_of_few_plain_changes_is_one_job_at_most_without_a_query(
     monkeypatch.setattr(LogFiles, "open", open_log)
     monkeypatch.setattr(round_log, "read_log", lambda *_: pytest.fail("a query of Spark is made"))
     monkeypatch.setattr(
-        merge, "splitting_unshared", lambda *_, **__: pytest.fail("it is Spark's merge")
+        merge, "split_unshared", lambda *_, **__: pytest.fail("it is Spark's merge")
     )
     changes = [update(T, "1", "b", "2"), insert(OTHER, "2")]
     with counting_jobs(small.spark) as jobs:
@@ -284,13 +286,12 @@ def counting_jobs(spark: SparkSession) -> Iterator[list[int]]:
 
 def test_what_a_process_that_died_left_is_in_no_table(small: SmallLake) -> None:
     small.merge(FIRST)
-    path = path_of(small.lake.locate(T.table))
-    (path / "_attempt-of-a-dead-process").mkdir()
-    file = next(path.glob("*.parquet"))
-    shutil.copy(file, path / "_attempt-of-a-dead-process" / "part-left.parquet")
+    left = path_of(leave_attempt(small, T))
+    shutil.copy(next(left.parent.glob("*.parquet")), left)
     done = small.merge([insert(T, "9", "b", "2")])
     assert find_result(done, T).way is WritePlan.REWRITE_FILES
     assert small.rows(T, "k") == [(1,), (2,), (3,), (4,), (5,), (9,)]
+    assert list_unnamed(small, T) == []
 
 
 def test_a_commit_of_another_in_between_fails_the_table_alone(

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.target.limits import DEFAULT_LIMITS
 from spark_jobs.target.result import WritePlan
-from tests.local_lake import path_of
+from tests.lakes import path_of
 from tests.spark.merge.test_killed_merge import CHILD, PROJECT, kill_merge
 from tests.spark.relations import delete, insert, make_relation, update
 from tests.spark.small_lake import SmallLake
@@ -41,7 +41,7 @@ def list_named(folder: Path) -> set[str]:
 def check_files(small: SmallLake) -> None:
     folder = small.lake.locate(T.table)
     assert {file.name for file in path_of(folder).rglob("*.parquet")} == list_named(path_of(folder))
-    assert not [*path_of(folder).glob("_attempt-*")]
+    assert not [*path_of(folder).glob("_attempts/*")]
 
 
 @pytest.mark.timeout(600)
@@ -75,7 +75,7 @@ def test_a_driver_that_is_killed_while_it_rewrites_files_leaves_nothing(
     small: SmallLake, tmp_path: Path
 ) -> None:
     kill_merge(tmp_path, "in_file_rewrite", limits=DEFAULT_LIMITS)
-    assert [*path_of(small.lake.locate(T.table)).glob("_attempt-*")]
+    assert [*path_of(small.lake.locate(T.table)).glob("_attempts/*")]
     (done,) = small.merge()
     assert done.tables["public.t"].way is WritePlan.REWRITE_FILES
     assert small.rows(T) == LEFT
@@ -83,9 +83,11 @@ def test_a_driver_that_is_killed_while_it_rewrites_files_leaves_nothing(
 
 
 @pytest.mark.timeout(600)
-def test_files_that_a_killed_merge_moved_are_removed(small: SmallLake, tmp_path: Path) -> None:
+def test_files_of_a_merge_that_was_killed_before_its_commit_are_removed(
+    small: SmallLake, tmp_path: Path
+) -> None:
     folder = small.lake.locate(T.table)
-    kill_merge(tmp_path, "after_files_moved", limits=DEFAULT_LIMITS)
+    kill_merge(tmp_path, "before_files_committed", limits=DEFAULT_LIMITS)
     left = {file.name for file in path_of(folder).glob("*.parquet")} - list_named(path_of(folder))
     assert len(left) == 1, "the file is in the table's folder, and no commit names it"
     (done,) = small.merge()

@@ -22,7 +22,7 @@ from spark_jobs.target.result import WritePlan
 from tests.spark.plain_rows import PLAIN, make_row, read_json
 from tests.spark.relations import Entry, delete, insert, make_relation, read, update
 from tests.spark.small_lake import IN_TASKS, SmallLake
-from tests.spark.table_files import APART, list_files, read_each_file_apart
+from tests.spark.table_files import APART, list_files, read_each_file_apart, require_nothing_left
 
 SEED = 20261123
 WHOLE = replace(PLAIN, table=replace(PLAIN.table, name="whole"), identity=PLAIN.identity.FULL)
@@ -151,7 +151,7 @@ def test_random_changes_leave_the_table_that_spark_would_write(
             ("by Spark", replace(limits, rewrite_entries=0)),
         )
     )
-    assert not [*tmp_path.glob("**/_attempt-*")], "nothing is left behind"
+    require_nothing_left(tmp_path)
     assert by_arrow.ways == {WritePlan.REWRITE_FILES: rounds * len(RELATIONS)}
     assert by_spark.ways.total() == rounds * len(RELATIONS)
     assert WritePlan.REWRITE_FILES not in by_spark.ways

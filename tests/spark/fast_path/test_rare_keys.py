@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.layout import CHANGES_SCHEMA
 from spark_jobs.fast_path.arrow_fold import ArrowOutcome, fold_by_arrow
 from spark_jobs.fold.rows import find_converts
@@ -19,6 +18,7 @@ from spark_jobs.lake.lake import Lake
 from spark_jobs.schema.evolution import TableSchema
 from spark_jobs.target.limits import DEFAULT_LIMITS, MergeLimits
 from spark_jobs.target.result import WritePlan
+from tests.lakes import locate_lake
 from tests.spark import oracle
 from tests.spark.log_writer import LogWriter
 from tests.spark.recorded_log import RecordedLog, read_texts
@@ -92,7 +92,7 @@ def test_a_fold_by_arrow_leaves_what_the_oracle_leaves(
 ) -> None:
     print(f"seed {SEED}")  # noqa: T201 - pytest shows it if the test fails.
     rng = random.Random(f"{SEED} {table.name}")
-    relation = RecordedLog(LogWriter(Lake(LocalPlace.of(tmp_path))), rng, []).announce(table)
+    relation = RecordedLog(LogWriter(Lake(locate_lake(tmp_path))), rng, []).announce(table)
     schema = TableSchema.of(relation)
     columns = find_converts(schema)
     assert columns is not None

@@ -15,10 +15,17 @@ from pyspark.sql import SparkSession
 from spark_jobs.lake.ledger import read_requests
 from spark_jobs.target.limits import DEFAULT_LIMITS, MergeLimits
 from spark_jobs.target.result import WritePlan
-from tests.local_lake import path_of
+from tests.lakes import path_of
 from tests.spark.relations import Entry, delete, insert, make_relation, update
 from tests.spark.small_lake import SmallLake
-from tests.spark.table_files import APART, find_homes, find_result, list_files, read_column
+from tests.spark.table_files import (
+    APART,
+    find_homes,
+    find_result,
+    list_files,
+    read_column,
+    require_nothing_left,
+)
 
 SEED = 20261123
 T = make_relation("t", "k int4, v text")
@@ -37,7 +44,7 @@ def small(spark: SparkSession, tmp_path: Path) -> Iterator[SmallLake]:
         made.merge([insert(T, k, "a") for k in keys])
     assert len(list_files(made, T)) == 4
     yield made
-    assert not [*path_of(made.lake.root).glob("tables/**/_attempt-*")], "nothing is left behind"
+    require_nothing_left(path_of(made.lake.root) / "tables")
 
 
 def check(

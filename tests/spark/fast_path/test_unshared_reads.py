@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from cdc_core.lake_storage.local_place import LocalPlace
 from spark_jobs.fast_path import append_only
 from spark_jobs.fast_path.append_only import is_addition
 from spark_jobs.fold.plan import TablePlan
@@ -22,7 +21,7 @@ from spark_jobs.merge.rounds import Round, merge_until
 from spark_jobs.target.limits import DEFAULT_LIMITS
 from spark_jobs.target.result import WritePlan
 from spark_jobs.target.target_table import TargetTable
-from tests.local_lake import path_of
+from tests.lakes import locate_lake, path_of
 from tests.spark.log_writer import LogWriter
 from tests.spark.oracle import HOLE
 from tests.spark.recorded_log import RecordedLog, read_texts
@@ -86,7 +85,7 @@ class Backfilling:
 
     def __init__(self, folder: Path, seed: int, *, more: Sequence[SourceTable] = ()) -> None:
         self.rng = random.Random(seed)
-        self.lake = Lake(LocalPlace.of(folder / "lake"))
+        self.lake = Lake(locate_lake(folder / "lake"))
         self.writer = LogWriter(self.lake)
         self.writer.begin_epoch(16)
         pair = ["k", "n", "code", "v", "big"]
@@ -165,7 +164,7 @@ def test_lone_reads_leave_what_the_fold_leaves(
     more = [SourceTable("plain", "d"), SourceTable("whole", "f", deferrable=True)]
     staged = Backfilling(tmp_path / "folded", seed, more=more)
     staged.stage(chunks=8)
-    lake = Lake(LocalPlace.of(tmp_path / "apart"))
+    lake = Lake(locate_lake(tmp_path / "apart"))
     shutil.copytree(path_of(staged.lake.root), path_of(lake.root))
     merge_until(spark, staged.lake, round_rows=ROUND_ROWS)
     rounds = merge_until(spark, lake, round_rows=ROUND_ROWS, limits=SET_APART)

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.settings import TableSettings
 from spark_jobs.lake.lake import Lake, open_table
 from spark_jobs.lake.ledger import find_cut
@@ -14,6 +13,7 @@ from spark_jobs.merge.rounds import Round, merge_until
 from spark_jobs.query.as_of import table_at
 from spark_jobs.target.limits import DEFAULT_LIMITS, MergeLimits
 from spark_jobs.target.result import WritePlan
+from tests.lakes import locate_lake
 from tests.spark import oracle
 from tests.spark.log_writer import LogWriter
 from tests.spark.recorded_log import RecordedLog, read_texts
@@ -53,7 +53,7 @@ class World:
         self.spark = spark
         # One of the tables has deletion vectors.
         rules = {"public.whole": TableSettings(deletion_vectors=True)}
-        self.lake = Lake(LocalPlace.of(folder / "lake"), rules=rules)
+        self.lake = Lake(locate_lake(folder / "lake"), rules=rules)
         writer = LogWriter(self.lake)
         writer.begin_epoch(16)
         late = SourceTable("late", "d")

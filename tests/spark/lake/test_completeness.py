@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.staging.backfills import BackfillLedger, Begun
 from cdc_core.table_states import BackfillState, TableState
 from cdc_core.vocabulary import Lsn, Position, TableName
@@ -24,6 +23,7 @@ from spark_jobs.lake.ledger import (
     read_states,
     write_states,
 )
+from tests.lakes import locate_lake
 
 T = TableName("public", "t")
 NAME = str(T)
@@ -33,7 +33,7 @@ QUEUED, BACKFILLING = TableState.QUEUED, TableState.BACKFILLING
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
     """Lend a lake of which nothing is there."""
-    return Lake(LocalPlace.of(tmp_path / "lake"))
+    return Lake(locate_lake(tmp_path / "lake"))
 
 
 def begin(lake: Lake, start: int, *, epoch: int = 1) -> Begun:

@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.vocabulary import Lsn
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.lake.ledger import Cut, write_cut
 from spark_jobs.log.backlog import Backlog, choose_cut, is_scattered, read_backlog
 from spark_jobs.log.files import LogFiles
-from tests.local_lake import path_of
+from tests.lakes import locate_lake, path_of
 from tests.spark.log_writer import LogWriter
 from tests.spark.relations import insert, make_relation, mark
 
@@ -21,7 +20,7 @@ TABLE = make_relation("t", "k int4")
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    return Lake(LocalPlace.of(tmp_path / "lake"))
+    return Lake(locate_lake(tmp_path / "lake"))
 
 
 @pytest.fixture

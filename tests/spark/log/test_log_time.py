@@ -10,12 +10,12 @@ import pytest
 from deltalake import DeltaTable
 
 from cdc_core.errors import LakeError, Retry
-from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.vocabulary import Lsn
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.log.files import LogFiles
 from spark_jobs.log.log_time import find_bound_at_time, make_begins_later_error
 from spark_jobs.query.read_bound import find_bound_at
+from tests.lakes import locate_lake
 from tests.spark.log_writer import LogWriter
 from tests.spark.relations import insert, make_relation, mark
 
@@ -26,7 +26,7 @@ MICROSECOND = timedelta(microseconds=1)
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    return Lake(LocalPlace.of(tmp_path / "lake"))
+    return Lake(locate_lake(tmp_path / "lake"))
 
 
 def at(microseconds: int) -> datetime:

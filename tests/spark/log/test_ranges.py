@@ -19,7 +19,7 @@ from spark_jobs.log import backlog, ranges, round_log
 from spark_jobs.log.files import LogFiles, LogRange
 from spark_jobs.log.ranges import RangeSummary, summarize, summarize_files
 from spark_jobs.log.reading import read_log
-from tests.local_lake import path_of
+from tests.lakes import path_of
 from tests.spark.relations import (
     Entry,
     delete,

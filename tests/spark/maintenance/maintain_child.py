@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from cdc_core.lake_storage.local_place import LocalPlace
 from spark_jobs.lake.lake import Lake
+from tests.lakes import locate_lake
 from tests.spark.maintenance.maintained_lake import SHORT, Keeper
 
 # With a grace of zero there are no tombstones.
@@ -18,7 +18,7 @@ GRACE_S = 3600.0
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    keeper = Keeper(Lake(LocalPlace.of(folder / "lake")), folder / "spool")
+    keeper = Keeper(Lake(locate_lake(folder / "lake")), folder / "spool")
     while "loop" in sys.argv:
         keeper.maintain(SHORT)
     keeper.maintain()

@@ -43,7 +43,7 @@ from spark_jobs.maintenance.cut_ledgers import read_cuts
 from spark_jobs.query.as_of import table_at
 from spark_jobs.query.read_bound import find_bound_at
 from tests.fix_spark import make_quick
-from tests.local_lake import path_of
+from tests.lakes import path_of
 from tests.spark.log_writer import EPOCH_START
 from tests.spark.maintenance.timed_lake import EVENTS, IDLE, KEYS, Seconds, T, TimedLake
 from tests.spark.relations import Entry, insert, update

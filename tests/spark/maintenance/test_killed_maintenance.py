@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.lake.ledger import find_cut
 from spark_jobs.log.files import LogFiles
-from tests.local_lake import path_of
+from tests.lakes import path_of
 from tests.spark.maintenance.maintained_lake import Keeper
 from tests.spark.relations import insert, make_relation, update
 from tests.spark.small_lake import MERGE_ONLY, SmallLake
@@ -81,7 +81,7 @@ def test_a_maintenance_killed_at_any_step_is_finished_by_the_next(
     # The newest cut no longer names a version from before the compaction.
     folder = path_of(lake.lake.locate(T.table))
     assert len(list(folder.glob("*.parquet"))) < ROUNDS
-    assert len(list(folder.glob("_attempt*"))) == 0
+    assert len(list(folder.glob("_attempts/*"))) == 0
     rows = dict(lake.rows(T))
     assert len(rows) == ROUNDS + UNMERGED
     assert (rows[1], rows[2], rows[3], rows[100]) == ("new", "last", "old", "later")

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.vocabulary import Lsn
 from spark_jobs.lake import leases
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.lake.leases import LIFE, Lease, holding_lease, list_leased
 from tests.deadline import wait_for
+from tests.lakes import locate_lake
 
 AT = Bound(1, Lsn(5))
 
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    return Lake(LocalPlace.of(tmp_path))
+    return Lake(locate_lake(tmp_path))
 
 
 def list_files(lake: Lake) -> list[Path]:

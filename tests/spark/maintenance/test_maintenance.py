@@ -22,7 +22,7 @@ from spark_jobs.maintenance import compaction, cut_ledgers
 from spark_jobs.maintenance.thinning import Keeping
 from spark_jobs.query.as_of import table_at
 from spark_jobs.query.read_bound import find_bound_at
-from tests.local_lake import path_of
+from tests.lakes import path_of
 from tests.spark.maintenance.maintained_lake import NOTHING, Keeper
 from tests.spark.relations import insert, make_relation, mark, read, sweep, update
 from tests.spark.small_lake import MERGE_ONLY, SmallLake

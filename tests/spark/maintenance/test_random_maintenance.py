@@ -11,7 +11,6 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc_core.errors import LakeError
-from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.settings import TableSettings
 from cdc_core.vocabulary import Lsn, TableName
 from spark_jobs.delta import committer
@@ -24,6 +23,7 @@ from spark_jobs.query.as_of import list_tables, table_at
 from spark_jobs.query.read_bound import find_bound_at
 from spark_jobs.target.limits import DEFAULT_LIMITS
 from tests.fix_spark import make_quick
+from tests.lakes import locate_lake
 from tests.spark.log_writer import LogWriter
 from tests.spark.maintenance.maintained_lake import Keeper
 from tests.spark.recorded_log import RecordedLog, read_texts
@@ -38,7 +38,7 @@ class World:
         self.rng = random.Random(seed)
         self.spark = make_quick(spark)
         rules = {"public.whole": TableSettings(deletion_vectors=self.rng.random() < 0.3)}
-        self.lake = Lake(LocalPlace.of(folder / "lake"), rules=rules)
+        self.lake = Lake(locate_lake(folder / "lake"), rules=rules)
         self.writer = LogWriter(self.lake)
         self.writer.begin_epoch(16)
         tables = [SourceTable("plain", "d"), SourceTable("whole", "f", deferrable=True)]

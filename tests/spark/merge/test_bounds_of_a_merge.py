@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,12 +12,10 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from cdc_core.lake_storage.local_place import LocalPlace
-from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.lake.lake import Lake
 from spark_jobs.merge import tables
 from spark_jobs.target.result import WritePlan
-from tests.local_lake import path_of
+from tests.lakes import path_of
 from tests.spark.relations import insert, make_relation, update
 from tests.spark.small_lake import SmallLake
 from tests.spark.table_files import find_result
@@ -64,29 +61,6 @@ def test_old_commits_of_a_table_stay(small: SmallLake) -> None:
         small.merge([update(T, "1", f"v{number}")])
     assert [*path_of(log).glob("*.checkpoint.parquet")]
     assert len([*path_of(log).glob("*.json")]) == small.version(T) + 1
-
-
-def test_the_record_of_moved_files_is_on_the_disk_before_they_move(
-    small: SmallLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small.merge([insert(T, "1", "a")])
-    folder = small.lake.locate(T.table)
-    sync = LocalPlace.sync
-    before_the_move: list[LakePlace] = []
-
-    def force(place: LocalPlace) -> None:
-        sync(place)
-        for record in path_of(folder).glob("_attempt-*/moved.json"):
-            recorded = json.loads(record.read_text())["files"]
-            if not [name for name in recorded if (folder / name).exists()]:
-                before_the_move.append(place)
-
-    monkeypatch.setattr(LocalPlace, "sync", force)
-    merged = find_result(small.merge([update(T, "1", "b")]), T)
-    assert merged.way is WritePlan.REWRITE_FILES
-    record, attempt, *others = before_the_move
-    assert record == attempt / "moved.json"
-    assert others == [folder]
 
 
 def test_a_job_that_cannot_begin_leaves_the_tables_to_spark(

@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc_core.lake_storage.local_place import LocalPlace
 from spark_jobs.lake.lake import Lake, find_bound, open_table
 from spark_jobs.lake.ledger import find_cut
 from spark_jobs.merge.rounds import merge_until
 from spark_jobs.target.limits import DEFAULT_LIMITS, MergeLimits
-from tests.local_lake import path_of
+from tests.lakes import locate_lake, path_of
 from tests.spark.log_writer import LogWriter
 from tests.spark.recorded_log import RecordedLog, read_texts
 from tests.spark.small_lake import MERGE_ONLY, SPARK_ONLY
@@ -32,7 +31,7 @@ KILLS = (
     ("before_merge_commit:2", MERGE_ONLY),
     ("after_merge_commit:1", MERGE_ONLY),
     ("before_cut:1", DEFAULT_LIMITS),
-    ("after_files_moved:2", SPARK_ONLY),
+    ("before_files_committed:2", SPARK_ONLY),
     ("after_cut:1", DEFAULT_LIMITS),
 )
 
@@ -60,7 +59,7 @@ def test_a_merge_killed_at_any_point_is_finished_by_the_next(
     spark: SparkSession, tmp_path: Path, kills: Sequence[tuple[str, MergeLimits]]
 ) -> None:
     seed = 7
-    lake = Lake(LocalPlace.of(tmp_path / "lake"))
+    lake = Lake(locate_lake(tmp_path / "lake"))
     writer = LogWriter(lake)
     writer.begin_epoch(16)
     tables = [SourceTable("one", "d"), SourceTable("two", "f", deferrable=True)]
@@ -91,7 +90,7 @@ def test_a_merge_killed_at_any_point_is_finished_by_the_next(
 
 
 def test_a_lock_left_by_a_killed_process_waits_for_its_jvm(tmp_path: Path) -> None:
-    lake = Lake(LocalPlace.of(tmp_path / "lake"))
+    lake = Lake(locate_lake(tmp_path / "lake"))
     with subprocess.Popen(["sleep", "1000"]) as jvm:
         with lake.lock_table("public.t", jvm=jvm.pid):
             left = (tmp_path / "lake" / "locks" / "public~2Et").read_bytes()

@@ -14,7 +14,7 @@ from cdc_core.errors import MergeError, Retry
 from spark_jobs.lake.ledger import find_cut
 from spark_jobs.merge.round_size import RoundSize
 from spark_jobs.merge.rounds import Round, follow
-from tests.local_lake import path_of
+from tests.lakes import path_of
 from tests.spark.relations import insert, make_relation, mark, update
 from tests.spark.small_lake import ALL, SmallLake
 

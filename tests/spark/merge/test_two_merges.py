@@ -24,7 +24,7 @@ from spark_jobs.merge import merge
 from spark_jobs.merge.rounds import Round, merge_until
 from spark_jobs.target.limits import DEFAULT_LIMITS, MergeLimits
 from spark_jobs.target.result import WritePlan
-from tests.local_lake import path_of
+from tests.lakes import locate_lake, path_of
 from tests.spark.relations import Entry, delete, insert, make_relation, read, update
 from tests.spark.small_lake import MERGE_ONLY, SPARK_ONLY, SmallLake
 
@@ -157,7 +157,7 @@ def test_a_commit_that_another_has_overtaken_is_refused(
     way: Way, race: Race, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Lake, "lock_table", lambda *_, **__: nullcontext())
-    race.run("after_files_moved")
+    race.run("before_files_committed")
     said = [error.message.rpartition("public.t: ")[2] for error in race.errors]
     assert said == ["CommitFailedError"]
     race.small.merge(on_round=race.keep_ways)
@@ -178,7 +178,7 @@ def test_a_table_whose_names_are_long_in_utf_8_is_merged(
 
 def test_each_of_two_tables_with_long_names_has_a_lock_of_its_own(tmp_path: Path) -> None:
     """PostgreSQL takes names of 63 bytes, of any character."""
-    lake = Lake(LocalPlace.of(tmp_path / "lake"))
+    lake = Lake(locate_lake(tmp_path / "lake"))
     names = [str(TableName('"' * 63, '"' * 62 + end)) for end in "ab"]
     with lake.lock_table(names[0], jvm=None), lake.lock_table(names[1], jvm=None):
         held = [*path_of(lake.root / "locks").iterdir()]
@@ -191,14 +191,13 @@ def test_an_attempt_takes_in_nothing_that_another_writes(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     rows = spark.range(3).coalesce(1)
-    with attempting(LocalPlace.of(tmp_path)) as folder:
-        (file,) = write_files(rows, folder)
-        with attempting(LocalPlace.of(tmp_path)) as another:
+    with attempting(LocalPlace.of(tmp_path), version=1) as attempt:
+        (file,) = write_files(rows, attempt)
+        with attempting(LocalPlace.of(tmp_path), version=1) as another:
             (other,) = write_files(rows, another)
-            (next_file,) = write_files(rows, folder)
+            (next_file,) = write_files(rows, attempt)
         assert not other.path.exists()
         assert file.path.exists()
         assert next_file.path.exists()
-    assert len({folder, another}) == 2
     assert len({file.path.name, other.path.name, next_file.path.name}) == 3
-    assert not [*tmp_path.iterdir()]
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]

@@ -16,13 +16,12 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaProtocolError
 from pyspark.sql import SparkSession
 
-from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.settings import TableSettings
 from cdc_core.vocabulary import TableName
 from spark_jobs.lake.lake import Lake
 from spark_jobs.target.limits import MergeLimits
 from spark_jobs.target.result import WritePlan
-from tests.local_lake import path_of
+from tests.lakes import locate_lake, path_of
 from tests.spark.relations import delete, insert, make_relation, update
 from tests.spark.small_lake import MERGE_ONLY, SPARK_ONLY, SmallLake
 
@@ -89,5 +88,5 @@ def test_deletion_vectors_are_written_where_the_settings_ask_for_them(
 def test_the_most_exact_section_about_deletion_vectors_counts(
     tmp_path: Path, rules: dict[str, TableSettings], wanted: list[TableName]
 ) -> None:
-    lake = Lake(LocalPlace.of(tmp_path), rules=rules)
+    lake = Lake(locate_lake(tmp_path), rules=rules)
     assert [table for table in (T.table,) if lake.wants_deletion_vectors(table)] == wanted

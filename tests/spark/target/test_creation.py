@@ -17,6 +17,7 @@ from spark_jobs.delta.direct_parquet import VECTORS_PROPERTY
 from spark_jobs.lake.lake import Lake
 from spark_jobs.target import creation
 from spark_jobs.target.creation import create_table
+from tests.lakes import locate_lake
 
 TABLE = TableName("public", "t")
 FIELDS = [
@@ -29,7 +30,7 @@ FIELDS = [
 
 
 def test_delta_rs_creates_the_table_that_spark_creates(spark: SparkSession, tmp_path: Path) -> None:
-    lake = Lake(LocalPlace.of(tmp_path / "lake"))
+    lake = Lake(locate_lake(tmp_path / "lake"))
     one = create_table(spark, lake, TABLE, FIELDS)
     other_place = LocalPlace.of(tmp_path / "other")
     creation._create_by_spark(spark, other_place, str(TABLE), T.StructType(FIELDS))
@@ -47,7 +48,7 @@ def test_delta_rs_creates_the_table_that_spark_creates(spark: SparkSession, tmp_
 def test_columns_that_delta_rs_refuses_are_an_error_of_that_table(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    lake = Lake(LocalPlace.of(tmp_path / "lake"))
+    lake = Lake(locate_lake(tmp_path / "lake"))
     fields = [T.StructField(name, T.LongType()) for name in ("k", "K")]
     with pytest.raises(DeltaError, match="refuses the columns"):
         create_table(spark, lake, TABLE, fields)

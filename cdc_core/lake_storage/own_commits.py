@@ -1,0 +1,31 @@
+"""Recognises the commits of this process by a mark in each.
+
+The storage may act on a commit, and its reply may be lost. delta-rs then repeats the commit, and
+finds the version taken: by this same commit.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from cdc_core.lake_layout import name_commit
+from cdc_core.lake_storage.place import LakePlace
+
+_MARK = "walgateMark"
+
+
+def make_mark() -> dict[str, str]:
+    """Make the metadata that marks one commit."""
+    return {_MARK: uuid.uuid4().hex}
+
+
+def find_outcome(table: LakePlace, version: int, mark: dict[str, str]) -> bool | None:
+    """Whether a version of a table is the marked commit; None if no commit has made the version.
+
+    Raises: OSError.
+    """
+    try:
+        commit = (table / name_commit(version)).read_text()
+    except FileNotFoundError:
+        return None
+    return mark[_MARK] in commit

@@ -1,0 +1,63 @@
+"""Removes what dead processes left of their attempts to write a table.
+
+A process that looks dead may only be paused: its lock in an object store is a lease, which ends. So
+before its files go, a commit takes the version that it would commit. If it wakes, Delta refuses it.
+"""
+
+from __future__ import annotations
+
+from deltalake import DeltaTable
+
+from cdc_core.lake_layout import ATTEMPTS, RECORDS, name_commit
+from cdc_core.lake_storage.place import LakePlace
+from spark_jobs.delta.attempts import Attempt, read_attempt
+from spark_jobs.delta.committer import refuse_attempts
+from spark_jobs.delta.direct_parquet import is_ours
+from spark_jobs.lake.lake import open_table
+
+
+def clear_attempts(table: LakePlace) -> bool:
+    """Remove what dead processes left; return whether they left anything.
+
+    The caller must hold the table's lock. The table may get a new version, which changes no row.
+    Raises: DeltaError if another process commits; MergeError if the disk refuses it; OSError.
+    """
+    records = [*(table / ATTEMPTS).list_matching(RECORDS)]
+    for record in records:
+        attempt = read_attempt(record)
+        if attempt is None or _clear(attempt, open_table(table)):
+            record.remove()
+    return bool(records)
+
+
+def _clear(attempt: Attempt, table: DeltaTable | None) -> bool:
+    """Remove the files of an attempt that no commit names; return whether it is over.
+
+    The files are listed once. If the process wakes, it may write further ones, and commit them.
+    """
+    attempt.remove_spark_folders()
+    files = attempt.list_files()
+    if table is None or not files:
+        return True
+    newest = table.version()
+    if newest < attempt.version:
+        if not is_ours(table):
+            return False
+        refuse_attempts(attempt.table, table)
+        newest += 1
+    committed = _read_commits(attempt.table, range(attempt.version, newest + 1))
+    # If the file of a commit is missing, it may have named any of the files. Maintenance removes
+    # those that no needed version has.
+    if committed is not None:
+        for file in files:
+            if file.name not in committed:
+                file.remove()
+    return True
+
+
+def _read_commits(table: LakePlace, versions: range) -> str | None:
+    """The text of some commits; None if one is missing."""
+    try:
+        return "".join((table / name_commit(version)).read_text() for version in versions)
+    except FileNotFoundError:
+        return None
