@@ -13,8 +13,9 @@ setup-s3: setup
 	@$(python) tooling/spark_jars.py s3
 
 # The proof: a shop that sells, replicated through Dagster and compared; then everything ends.
-demo: setup
-	@.venv/bin/walgate demo
+# `make demo ARGS=--s3` has its lake in an object store.
+demo: setup $(if $(findstring --s3,$(ARGS)),setup-s3)
+	@.venv/bin/walgate demo $(ARGS)
 
 # The same stack until Ctrl-C, with Dagster's page.
 up: setup

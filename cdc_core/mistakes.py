@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from cdc_core.conninfo import complete_conninfo, is_verified, read_conninfo, remote_hosts
 from cdc_core.lake_layout import RESERVED_FOLDERS
+from cdc_core.lake_roots import is_in_store
 from cdc_core.origins import Key, Mistake
 from cdc_core.quantities import parse_duration
 
@@ -70,7 +71,8 @@ def find_mistakes(
         mistakes += _find_source_mistakes(written, source, environ, folder=folder)
     mistakes += _find_hash_key_mistakes(values, environ, folder=folder)
     if isinstance(lake, dict) and all(isinstance(lake.get(key), str) for key in ("root", "spool")):
-        mistakes += _find_lake_mistakes(folder / lake["root"], folder / lake["spool"], folder)
+        root = None if is_in_store(lake["root"]) else folder / lake["root"]
+        mistakes += _find_spool_mistakes(root, folder / lake["spool"], folder)
     return mistakes + _find_retention_mistakes(values)
 
 
@@ -237,11 +239,15 @@ def _find_retention_mistakes(values: Mapping[str, Any]) -> list[Mistake]:
     return mistakes
 
 
-def _find_lake_mistakes(root: Path, spool: Path, folder: Path) -> list[Mistake]:
-    """Refuse a spool folder if emptying it would remove other files."""
-    root, spool = root.resolve(), spool.resolve()
-    taken = [root, folder.resolve(), *(root / name for name in RESERVED_FOLDERS)]
-    is_inside = any(spool.is_relative_to(root / name) for name in RESERVED_FOLDERS)
+def _find_spool_mistakes(root: Path | None, spool: Path, folder: Path) -> list[Mistake]:
+    """Refuse a spool folder if emptying it would remove other files.
+
+    The root is None if the lake is in no folder.
+    """
+    spool = spool.resolve()
+    reserved = [] if root is None else [root.resolve() / name for name in RESERVED_FOLDERS]
+    taken = [folder.resolve(), *reserved, *([] if root is None else [root.resolve()])]
+    is_inside = any(spool.is_relative_to(place) for place in reserved)
     if not is_inside and not any(place.is_relative_to(spool) for place in taken):
         return []
     what = "capture empties the spool at every start, and would remove other files from this folder"

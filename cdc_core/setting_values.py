@@ -13,15 +13,18 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from cdc_core.column_types import ColumnType
-from cdc_core.lake_storage.local_place import LocalPlace
+from cdc_core.lake_layout import SPOOL
+from cdc_core.lake_roots import is_in_store, locate_folder, locate_in_store, parse_options
+from cdc_core.lake_storage.object_place import ObjectPlace
+from cdc_core.lake_storage.object_store import SCHEME
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.quantities import parse_duration, parse_size
 from cdc_core.table_patterns import TablePattern
 
+# The folder for the state of this host, beside the configuration.
+_STATE = ".walgate"
 # PostgreSQL cuts longer identifiers.
 _NAME_BYTES = 63
-# delta-rs reads a path as a URL, in which these are forbidden or stand for other characters.
-_NOT_OPENABLE = re.compile(r"[\[\]|^\\\x00-\x1f\x7f]|%[0-9A-Fa-f]{2}")
 # If a password has a slash that is not percent-encoded, the rest of it becomes part of the path.
 _DATABASE_PATH = re.compile(r"(/[0-9]{0,4})?\Z")
 
@@ -29,7 +32,7 @@ _DATABASE_PATH = re.compile(r"(/[0-9]{0,4})?\Z")
 def _resolve_path(value: object, info: ValidationInfo) -> Path:
     """Make a local path absolute, relative to the configuration file."""
     if isinstance(value, str) and "://" in value:
-        raise ValueError("expected a local folder; object stores are not supported by this version")
+        raise ValueError("expected a path of this host")
     if not isinstance(value, (str, Path)) or not str(value):
         raise ValueError("expected a path")
     folder = (info.context or {}).get("folder", Path.cwd())
@@ -37,14 +40,24 @@ def _resolve_path(value: object, info: ValidationInfo) -> Path:
 
 
 def _locate_lake(value: object, info: ValidationInfo) -> LakePlace:
-    """Refuse a folder at whose path delta-rs panics, or which it mistakes for another folder."""
-    folder = _resolve_path(value.uri if isinstance(value, LakePlace) else value, info)
-    if (found := _NOT_OPENABLE.search(str(folder))) is not None:
-        raise ValueError(
-            f"expected a path without {found[0]!r}, because Delta's library cannot open it:"
-            f" {folder}"
-        )
-    return LocalPlace.of(folder)
+    """Find the place of a lake's root. The options of its store come before it in the section."""
+    if isinstance(value, ObjectPlace):
+        return value
+    options = info.data.get("storage_options")
+    if isinstance(value, str) and is_in_store(value):
+        # Wrong options have an error of their own, and may lack what a store needs.
+        known = {"aws_region": "unknown", "aws_allow_http": "true"} if options is None else options
+        return locate_in_store(value, known, (info.context or {}).get("environ", {}))
+    if options:
+        raise ValueError(f"expected {SCHEME} with a bucket, because there are storage_options")
+    return locate_folder(_resolve_path(value.uri if isinstance(value, LakePlace) else value, info))
+
+
+def _parse_options(value: object) -> object:
+    """Refuse unknown options of a store, and credentials."""
+    if not isinstance(value, dict):
+        raise ValueError("expected a table of options")  # noqa: TRY004 - pydantic's contract.
+    return parse_options(value)
 
 
 def _resolve_jars(value: object, info: ValidationInfo) -> object:
@@ -139,7 +152,13 @@ def _require_time(value: float) -> float:
     return value
 
 
+def choose_spool(root: LakePlace) -> Path:
+    """The spool of a lake without a setting: in its folder, or in the state of this host."""
+    return Path(_STATE if isinstance(root, ObjectPlace) else root.uri) / SPOOL
+
+
 LocalPath = Annotated[Path, BeforeValidator(_resolve_path)]
+StoreOptions = Annotated[dict[str, str], BeforeValidator(_parse_options)]
 LakeRoot = Annotated[LakePlace, BeforeValidator(_locate_lake)]
 Size = Annotated[int, BeforeValidator(parse_size)]
 Pause = Annotated[float, BeforeValidator(parse_duration)]

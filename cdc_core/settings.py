@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from cdc_core.errors import ConfigurationError
-from cdc_core.lake_layout import CHANGES, SPOOL
+from cdc_core.lake_layout import CHANGES
 from cdc_core.mistakes import HASH_KEY_VARIABLE, explain_mistakes, find_mistakes
 from cdc_core.origins import Mistake, Origins
 from cdc_core.setting_values import (
@@ -40,6 +40,8 @@ from cdc_core.setting_values import (
     RedisUrl,
     Size,
     SparkConf,
+    StoreOptions,
+    choose_spool,
 )
 
 CONFIG_NAME = "walgate.toml"
@@ -73,14 +75,19 @@ class SourceSettings(_Section):
 class LakeSettings(_Section):
     """`[lake]`: where the log and the tables are, and how long they can be read as they were.
 
+    The spool is on a disk of this host. `storage_options` are those of an object store.
     Maintenance drops the cuts that are older than `retention`, except the newest one and those of
     readers with a lease. It keeps the files that nobody needs for `grace`.
     """
 
+    # The root is found with the options of its store, so they come first.
+    storage_options: StoreOptions = Field(default_factory=dict)
     root: LakeRoot
     retention: Duration = 7 * 86_400.0
     grace: Duration = 6 * 3600.0
-    spool: LocalPath = Field(default_factory=lambda fields: Path(fields["root"].uri) / SPOOL)
+    spool: LocalPath = Field(
+        default_factory=lambda fields: choose_spool(fields["root"]), validate_default=True
+    )
 
 
 class RedisSettings(_Section):
@@ -263,7 +270,8 @@ def parse_settings(text: str, *, file: Path, environ: Mapping[str, str]) -> Sett
     settings = None
     try:
         settings = Settings.model_validate(
-            values | {"state_folder": file.parent / ".walgate"}, context={"folder": file.parent}
+            values | {"state_folder": file.parent / ".walgate"},
+            context={"folder": file.parent, "environ": environ},
         )
     except ValidationError as error:
         mistakes += explain_mistakes(error, Settings, values)

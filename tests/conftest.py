@@ -7,6 +7,7 @@ pytest_plugins = (
     "tests.fix_catalog",
     "tests.fix_redis",
     "tests.fix_object_store",
+    "tests.fix_lakes",
     "tests.fix_spark",
     "tests.fix_proxy",
     "tests.fix_pipeline",

@@ -17,6 +17,7 @@ import pytest
 
 from cdc_core.lake_storage.object_place import ObjectPlace
 from cdc_core.lake_storage.object_store import ObjectStore
+from tests.lakes import BUCKET, CREDENTIALS, describe_store
 
 # The server ends at the end of its standard input, so it ends with the process of the tests.
 _PROGRAM = """
@@ -33,14 +34,6 @@ store.create_bucket(Bucket="lakes")
 print(json.dumps(endpoint), flush=True)
 sys.stdin.read()
 """
-BUCKET = "lakes"
-CREDENTIALS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
-
-
-def describe_store(endpoint: str) -> ObjectStore:
-    """The store that a server at an endpoint is."""
-    options = {"aws_allow_http": "true", "aws_endpoint": endpoint, "aws_region": "us-east-1"}
-    return ObjectStore(BUCKET, tuple(options.items()))
 
 
 @contextmanager

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from cdc_core.lake_storage.local_place import LocalPlace
+from cdc_core.lake_storage.object_place import ObjectPlace
 from cdc_core.settings import Settings, load_settings
 from tests.child_process import ChildProcess
 from tests.deadline import wait_for
 from tests.fix_spark import quick_spark
+from tests.lakes import locate_lake, mirror_lake, path_of
 from tests.postgres_server import Database
 from tests.truth import explain_difference, make_truth_slot, read_log, read_staged, read_truth
 from tests.walgate_command import Answer, run_walgate, walgate_command, walgate_environment
@@ -29,13 +30,21 @@ class Pipeline:
     """A configuration in a folder, and the captures that a test runs with it."""
 
     def __init__(
-        self, database: Database, folder: Path, *, dsn: str | None = None, redis: str = NO_REDIS
+        self,
+        database: Database,
+        folder: Path,
+        *,
+        dsn: str | None = None,
+        redis: str = NO_REDIS,
+        lake: ObjectPlace | None = None,
     ) -> None:
-        """Make publication, slot and truth slot, in this order, and write walgate.toml."""
+        """Make publication, slot and truth slot, in this order, and write walgate.toml.
+
+        The lake is in the folder, or at a place in an object store.
+        """
         self.database = database
         self.folder = folder
-        self.root = folder / "lake"
-        self.lake = LocalPlace.of(self.root)
+        self.lake = lake or locate_lake(folder / "lake")
         self.slot = f"s_{database.name}"
         self.truth_slot = f"t_{database.name}"
         self.environment: dict[str, str] = {}
@@ -46,6 +55,14 @@ class Pipeline:
         make_truth_slot(database, self.truth_slot)
         self.write_configuration(dsn or database.dsn, redis)
 
+    @property
+    def root(self) -> Path:
+        """The folder of the lake. If the lake is in a store, this is a new copy of it."""
+        if isinstance(self.lake, ObjectPlace):
+            mirror_lake(self.lake, self.folder / "copy of the lake")
+            return self.folder / "copy of the lake"
+        return path_of(self.lake)
+
     def write_configuration(self, dsn: str, redis: str = NO_REDIS) -> None:
         """Write walgate.toml."""
         lines = [
@@ -53,7 +70,7 @@ class Pipeline:
             f'dsn = "{dsn}"',
             f'slot = "{self.slot}"',
             "[lake]",
-            'root = "lake"',
+            *self._describe_lake(),
             "[redis]",
             f'url = "{redis}"',
             *quick_spark(),
@@ -62,6 +79,12 @@ class Pipeline:
             "heartbeat_seconds = 2",
         ]
         (self.folder / "walgate.toml").write_text("\n".join(lines) + "\n")
+
+    def _describe_lake(self) -> list[str]:
+        if not isinstance(self.lake, ObjectPlace):
+            return ['root = "lake"']
+        options = ", ".join(f'{name} = "{value}"' for name, value in self.lake.store.options)
+        return [f'root = "{self.lake}"', f"storage_options = {{ {options} }}"]
 
     def load_settings(self, **environment: str) -> Settings:
         """The configuration as it is now; keywords are variables of the environment."""

@@ -13,6 +13,8 @@ from pyspark.sql import SparkSession
 
 from cdc_core.settings import SparkSettings
 from spark_jobs.session.session import open_session
+from spark_jobs.session.store_conf import StoreJars
+from tests.lakes import find_store
 from tests.requirement import report_missing
 
 STATE_FOLDER = Path(__file__).parent.parent / ".walgate"
@@ -64,6 +66,12 @@ def find_java() -> Path | None:
     return None if program is None else Path(program).resolve().parent.parent
 
 
+def find_store_jars() -> StoreJars | None:
+    """The store with the lakes of this run, with the JARs for it; None if they are in folders."""
+    store = find_store()
+    return None if store is None else StoreJars(store, STATE_FOLDER / "s3-jars")
+
+
 def make_quick(spark: SparkSession) -> SparkSession:
     """A session of the same JVM that merges tiny tables quickly."""
     session = spark.newSession()
@@ -80,7 +88,8 @@ def run_spark() -> Iterator[SparkSession]:
         report_missing("Java or the Delta JARs", "run `make setup`")
     os.environ["JAVA_HOME"] = str(java)
     session = open_session(
-        SparkSettings(master="local[2]", delta_jars=str(jars), driver_memory="2g", conf=TEST_CONF)
+        SparkSettings(master="local[2]", delta_jars=str(jars), driver_memory="2g", conf=TEST_CONF),
+        store=find_store_jars(),
     )
     try:
         yield session

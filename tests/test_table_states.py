@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.table_states import (
     BACKFILL_MEANINGS,
     BACKFILL_MOVES,
@@ -29,6 +28,7 @@ from spark_jobs.lake import ledger
 from spark_jobs.lake.completeness import CompletedBackfill, Completeness
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.lake.ledger import Request, StateRecord, read_states, write_states
+from tests.lakes import locate_lake
 
 TABLE = "public.t"
 CUT = Bound(1, Lsn(100))
@@ -123,7 +123,7 @@ def test_each_state_of_a_table_has_a_meaning_is_reached_and_ends() -> None:
 
 @pytest.mark.parametrize("state", TableState)
 def test_only_a_state_that_merges_find_is_recorded(tmp_path: Path, state: TableState) -> None:
-    lake = Lake(LocalPlace.of(tmp_path / "lake"))
+    lake = Lake(locate_lake(tmp_path / "lake"))
     write_states(lake, [HALTED])
     wrong = [STREAMING, StateRecord(TABLE, state)]
     if state in RECORDED_STATES:
@@ -138,7 +138,7 @@ def test_only_a_state_that_merges_find_is_recorded(tmp_path: Path, state: TableS
 
 @pytest.mark.parametrize("text", ["backfilling", "of a later version"])
 def test_a_row_that_no_merge_writes_hides_no_state(tmp_path: Path, text: str) -> None:
-    lake = Lake(LocalPlace.of(tmp_path / "lake"))
+    lake = Lake(locate_lake(tmp_path / "lake"))
     write_states(lake, [HALTED])
     row = {"table": TABLE, "state": text, "curable": False}
     ledger.append_numbered(lake.states, [row], ledger.STATES_SCHEMA)

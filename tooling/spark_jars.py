@@ -17,7 +17,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from spark_jobs.session.log_store import build_log_store
+from spark_jobs.session.store_jar import build_store_jar
 
 HERE = Path(__file__).parent
 STATE_FOLDER = HERE.parent / ".walgate"
@@ -126,7 +126,7 @@ def main() -> int:
     failed = bring(SETS[name])
     if name == "s3" and not failed:
         os.environ["JAVA_HOME"] = str(STATE_FOLDER / "java")
-        build_log_store(S3.folder, delta_jars=DELTA.folder)
+        build_store_jar(S3.folder, delta_jars=DELTA.folder)
     return failed
 
 

@@ -1,4 +1,4 @@
-"""Finds what capture would refuse at its start, as preflight problems with its messages."""
+"""Finds what capture would refuse at its start, as problems with its messages."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from cdc_core.capture.diagnosis import diagnose
 from cdc_core.errors import Retry, WalgateError
+from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.store_check import find_store_problems
 from cdc_core.settings import Settings
 from cdc_core.source.problems import Problem, Severity
 
 CODE = "log_not_continued"
+STORE_CODE = "lake_store"
 # The preflight has reported these slots already. They cannot be compared with the log.
 _NO_SLOT_OF_OURS = {"slot_plugin", "slot_database", "slot_two_phase"}
 
@@ -30,6 +33,15 @@ def find_refusals(settings: Settings, found: Sequence[Problem]) -> Iterator[Prob
         return
     for difference in differences:
         yield _describe(Severity.ERROR, difference)
+
+
+def describe_store_problems(root: LakePlace) -> Iterator[Problem]:
+    """Yield what the object store of a lake cannot do; nothing for a folder."""
+    for found in find_store_problems(root):
+        yield Problem(
+            Severity.ERROR, STORE_CODE, found.what, f"the store to {found.expected}", found.found,
+            found.fix,
+        )  # fmt: skip
 
 
 def _describe(severity: Severity, error: WalgateError) -> Problem:

@@ -34,6 +34,7 @@ from cdc_core.capture.writer import Writer
 from cdc_core.coordination.live import Figures
 from cdc_core.coordination.redis_coordination import RedisCoordination
 from cdc_core.errors import Retry, SlotInUse, SourceSilent, StreamRefused, WalgateError
+from cdc_core.lake_storage.store_check import require_store
 from cdc_core.protocol.concealment import Concealment
 from cdc_core.protocol.messages import Announcement
 from cdc_core.settings import Settings
@@ -81,7 +82,11 @@ class _Start:
 
 
 def open_log(settings: Settings) -> ChangeLog:
-    """Open the lake's log; make it if it never existed. Raises: StagingError."""
+    """Open the lake's log; make it if it never existed.
+
+    Raises: StagingError; LakeError if the lake's store cannot do what Walgate needs.
+    """
+    require_store(settings.lake.root)
     require_log(settings.state_folder, root=settings.lake.root, slot=settings.source.slot)
     return Log.of(settings)
 

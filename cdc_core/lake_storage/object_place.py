@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 # A new file up to this size waits in memory until it is whole, and a larger one on a disk.
 _MOST_IN_MEMORY = 32 << 20
+_CLOCK = ".clock"
 # A holder must renew its lock long before others take it over.
 _OF_LOCKS = Patience(request_s=4, all_tries_s=6)
 
@@ -131,6 +132,18 @@ class ObjectPlace(LakePlace):
         if not files:
             return None
         return len(files), max(file.modified_us for file in files)
+
+    @override
+    def read_clock_us(self) -> int:
+        # All processes use the same name, so those that are killed leave one object in all.
+        probe = self / _CLOCK
+        while True:
+            probe.write_text("")
+            # Another process may have removed it.
+            with suppress(FileNotFoundError):
+                time_us = probe.read_modified_us()
+                probe.remove()
+                return time_us
 
     @override
     def create(self) -> NewObject:

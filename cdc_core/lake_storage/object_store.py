@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 SCHEME = "s3://"
 _ALLOW_HTTP = "aws_allow_http"
 _PREFIX = "aws_"
+_NO_BUCKET, _OTHER_REGION = "NoSuchBucket", "PermanentRedirect"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,18 @@ class ObjectStore:
         return _connect(self, find_credentials(os.environ), patience)
 
 
+class StoreFailed(OSError):
+    """The store answered with an error, or did not answer. `code` is the store's own code for it.
+
+    Without such a code, `code` is the reason in words.
+    """
+
+    def __init__(self, code: str, uri: str) -> None:
+        """Name the code and the object."""
+        super().__init__(errno.EIO, f"the store failed: {code}", uri)
+        self.code = code
+
+
 @contextmanager
 def naming_object(uri: str) -> Iterator[None]:
     """Turn the store's errors into OSError.
@@ -81,15 +95,27 @@ def naming_object(uri: str) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, NotFoundError) as error:
+        # A missing bucket must not look like a missing object.
+        if (code := _find_code(error)) == _NO_BUCKET:
+            raise StoreFailed(code, uri) from error
         raise FileNotFoundError(errno.ENOENT, "no such object in the store", uri) from error
     except (AlreadyExistsError, PreconditionError) as error:
         raise FileExistsError(errno.EEXIST, "the object is not as it was", uri) from error
     except (PermissionDeniedError, UnauthenticatedError) as error:
-        raise PermissionError(errno.EACCES, "the store refuses the credentials", uri) from error
+        raise StoreFailed(_find_code(error) or "a refusal of the credentials", uri) from error
     except (BaseError, RuntimeError, ValueError) as error:
         # The library appends the path of its source code to the first line.
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise OSError(errno.EIO, f"the store failed: {reason}", uri) from error
+        raise StoreFailed(_find_code(error) or reason, uri) from error
+
+
+def _find_code(error: Exception) -> str | None:
+    """The code of the store's answer. Source: Amazon S3 API Reference, "Error responses"."""
+    found = re.search(r"<Code>(\w+)</Code>", str(error))
+    if found is None:
+        # The library follows redirects. S3 gives no address for that of another region.
+        return _OTHER_REGION if "redirect without LOCATION" in str(error) else None
+    return found[1]
 
 
 def _require_own_threads() -> None:

@@ -37,6 +37,14 @@ class StoreCredentials:
         return named | ({"aws_session_token": self.token} if self.token else {})
 
 
+def name_variables(credentials: StoreCredentials | None) -> dict[str, str]:
+    """The credentials under the names of environment variables; nothing without credentials."""
+    if credentials is None:
+        return {}
+    named = {_ID: credentials.key_id, _SECRET: credentials.secret}
+    return named | ({_TOKEN: credentials.token} if credentials.token else {})
+
+
 def find_credentials(environ: Mapping[str, str]) -> StoreCredentials | None:
     """Find the credentials of this host; None if the store's own providers have to give them.
 

@@ -1,4 +1,4 @@
-"""`walgate check`: every problem of the source at once, each with its fix."""
+"""`walgate check`: every problem of the source and of the lake at once, each with its fix."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def check(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Answer as JSON.")] = False,
 ) -> int:
-    """Find every problem of the source, each with its fix; also check that it matches the log.
+    """Find every problem of the source and of the lake's object store, each with its fix.
 
-    Exits 1 on an error.
+    Also checks that the source matches the log. Exits 1 on an error.
     """
-    from cdc_core.capture.readiness import find_refusals
+    from cdc_core.capture.readiness import describe_store_problems, find_refusals
     from cdc_core.source.connection import open_for_query
     from cdc_core.source.preflight import find_problems
     from cdc_core.source.problems import sort_problems
@@ -39,7 +39,8 @@ def check(
     source = settings.source
     with closing(open_for_query(source, application_name="walgate check")) as connection:
         problems = find_problems(connection, source, settings.tables)
-    problems = sort_problems([*find_refusals(settings, problems), *problems])
+    in_store = describe_store_problems(settings.lake.root)
+    problems = sort_problems([*in_store, *find_refusals(settings, problems), *problems])
     if as_json:
         answer = {"version": ANSWER_VERSION, "problems": [asdict(p) for p in problems]}
         typer.echo(json.dumps(answer, indent=2))

@@ -47,6 +47,10 @@ def demo(
     live: Annotated[
         int, typer.Option(min=0, help="Check invariants at live this many times at least, too.")
     ] = 1,
+    wants_store: Annotated[
+        bool,
+        typer.Option("--s3", help="Put the lake into an object store in memory, on loopback."),
+    ] = False,
     seed: Annotated[int, typer.Option(help="Seed of the random numbers of the writers.")] = 1,
 ) -> int:
     """Run a shop, replicate it through Dagster, compare every table; exit 1 on a difference."""
@@ -60,7 +64,7 @@ def demo(
     from orchestration.demo.show import Show
     from orchestration.demo.stack import DemoOptions
 
-    plan = DemoOptions(folder, rows, writers, rate, seed)
+    plan = DemoOptions(folder, rows, writers, rate, seed, wants_store)
     show = Show(sys.stdout, steps=STEPS_KEPT if is_kept else STEPS)
     hurry = threading.Event()
     with listen_for_stop(again=hurry.set, is_hang_up_stop=True) as stop:

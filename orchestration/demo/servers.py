@@ -1,5 +1,7 @@
 """The demo's servers: PostgreSQL 18 and Redis, from their wheels, on unix sockets only.
 
+If it is wanted, there is also an object store, on loopback.
+
 They live in a private folder below the system's temporary folder. A link in the demo's folder leads
 there. The reasons: the path of a socket must be short; and PostgreSQL refuses to run as root, while
 another user may not be able to enter the checkout.
@@ -19,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,8 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from cdc_core.errors import ConfigurationError, Retry, WalgateError
+from orchestration.demo import object_store
+from orchestration.stack.page import HOST
 from orchestration.stack.processes import start_process
 
 SUPERUSER = "postgres"
@@ -58,11 +63,12 @@ class Programs:
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """How to connect to the servers."""
+    """How to connect to the servers. The store is None if the lake is in a folder."""
 
     dsn: str
     version: str
     redis_url: str | None
+    store: str | None
 
 
 def find_programs() -> Programs:
@@ -86,8 +92,8 @@ def find_programs() -> Programs:
 
 
 @contextmanager
-def running_servers(folder: Path) -> Iterator[Servers]:
-    """Run both servers, with an empty database, until the block ends; logs go to `folder`.
+def running_servers(folder: Path, *, wants_store: bool = False) -> Iterator[Servers]:
+    """Run the servers, with an empty database, until the block ends; logs go to `folder`.
 
     Raises: ConfigurationError; WalgateError if a server does not start.
     """
@@ -128,12 +134,42 @@ def running_servers(folder: Path) -> Iterator[Servers]:
             started.append((redis, signal.SIGTERM))
             _wait_for(lambda: _answers(place), redis, "Redis", folder / "redis.log")
             url = f"unix://{place}"
-        yield Servers(make_conninfo(target, dbname=DATABASE), version, url)
+        endpoint = None
+        if wants_store:
+            port = choose_port(0)
+            endpoint = f"http://{HOST}:{port}"
+            store = start_process(
+                object_store.make_command(port),
+                stack=folder,
+                log=folder / "store.log",
+                environment=os.environ,
+                folder=home,
+            )
+            started.append((store, signal.SIGTERM))
+            made = partial(object_store.make_bucket, endpoint)
+            _wait_for(made, store, "the object store", folder / "store.log")
+        yield Servers(make_conninfo(target, dbname=DATABASE), version, url, endpoint)
     finally:
         for process, number in reversed(started):
             _end(process, number)
         shutil.rmtree(home, ignore_errors=True)
         (folder / LINK).unlink(missing_ok=True)
+
+
+def choose_port(wanted: int) -> int:
+    """The wanted port of loopback, or a free one if that is in use."""
+    for port in (wanted, 0):
+        with socket.socket() as probe:
+            # A server listens with this option too: connections of an earlier one may linger.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise ConfigurationError(
+        ["no port of loopback is free"], fix="stop a program that listens on a port of loopback"
+    )
 
 
 def remove_left_servers(folder: Path) -> None:

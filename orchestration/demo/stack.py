@@ -7,7 +7,6 @@ import logging
 import os
 import random
 import shutil
-import socket
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -22,13 +21,13 @@ from cdc_core.settings import CONFIG_NAME, Settings, load_settings
 from cdc_core.source.connection import open_connection
 from cdc_core.source.creation import create_replication, list_keyed_tables
 from cdc_core.vocabulary import TableName
-from orchestration.demo.servers import Servers, remove_left_servers, running_servers
+from orchestration.demo.object_store import ROOT, enter_store_environment, list_options
+from orchestration.demo.servers import Servers, choose_port, remove_left_servers, running_servers
 from orchestration.demo.shop import fill_shelves, import_archive, make_tables
 from orchestration.demo.show import Show
 from orchestration.demo.writers import Writers, pay_order, place_order
 from orchestration.runs.log_lines import LogLines
 from orchestration.stack.dagster_stack import DagsterStack, run_dagster
-from orchestration.stack.page import HOST
 from orchestration.stack.processes import STACK_VARIABLE, end_processes, hold_stack
 from spark_jobs.lake.lake import Lake
 
@@ -41,13 +40,17 @@ _GRACE_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """Where a demo runs, how many rows its shop has before replication, and how busy it is."""
+    """Where a demo runs, how many rows its shop has before replication, and how busy it is.
+
+    `wants_store`: its lake is in an object store, and not in the folder.
+    """
 
     folder: Path
     rows: int
     writers: int
     per_second: float
     seed: int
+    wants_store: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,7 @@ def running_stack(
         _divert_log(folder / "demo.log")
         try:
             show.step("PostgreSQL and Redis")
-            with running_servers(folder) as servers:
+            with running_servers(folder, wants_store=plan.wants_store) as servers:
                 show.say(_describe_servers(servers))
                 with _selling(plan, show, servers, folder) as (config, settings, writers):
                     show.step("Dagster")
@@ -97,26 +100,11 @@ def running_stack(
             end_processes(folder, grace_s=0 if hurry.is_set() else _GRACE_S)
 
 
-def choose_port(wanted: int = DEFAULT_PORT) -> int:
-    """The wanted port of loopback, or a free one if that is in use."""
-    for port in (wanted, 0):
-        with socket.socket() as probe:
-            # A server listens with this option too: connections of an earlier one may linger.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
-    raise ConfigurationError(
-        ["no port of loopback is free"], fix="stop a program that listens on a port of loopback"
-    )
-
-
 def enter_environment(folder: Path) -> None:
     """Remove what the environment has for other pipelines and servers; mark what we start."""
     for name in [name for name in os.environ if name.startswith(("PG", "WALGATE_"))]:
         del os.environ[name]
+    enter_store_environment()
     # PySpark starts the JVM of this process with our environment, so the JVM has the mark too.
     os.environ[STACK_VARIABLE] = str(folder.resolve())
 
@@ -132,7 +120,7 @@ def format_configuration(servers: Servers, port: int) -> str:
             "[source]",
             f"dsn = {json.dumps(servers.dsn)}",
             "[lake]",
-            'root = "lake"',
+            *_format_lake(servers.store),
             *redis,
             "[spark]",
             'driver_memory = "2g"',
@@ -146,13 +134,20 @@ def format_configuration(servers: Servers, port: int) -> str:
     )
 
 
+def _format_lake(store: str | None) -> list[str]:
+    if store is None:
+        return ['root = "lake"']
+    options = [f"{name} = {json.dumps(value)}" for name, value in list_options(store).items()]
+    return [f"root = {json.dumps(ROOT)}", f"storage_options = {{ {', '.join(options)} }}"]
+
+
 @contextmanager
 def _selling(
     plan: DemoOptions, show: Show, servers: Servers, folder: Path
 ) -> Iterator[tuple[Path, Settings, Writers]]:
     """Make a shop that has rows already, and let its writers work until the block ends."""
     show.step("The shop opens")
-    port = choose_port()
+    port = choose_port(DEFAULT_PORT)
     if port != DEFAULT_PORT:
         show.say(f"port {DEFAULT_PORT} is in use: Dagster's page gets port {port}")
     config = folder / CONFIG_NAME
@@ -227,4 +222,5 @@ def _divert_log(file: Path) -> None:
 
 def _describe_servers(servers: Servers) -> str:
     redis = "Redis" if servers.redis_url else "no Redis, which the demo does not need"
-    return f"PostgreSQL {servers.version} and {redis}, on unix sockets only"
+    store = "" if servers.store is None else f"; an object store at {servers.store}"
+    return f"PostgreSQL {servers.version} and {redis}, on unix sockets only{store}"

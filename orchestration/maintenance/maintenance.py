@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 
 from cdc_core.errors import StagingError
+from cdc_core.lake_storage.store_check import require_store
 from cdc_core.quantities import format_size
 from cdc_core.settings import Settings
 from cdc_core.staging.log_files import LogPoint
@@ -33,6 +34,7 @@ def run_maintenance(settings: Settings, *, tell: Callable[[str], None]) -> Maint
     Raises: WalgateError.
     """
     lake, ledger = Lake.of(settings), MaintenanceLedger(settings.lake.root)
+    require_store(lake.root)
     require_epochs(lake)
     began = time.monotonic()
     # Files are dated by the storage's clock, and it may differ from this host's.

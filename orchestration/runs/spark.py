@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING
 from pyspark.errors import PySparkRuntimeError
 
 from cdc_core.errors import ConfigurationError, Retry, WalgateError
+from cdc_core.lake_storage.object_place import ObjectPlace
 from spark_jobs.session.session import open_session
+from spark_jobs.session.store_conf import StoreJars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,7 +52,7 @@ def open_spark(settings: Settings, *, is_diverting: bool = True) -> SparkSession
     log = settings.state_folder / "spark.log"
     try:
         with _divert_output(log) if is_diverting else nullcontext():
-            session = open_session(spark, jars_folder=jars)
+            session = open_session(spark, jars_folder=jars, store=_find_store(settings, folders))
     except PySparkRuntimeError as error:
         raise WalgateError(
             f"Spark did not start: {error.getCondition()}",
@@ -58,6 +60,15 @@ def open_spark(settings: Settings, *, is_diverting: bool = True) -> SparkSession
             retry=Retry.AFTER_FIX,
         ) from error
     return session
+
+
+def _find_store(settings: Settings, folders: Sequence[Path]) -> StoreJars | None:
+    """The store of the lake and the JARs for it; None if the lake is in a folder."""
+    root = settings.lake.root
+    if not isinstance(root, ObjectPlace):
+        return None
+    jars = (folder / "s3-jars" for folder in folders)
+    return StoreJars(root.store, next((f for f in jars if f.is_dir()), folders[0] / "s3-jars"))
 
 
 @contextmanager

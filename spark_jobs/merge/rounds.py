@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pyspark.sql import SparkSession
 
 from cdc_core.crash_points import reach
+from cdc_core.lake_storage.store_check import require_store
 from cdc_core.table_states import TableState
 from spark_jobs.lake.completeness import read_completeness
 from spark_jobs.lake.cut_plan import name_places
@@ -166,7 +167,9 @@ def follow(
     If `linger_seconds` is None, only `stop` or the deadline ends the merge. If it is 0, the merge
     takes only what is staged at the start. `wait` waits for a number of seconds, or less if it
     learns of a new batch. Without `wait`, only `stop` ends a wait early.
+    Raises: as `merge_until`, and LakeError if the lake's store cannot do what Walgate needs.
     """
+    require_store(lake.root)
     size = RoundSize(round_rows)
     idle_since = time.monotonic()
     merged: Bound | None = None

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from subprocess import TimeoutExpired
+from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
@@ -54,9 +55,12 @@ _CONF = {
     "spark.sql.files.maxRecordsPerFile": "1000000",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
 }
+# The driver's address: only programs of this host reach it, unless the settings say another one.
+_DRIVER_HOST, _BIND_ADDRESS = "spark.driver.host", "spark.driver.bindAddress"
+_LOOPBACK = "127.0.0.1"
+# If other hosts reach the driver, they must have a secret, and nobody may read along.
+_PROTECTIONS = ("spark.authenticate", "spark.network.crypto.enabled")
 # A local merge writes as many files as it has shuffle partitions. A cluster keeps its own number.
 _LOCAL_SHUFFLE_PARTITIONS = "4"
 # The settings that Spark itself redacts.
@@ -152,6 +156,38 @@ def forget_tables(session: SparkSession) -> None:
     jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
 
 
+def _choose_address(spark: SparkSettings) -> dict[str, str]:
+    """Choose the address of the driver.
+
+    Raises: ConfigurationError if executors of other hosts would not find it, or if others could
+    pretend to be executors: these get the credentials of the store, and may run code here.
+    """
+    host = spark.conf.get(_DRIVER_HOST)
+    if host is None and _is_on_this_host(spark.master):
+        host = _LOOPBACK
+    missing = [] if host else [f"{_DRIVER_HOST} for executors of {spark.master}"]
+    if host is None or not _is_loopback(host):
+        wanted = (name for name in _PROTECTIONS if spark.conf.get(name) != "true")
+        missing += [f"{name} = true for a driver that other hosts reach" for name in wanted]
+    if missing:
+        raise ConfigurationError(
+            [f"[spark.conf]: expected {what}" for what in missing],
+            fix=f'set "{_DRIVER_HOST}" to an address of this host that the executors can reach, and'
+            f" {' and '.join(_PROTECTIONS)} to true, with the secret that Spark's documentation"
+            ' asks for ("Spark Security")',
+        )
+    assert host is not None
+    return {_DRIVER_HOST: host, _BIND_ADDRESS: host}
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "localhost" or host.startswith("127.")
+
+
+def _is_on_this_host(master: str) -> bool:
+    return master.startswith("local") or _is_loopback(urlsplit(master).hostname or "")
+
+
 def _configure(
     spark: SparkSettings, jars_folder: Path | None, store: StoreJars | None
 ) -> dict[str, str]:
@@ -162,6 +198,7 @@ def _configure(
         conf["spark.sql.shuffle.partitions"] = _LOCAL_SHUFFLE_PARTITIONS
         # Other machines may lack this program.
         conf["spark.python.daemon.module"] = _TASK_DAEMON
+    conf |= _choose_address(spark)
     folder = jars_folder if spark.delta_jars == "packages" else Path(spark.delta_jars)
     if spark.delta_jars == "provided":
         pass

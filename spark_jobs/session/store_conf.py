@@ -12,8 +12,8 @@ from pathlib import Path
 
 from cdc_core.errors import ConfigurationError
 from cdc_core.lake_storage.object_store import ObjectStore
-from cdc_core.lake_storage.store_credentials import find_credentials
-from spark_jobs.session.log_store import LOG_STORE, locate_log_store
+from cdc_core.lake_storage.store_credentials import find_credentials, name_variables
+from spark_jobs.session.store_jar import COMMIT_PROTOCOL, LOG_STORE, locate_store_jar
 
 _S3A = "spark.hadoop.fs.s3a"
 
@@ -28,17 +28,17 @@ class StoreJars:
     def list_jars(self) -> list[Path]:
         """List the JARs. Raises: ConfigurationError if one that Walgate needs is missing."""
         jars = sorted(self.folder.glob("*.jar"))
-        log_store = locate_log_store(self.folder)
-        if log_store not in jars or not any("hadoop-aws" in jar.name for jar in jars):
+        own = locate_store_jar(self.folder)
+        if own not in jars or not any("hadoop-aws" in jar.name for jar in jars):
             raise ConfigurationError(
-                [f"{self.folder} lacks {log_store.name}, or the JARs of hadoop-aws"],
+                [f"{self.folder} lacks {own.name}, or the JARs of hadoop-aws"],
                 fix="run `make setup-s3`",
             )
         return jars
 
 
 def configure_store(store: ObjectStore) -> dict[str, str]:
-    """Give Spark the options of a store, the credentials of this host, and Walgate's log store.
+    """Give Spark the options of a store, the credentials of this host, and Walgate's classes.
 
     Spark redacts the names of credentials, and `open_session` keeps them off the command line.
     Without credentials, Hadoop asks the store's own providers. Raises: OSError.
@@ -49,6 +49,7 @@ def configure_store(store: ObjectStore) -> dict[str, str]:
     conf = {
         "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
         "spark.delta.logStore.s3.impl": LOG_STORE,
+        "spark.sql.sources.commitProtocolClass": COMMIT_PROTOCOL,
         f"{_S3A}.connection.ssl.enabled": str(not is_plain).lower(),
         f"{_S3A}.path.style.access": str(not is_virtual).lower(),
         f"{_S3A}.endpoint.region": options["aws_region"],
@@ -56,6 +57,9 @@ def configure_store(store: ObjectStore) -> dict[str, str]:
     if "aws_endpoint" in options:
         conf[f"{_S3A}.endpoint"] = options["aws_endpoint"]
     credentials = find_credentials(os.environ)
+    for name, value in name_variables(credentials).items():
+        # The tasks of a cluster that run Walgate's code reach the store by other libraries.
+        conf[f"spark.executorEnv.{name}"] = value
     if credentials is not None:
         conf[f"{_S3A}.access.key"] = credentials.key_id
         conf[f"{_S3A}.secret.key"] = credentials.secret

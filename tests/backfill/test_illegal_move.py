@@ -12,11 +12,11 @@ from cdc_core.backfill.limits import BackfillLimits
 from cdc_core.backfill.request import BackfillRequest
 from cdc_core.backfill.results import BackfillProgress
 from cdc_core.backfill.worker import Backfill
-from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.settings import LakeSettings, SourceSettings
 from cdc_core.staging.backfills import BackfillLedger, Begun
 from cdc_core.table_states import BackfillState, IllegalMove
 from cdc_core.vocabulary import Lsn, Position, TableName
+from tests.lakes import locate_lake
 
 T = TableName("public", "t")
 
@@ -32,7 +32,7 @@ T = TableName("public", "t")
 def test_an_illegal_move_raises_and_neither_ledger_nor_progress_changes(
     tmp_path: Path, old: BackfillState, new: BackfillState
 ) -> None:
-    lake = LocalPlace.of(tmp_path)
+    lake = locate_lake(tmp_path)
     ledger, begun = BackfillLedger(lake), Begun("a" * 32, T, Position(1, Lsn(100), 0))
     ledger.record_begun(begun, 5)
     reported: list[BackfillProgress] = []

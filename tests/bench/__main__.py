@@ -42,7 +42,7 @@ from tests.bench.results import (
     sum_up,
 )
 from tests.bench.table import RESULTS, format_merges, format_table, refresh_page
-from tests.local_lake import path_of
+from tests.lakes import path_of
 from tests.postgres_server import PostgresServer, find_binaries, program_version
 from tests.walgate_command import REPOSITORY
 

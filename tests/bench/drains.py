@@ -30,7 +30,7 @@ from tests.bench.measuring import Meter
 from tests.bench.results import BOTH, CURRENT, NULL, REFERENCE, STAGED, Drained
 from tests.child_process import ChildProcess
 from tests.deadline import wait_for
-from tests.local_lake import path_of
+from tests.lakes import path_of
 from tests.postgres_server import Database
 from tests.walgate_command import REPOSITORY, walgate_environment
 

@@ -21,12 +21,12 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.thread_priority import lower_priority
 from spark_jobs.lake.lake import Lake
 from spark_jobs.target.limits import DEFAULT_LIMITS
 from tests.background import Background
 from tests.fix_spark import run_spark
+from tests.lakes import locate_lake
 from tests.spark.log_writer import LogWriter
 from tests.spark.maintenance import maintain_child
 from tests.spark.maintenance.maintained_lake import TendedLog
@@ -77,7 +77,7 @@ def find_p99(seconds: Sequence[float]) -> float:
 def time_commits(folder: Path, *, is_tended: bool) -> list[float]:
     """Make a log, and time its commits."""
     folder.mkdir()
-    writer = LogWriter(Lake(LocalPlace.of(folder / "lake")))
+    writer = LogWriter(Lake(locate_lake(folder / "lake")))
     writer.begin_epoch(16)
     log = TendedLog(writer, folder / "spool", grace_s=10, settled_s=SETTLED_S)
     chance, seconds = random.Random(1), list[float]()

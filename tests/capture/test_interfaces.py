@@ -14,7 +14,6 @@ from deltalake import DeltaTable
 
 from cdc_core.capture.interfaces import ChangeLog, Stream
 from cdc_core.errors import Retry, SourceError, StagingError
-from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.layout import CHANGES_SCHEMA, END_LSN_NOT_KNOWN
 from cdc_core.settings import SourceSettings
 from cdc_core.source.replication import ReplicationStream
@@ -25,7 +24,7 @@ from cdc_core.staging.subscriptions import Subscription
 from cdc_core.vocabulary import Column, Lsn, Relation, ReplicaIdentity, TableName, TransactionId
 from tests.deadline import wait_for
 from tests.fakes import FakeLog, FakeStorage, FakeStream
-from tests.local_lake import path_of
+from tests.lakes import locate_lake, on_disk, path_of
 from tests.postgres_server import Database
 
 OpenLog = Callable[..., ChangeLog]
@@ -44,7 +43,7 @@ def open_log(request: pytest.FixtureRequest, tmp_path: Path) -> OpenLog:
     def open_one(subscription: Subscription = SUBSCRIPTION) -> ChangeLog:
         if request.param == "fake":
             return FakeLog(storage, spool=spool, subscription=subscription)
-        return Log(LocalPlace.of(tmp_path / "lake"), spool=spool, subscription=subscription)
+        return Log(locate_lake(tmp_path / "lake"), spool=spool, subscription=subscription)
 
     return open_one
 
@@ -328,21 +327,22 @@ def test_a_commit_says_what_its_changes_were_sent_for(open_log: OpenLog) -> None
     assert log.read_subscription() == open_log().read_subscription() == changed
 
 
+@on_disk
 def test_the_log_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
     older = CHANGES_SCHEMA.remove(CHANGES_SCHEMA.get_field_index("log_time"))
     DeltaTable.create(str(tmp_path / "staging" / "changes"), schema=older)
     with pytest.raises(StagingError, match="it lacks the column log_time") as caught:
-        Log(LocalPlace.of(tmp_path), spool=tmp_path / "spool", subscription=SUBSCRIPTION)
+        Log(locate_lake(tmp_path), spool=tmp_path / "spool", subscription=SUBSCRIPTION)
     assert caught.value.retry is Retry.AFTER_FIX
 
 
 def test_a_commit_of_another_tool_is_passed_over_when_the_subscription_is_read(
     tmp_path: Path,
 ) -> None:
-    log = Log(LocalPlace.of(tmp_path), spool=tmp_path / "spool", subscription=SUBSCRIPTION)
+    log = Log(locate_lake(tmp_path), spool=tmp_path / "spool", subscription=SUBSCRIPTION)
     log.read_staged(EPOCH)
     land(log, 200)
     table = DeltaTable(path_of(log.changes_folder))
     table.alter.set_table_properties({"delta.logRetentionDuration": "interval 3 days"})
-    other = Log(LocalPlace.of(tmp_path), spool=tmp_path / "spool", subscription=SUBSCRIPTION)
+    other = Log(locate_lake(tmp_path), spool=tmp_path / "spool", subscription=SUBSCRIPTION)
     assert other.read_subscription() == SUBSCRIPTION

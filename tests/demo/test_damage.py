@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.staging.verifications import DIFFERENT, EQUAL, Verified
 from cdc_core.vocabulary import Lsn, TableName
 from orchestration.demo.damage import DAMAGED, DAMAGED_IDS, Healing
@@ -17,6 +16,7 @@ from orchestration.verification.healing import VerificationResult
 from orchestration.verification.table_comparison import Keys
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.lake.ledger import Cut, write_cut
+from tests.lakes import locate_lake
 
 FOUND: Keys = frozenset((str(number),) for number in DAMAGED_IDS)
 OTHER = TableName("public", "orders")
@@ -51,7 +51,7 @@ def test_what_still_differs_is_no_healing() -> None:
 
 
 def test_only_cuts_that_have_every_table_whole_are_checked(tmp_path: Path) -> None:
-    lake, now = Lake(LocalPlace.of(tmp_path / "lake")), datetime.now(UTC)
+    lake, now = Lake(locate_lake(tmp_path / "lake")), datetime.now(UTC)
     both = {str(DAMAGED): 1, str(OTHER): 1}
     whole = Cut(Bound(1, Lsn(40)), now, now, "run", versions=both)
     assert list_whole_cuts(lake, [DAMAGED, OTHER]) == []

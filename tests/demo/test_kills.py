@@ -17,7 +17,7 @@ from orchestration.demo.stack import DemoOptions, Stack
 from tests.deadline import wait_for
 from tests.demo.running_demo import DEADLINE_S, make_quiet_show, running_shop
 from tests.fix_dagster import find_worker
-from tests.local_lake import path_of
+from tests.lakes import path_of
 from tests.truth import read_staged, require_whole_commits
 
 _SLOT = "select active_pid from pg_replication_slots where slot_name = 'walgate'"

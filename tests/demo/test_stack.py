@@ -15,12 +15,18 @@ import pytest
 
 from cdc_core.errors import ConfigurationError, WalgateError
 from cdc_core.lake_storage.local_place import LocalPlace
+from cdc_core.lake_storage.store_check import find_store_problems
 from cdc_core.settings import parse_settings
-from orchestration.demo.servers import LINK, Servers, remove_left_servers, running_servers
+from orchestration.demo.servers import (
+    LINK,
+    Servers,
+    choose_port,
+    remove_left_servers,
+    running_servers,
+)
 from orchestration.demo.show import Show
 from orchestration.demo.stack import (
     DemoOptions,
-    choose_port,
     enter_environment,
     format_configuration,
     running_stack,
@@ -69,7 +75,9 @@ def test_a_port_in_use_is_passed_over() -> None:
 
 @pytest.mark.parametrize("redis_url", [None, "unix:///tmp/x/redis.sock"])
 def test_the_configuration_is_one_that_walgate_reads(tmp_path: Path, redis_url: str | None) -> None:
-    servers = Servers("host=/tmp/x/socket port=5432 user=postgres dbname=shop", "18.6", redis_url)
+    servers = Servers(
+        "host=/tmp/x/socket port=5432 user=postgres dbname=shop", "18.6", redis_url, None
+    )
     text = format_configuration(servers, 3001)
     settings = parse_settings(text, file=tmp_path / "walgate.toml", environ={})
     assert settings.source.dsn == servers.dsn
@@ -82,7 +90,7 @@ def test_nothing_of_other_pipelines_reaches_the_demo(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "environ", os.environ.copy())
-    for name in ("WALGATE_SOURCE__DSN", "WALGATE_CONFIG", "PGPORT"):
+    for name in ("WALGATE_SOURCE__DSN", "WALGATE_CONFIG", "PGPORT", "AWS_PROFILE"):
         monkeypatch.setenv(name, "another")
     path = os.environ["PATH"]
     enter_environment(tmp_path)
@@ -104,6 +112,22 @@ def test_servers_listen_on_sockets_alone_and_leave_nothing(tmp_path: Path) -> No
     assert find_processes(tmp_path) == []
     assert not home.exists()
     assert {path.name for path in tmp_path.iterdir()} == {"postgres.log", "redis.log"}
+
+
+def test_the_store_listens_on_loopback_and_can_keep_a_lake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    enter_environment(tmp_path)
+    with running_servers(tmp_path, wants_store=True) as servers:
+        text = format_configuration(servers, 3001)
+        root = parse_settings(text, file=tmp_path / "walgate.toml", environ={}).lake.root
+        assert str(root) == "s3://walgate-demo/lake"
+        assert find_store_problems(root) == []
+        listening = [c for p in find_processes(tmp_path) for c in p.net_connections("inet")]
+        addresses = {c.laddr.ip for c in listening if c.status == psutil.CONN_LISTEN}
+        assert addresses == {"127.0.0.1"}
+    assert find_processes(tmp_path) == []
 
 
 def test_a_link_to_something_else_is_not_followed(tmp_path: Path) -> None:

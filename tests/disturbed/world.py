@@ -37,7 +37,7 @@ from tests.end_to_end.random_judge import read_rows
 from tests.end_to_end.random_tables import RandomTable
 from tests.end_to_end.test_random_streams import World
 from tests.fix_pipeline import DEADLINE_S, Pipeline
-from tests.local_lake import path_of
+from tests.lakes import path_of
 from tests.postgres_server import Database
 from tests.walgate_command import walgate_command, walgate_environment
 

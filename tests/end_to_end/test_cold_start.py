@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.read_point import ReadPoint
 from spark_jobs.lake.completeness import NEVER
 from spark_jobs.lake.lake import Lake
@@ -22,6 +21,7 @@ from spark_jobs.query.sql import answer_query
 from tests.deadline import wait_for
 from tests.fix_dagster import RunningDagster
 from tests.fix_pipeline import Pipeline
+from tests.lakes import locate_lake
 from tests.postgres_server import Database
 from tests.walgate_command import Answer, run_walgate
 
@@ -91,7 +91,7 @@ def test_a_shell_leads_from_data_to_whole_tables(
 
         session, lake = (
             spark.newSession(),
-            Lake(LocalPlace.of(tmp_path / "lake")),
+            Lake(locate_lake(tmp_path / "lake")),
         )
         merge_until(session, lake, round_rows=1_000_000)
         states = read_states(tmp_path)

@@ -11,7 +11,6 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from cdc_core.errors import LakeError
-from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.read_point import ReadPoint
 from spark_jobs.lake.lake import Lake
 from spark_jobs.merge.rounds import merge_until
@@ -21,6 +20,7 @@ from tests.child_process import ChildProcess
 from tests.deadline import wait_for
 from tests.end_to_end.pgbench_tables import KEYS, read_lake, read_source, run_pgbench, start_load
 from tests.fix_redis import RedisServer
+from tests.lakes import locate_lake
 from tests.postgres_server import Database
 
 # Every transaction of TPC-B adds one delta to an account, a teller and a branch.
@@ -63,7 +63,7 @@ def _check_pgbench(
     scale: int,
     seconds: int,
 ) -> None:
-    lake = Lake(LocalPlace.of(tmp_path / "lake"))
+    lake = Lake(locate_lake(tmp_path / "lake"))
     session = spark.newSession()
     run_pgbench(database, "-i", "-I", "dtp", "-q")
     database.execute(f"create publication walgate for table {', '.join(KEYS)}")

@@ -51,7 +51,7 @@ PUBLISHED = ("listed", "listed", "for all tables", "for tables in schema public"
 CRASH_POINTS = ("before_delta_commit", "after_delta_commit", "after_flush", "while_spooling")
 MERGE_POINTS = (
     "before_merge_commit",
-    "after_files_moved",
+    "before_files_committed",
     "after_merge_commit",
     "before_cut",
     "after_cut",

@@ -18,7 +18,7 @@ from spark_jobs.lake.completeness import read_completeness
 from spark_jobs.lake.lake import Lake
 from spark_jobs.lake.ledger import read_requests
 from tests.fix_pipeline import DEADLINE_S, Pipeline
-from tests.local_lake import path_of
+from tests.lakes import path_of
 from tests.postgres_server import Database
 from tests.refusing_disk import RefusingDisk
 from tests.walgate_command import run_walgate

@@ -27,7 +27,7 @@ from spark_jobs.merge.tables import TableRound, merge_tables
 from spark_jobs.query.as_of import table_at
 from spark_jobs.target.limits import DEFAULT_LIMITS, MergeLimits
 from spark_jobs.target.result import WritePlan
-from tests.local_lake import path_of
+from tests.lakes import path_of
 from tests.spark.relations import Entry, insert, make_relation, read, update
 from tests.spark.small_lake import MERGE_ONLY, SPARK_ONLY, SmallLake
 from tests.spark.table_files import APART

@@ -23,7 +23,7 @@ from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.lake.ledger import find_cut, queue_tables, read_requests, read_states, write_cut
 from spark_jobs.merge import rounds
 from spark_jobs.query.sql import answer_query
-from tests.local_lake import path_of
+from tests.lakes import locate_lake, path_of
 from tests.refusing_disk import RefusingDisk
 from tests.spark.relations import Entry, insert, make_relation, update
 from tests.spark.small_lake import SmallLake
@@ -231,7 +231,7 @@ def test_a_cut_that_the_disk_refused_twice_is_written_anew_before_it_is_believed
 def test_a_request_that_the_disk_refused_twice_is_written_anew_before_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lake = Lake(LocalPlace.of(tmp_path))
+    lake = Lake(locate_lake(tmp_path))
     disk = RefusingDisk(monkeypatch)
     disk.refuse(path_of(lake.states), ".json", times=2)
     with pytest.raises(MergeError, match="the storage refused"):

@@ -19,7 +19,7 @@ from spark_jobs.lake.completeness import read_completeness
 from spark_jobs.lake.lake import Bound
 from spark_jobs.lake.ledger import find_cut, read_requests, read_states
 from spark_jobs.query.as_of import table_at
-from tests.local_lake import path_of
+from tests.lakes import path_of
 from tests.spark.relations import Entry, insert, make_relation, update
 from tests.spark.small_lake import SmallLake
 

@@ -11,8 +11,8 @@ import sys
 from cdc_core.settings import SparkSettings
 from spark_jobs.session.session import open_session
 from spark_jobs.session.store_conf import StoreJars
-from tests.fix_object_store import describe_store
 from tests.fix_spark import STATE_FOLDER, TEST_CONF
+from tests.lakes import describe_store
 
 uri, endpoint, first, end, log_store = sys.argv[1:]
 session = open_session(

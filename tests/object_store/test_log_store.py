@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from cdc_core.errors import ConfigurationError
 from cdc_core.lake_storage.object_place import ObjectPlace
 from cdc_core.lake_storage.object_store import ObjectStore
-from spark_jobs.session.log_store import LOG_STORE, locate_log_store
 from spark_jobs.session.store_conf import StoreJars, configure_store
+from spark_jobs.session.store_jar import LOG_STORE, locate_store_jar
 from tests.fix_spark import find_java
 from tests.walgate_command import REPOSITORY
 
@@ -22,10 +25,12 @@ from tests.walgate_command import REPOSITORY
 PROGRAM = """
 import json, sys
 from py4j.protocol import Py4JJavaError
+from cdc_core.lake_storage.object_place import ObjectPlace
 from cdc_core.settings import SparkSettings
+from spark_jobs.delta.attempts import Attempt
 from spark_jobs.session.session import open_session
 from spark_jobs.session.store_conf import StoreJars
-from tests.fix_object_store import describe_store
+from tests.lakes import describe_store
 from tests.fix_spark import STATE_FOLDER, TEST_CONF
 uri, endpoint = sys.argv[1:]
 session = open_session(
@@ -45,10 +50,19 @@ for text, overwrite in json.load(sys.stdin):
     except Py4JJavaError as error:
         refused.append(error.java_exception.getClass().getSimpleName())
 print(json.dumps(refused))
+# Two tasks write files, twice. A run of a task that Spark gave up has left another one.
+table = ObjectPlace(uri, describe_store(endpoint)).parent.parent
+attempt = Attempt(table, 1, "attempt")
+(table / "part-attempt-left.parquet").write_text("half")
+writes = [attempt.take_from_spark(session.range(9).repartition(2).write.parquet) for _ in range(2)]
+left = [*(table / "_attempts").list_matching()]
+print(json.dumps([[file.name for file in files] for files in writes] + [len(left)]))
 """
 
 
-def test_a_commit_is_written_if_its_name_is_free(object_lake: ObjectPlace) -> None:
+def test_a_commit_needs_a_free_name_and_each_file_gets_its_last_name(
+    object_lake: ObjectPlace,
+) -> None:
     java = find_java()
     assert java is not None
     commit = object_lake / "t/_delta_log/00000000000000000001.json"
@@ -65,9 +79,17 @@ def test_a_commit_is_written_if_its_name_is_free(object_lake: ObjectPlace) -> No
         env={**os.environ, "JAVA_HOME": str(java)},
     )
     assert done.returncode == 0, done.stderr
-    refused = json.loads(done.stdout.splitlines()[-1])
+    refused, (first, second, left) = map(json.loads, done.stdout.splitlines()[-2:])
     assert refused == [None, "FileAlreadyExistsException", None, None]
     assert commit.read_text() == "third\n"
+    table = commit.parent.parent
+    found = {file.name for file in table.list_matching("part-*")}
+    assert found == {*first, *second, "part-attempt-left.parquet"}
+    assert len(found) == len(first) + len(second) + 1, "each run of a task has names of its own"
+    assert len(first) == 2
+    assert left == 0
+    rows = [pq.read_table(io.BytesIO((table / name).read_bytes())) for name in first]
+    assert sorted(pa.concat_tables(rows)["id"].to_pylist()) == [*range(9)]
 
 
 def test_spark_gets_the_options_of_the_store_and_the_credentials_of_the_host(
@@ -98,10 +120,10 @@ def test_spark_gets_the_options_of_the_store_and_the_credentials_of_the_host(
 
 def test_missing_jars_are_named(tmp_path: Path) -> None:
     jars = StoreJars(ObjectStore("lakes"), tmp_path)
-    with pytest.raises(ConfigurationError, match=r"lacks walgate-log-store-.*\.jar") as caught:
+    with pytest.raises(ConfigurationError, match=r"lacks walgate-store-.*\.jar") as caught:
         jars.list_jars()
     assert caught.value.fix == "run `make setup-s3`"
-    needed = [locate_log_store(tmp_path), tmp_path / "hadoop-aws-3.5.0.jar"]
+    needed = [locate_store_jar(tmp_path), tmp_path / "hadoop-aws-3.5.0.jar"]
     for jar in needed:
         jar.touch()
     assert set(jars.list_jars()) == set(needed)

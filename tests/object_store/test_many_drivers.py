@@ -15,9 +15,9 @@ from deltalake import write_deltalake
 
 from cdc_core.lake_storage.delta_tables import open_delta
 from cdc_core.lake_storage.object_place import ObjectPlace
-from spark_jobs.session.log_store import LOG_STORE
-from tests.fix_object_store import CREDENTIALS
+from spark_jobs.session.store_jar import LOG_STORE
 from tests.fix_spark import find_java
+from tests.lakes import CREDENTIALS
 from tests.walgate_command import REPOSITORY
 
 DELTAS_OWN = "io.delta.storage.S3SingleDriverLogStore"

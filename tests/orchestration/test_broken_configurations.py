@@ -173,12 +173,12 @@ BROKEN: dict[str, tuple[str, dict[str, str], list[list[str]]]] = {
         [["walgate.toml:2", "source.dsn", "the connection string is empty"]],
     ),
     "places_that_cannot_be": (
-        SOURCE + "password_file = 'gone'\n[lake]\nroot = 's3://bucket/lake'\nspool = '.'\n"
+        SOURCE + "password_file = 'gone'\n[lake]\nroot = 'gs://bucket/lake'\nspool = '.'\n"
         "[spark]\ndelta_jars = 'gone'\n",
         {},
         [
             ["walgate.toml:3", "source.password_file", "No such file"],
-            ["walgate.toml:5", "lake.root", "local folder"],
+            ["walgate.toml:5", "lake.root", "expected a folder, or s3://"],
             ["walgate.toml:6", "lake.spool", "empties the spool"],
             ["walgate.toml:8", "spark.delta_jars", "does not exist"],
         ],
@@ -190,6 +190,43 @@ BROKEN: dict[str, tuple[str, dict[str, str], list[list[str]]]] = {
             [["walgate.toml:4", "lake.root", repr(part), "Delta"]],
         )
         for number, part in enumerate(["[", "]", "|", "^", "\\", "%4f", "\t"])
+    },
+    "a_store_without_a_region": (
+        SOURCE + "[lake]\nroot = 's3://bucket/lake'\n",
+        {},
+        [["walgate.toml:4", "lake.root", "aws_region"]],
+    ),
+    "a_region_of_the_environment_and_a_plain_endpoint": (
+        SOURCE + "[lake]\nroot = 's3://bucket/lake'\n",
+        {"AWS_REGION": "eu-west-1", "AWS_ENDPOINT_URL": "http://127.0.0.1:9"},
+        [["walgate.toml:4", "lake.root", "aws_allow_http = true"]],
+    ),
+    "credentials_among_the_options_of_a_store": (
+        SOURCE + "[lake]\nroot = 's3://bucket/lake'\n"
+        f"storage_options = {{ aws_secret_access_key = '{CANARY}' }}\n",
+        {},
+        [["walgate.toml:5", "lake.storage_options", "no credentials", "AWS_PROFILE"]],
+    ),
+    "an_option_of_a_store_that_does_not_exist": (
+        SOURCE + "[lake]\nroot = 's3://bucket/lake'\nstorage_options = { regoin = 'x' }\n",
+        {},
+        [["walgate.toml:5", "lake.storage_options", "aws_region", "found regoin"]],
+    ),
+    "options_of_a_store_for_a_folder": (
+        SOURCE + LAKE + "storage_options = { aws_region = 'x' }\n",
+        {},
+        [["walgate.toml:4", "lake.root", "because there are storage_options"]],
+    ),
+    **{
+        f"a_root_that_a_store_cannot_have_{number}": (
+            SOURCE + f"[lake]\nroot = 's3://{root}'\n",
+            {"AWS_REGION": "eu-west-1"},
+            [["walgate.toml:4", "lake.root", "expected name" if "/" in root else "bucket"]],
+        )
+        for number, root in enumerate([
+            "", "Bucket", "b", "bucket/", "bucket/a//b", "bucket/a#b", "bucket/a?b", "bucket/a%20b",
+            "bucket/..", "bucket/a b",
+        ])
     },
     "broken_environment": (
         SOURCE + "password_file = 'walgate.toml'\n" + LAKE,

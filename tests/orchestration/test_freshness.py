@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.vocabulary import Lsn
 from orchestration.status.freshness import Delay, Freshness, measure_freshness
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.lake.ledger import Cut, write_cut
-from tests.local_lake import path_of
+from tests.lakes import locate_lake, path_of
 from tests.spark.log_writer import EPOCH_START, LogWriter
 from tests.spark.relations import Entry, insert, make_relation, mark
 
@@ -26,7 +25,7 @@ class DatedLake:
     """A lake whose times are given in seconds from the first epoch's start."""
 
     def __init__(self, folder: Path) -> None:
-        self.lake = Lake(LocalPlace.of(folder / "lake"))
+        self.lake = Lake(locate_lake(folder / "lake"))
         self.log = LogWriter(self.lake)
         self.log.begin_epoch(16)
 

@@ -12,14 +12,13 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
-from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.vocabulary import Lsn, TableName
 from orchestration.status.status import _list_table_problems, _Progress, _tell_state
 from spark_jobs.lake.lake import Bound, Epoch, Lake
 from spark_jobs.lake.ledger import Cut
 from spark_jobs.schema.evolution import TABLE_KEY
 from spark_jobs.target.older_tables import find_older
-from tests.local_lake import path_of
+from tests.lakes import locate_lake, path_of
 
 T = TableName("public", "t")
 EPOCH = Epoch(1, "7301", Lsn(1))
@@ -54,7 +53,7 @@ def restore(folder: Path, *bounds: int) -> None:
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
     """Lend a lake with a table that is as the cut says."""
-    made = Lake(LocalPlace.of(tmp_path / "lake"))
+    made = Lake(locate_lake(tmp_path / "lake"))
     write(path_of(made.locate(T)), 40, 80)
     return made
 

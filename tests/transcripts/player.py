@@ -27,7 +27,7 @@ from spark_jobs.target.limits import MergeLimits
 from spark_jobs.target.result import TableMergeResult, WritePlan
 from tests.fix_pipeline import Pipeline
 from tests.fix_spark import make_quick
-from tests.local_lake import path_of
+from tests.lakes import path_of
 from tests.postgres_server import Database
 from tests.transcripts.names import Names
 from tests.transcripts.showing import TableState, show_entries, show_table

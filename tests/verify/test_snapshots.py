@@ -21,7 +21,7 @@ from spark_jobs.lake.lake import Bound
 from spark_jobs.query.as_of import table_at
 from tests.deadline import wait_for
 from tests.fix_pipeline import DEADLINE_S, Pipeline
-from tests.local_lake import path_of
+from tests.lakes import path_of
 from tests.postgres_server import Database
 from tests.verify.verifying import Verifying, make_verifying, require_equal
 

@@ -10,7 +10,7 @@ from cdc_core.staging.backfills import BackfillLedger, Begun
 from cdc_core.table_states import BackfillState
 from cdc_core.vocabulary import Lsn, Position, Relation
 from orchestration.cli.template import format_configuration
-from tests.local_lake import path_of
+from tests.lakes import path_of
 
 
 def configure(root: LakePlace) -> Path:

@@ -23,7 +23,7 @@ from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.settings import TableSettings
 from cdc_core.vocabulary import Relation
 from spark_jobs.target.limits import DEFAULT_LIMITS, MergeLimits
-from tests.local_lake import path_of
+from tests.lakes import path_of
 from tests.spark.relations import delete, insert, make_relation, update
 from tests.spark.small_lake import MERGE_ONLY, SPARK_ONLY, SmallLake
 from tests.walgate.configured_lake import open_lake, record_backfill

@@ -19,7 +19,7 @@ import walgate
 import walgate.table
 from cdc_core.settings import TableSettings, load_settings
 from cdc_core.vocabulary import Lsn
-from tests.local_lake import path_of
+from tests.lakes import path_of
 from tests.spark.log_writer import EPOCH_START
 from tests.spark.relations import Entry, delete, insert, make_relation, update
 from tests.spark.small_lake import MERGE_ONLY, SmallLake

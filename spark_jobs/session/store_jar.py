@@ -1,7 +1,8 @@
-"""Builds the class by which Spark commits to Delta tables in an object store.
+"""Builds the classes by which Spark writes to an object store.
 
-Delta's own class for S3 overwrites the commit of another process. `ConditionalLogStore.scala` lets
-the store refuse the second writer. The Scala compiler is among the JARs of PySpark.
+`ConditionalLogStore.scala` lets the store refuse the second of two commits; Delta's own class
+overwrites the first one. `DirectCommitProtocol.scala` writes data files without renames. The Scala
+compiler is among the JARs of PySpark.
 """
 
 from __future__ import annotations
@@ -18,28 +19,29 @@ import pyspark
 from cdc_core.errors import ConfigurationError
 
 LOG_STORE = "walgate.ConditionalLogStore"
-_SOURCE = Path(__file__).with_name("ConditionalLogStore.scala")
-_NAME = "walgate-log-store"
+COMMIT_PROTOCOL = "walgate.DirectCommitProtocol"
+_SOURCES = sorted(Path(__file__).parent.glob("*.scala"))
+_NAME = "walgate-store"
 _COMPILER = "scala.tools.nsc.Main"
 
 
-def locate_log_store(folder: Path) -> Path:
-    """The JAR of the class in a folder of JARs.
+def locate_store_jar(folder: Path) -> Path:
+    """The JAR of the classes in a folder of JARs.
 
-    Its name says from which source it was built, and for which versions of Spark and Delta.
+    Its name says from which sources it was built, and for which versions of Spark and Delta.
     """
-    digest = hashlib.sha256(_SOURCE.read_bytes())
+    digest = hashlib.sha256(b"".join(source.read_bytes() for source in _SOURCES))
     for package in ("pyspark", "delta-spark"):
         digest.update(version(package).encode())
     return folder / f"{_NAME}-{digest.hexdigest()[:16]}.jar"
 
 
-def build_log_store(folder: Path, *, delta_jars: Path) -> None:
+def build_store_jar(folder: Path, *, delta_jars: Path) -> None:
     """Build the JAR in a folder, if it is not there; `delta_jars` is the folder of Delta's JARs.
 
     Raises: ConfigurationError if the compiler fails.
     """
-    target = locate_log_store(folder)
+    target = locate_store_jar(folder)
     if target.exists():
         return
     jars = Path(os.environ.get("SPARK_HOME", Path(pyspark.__file__).parent)) / "jars"
@@ -49,11 +51,11 @@ def build_log_store(folder: Path, *, delta_jars: Path) -> None:
     with tempfile.TemporaryDirectory(dir=folder) as building:
         built = Path(building) / target.name
         command = [str(java), "-cp", f"{jars}/*", _COMPILER, "-nowarn", "-d", str(built)]
-        command += ["-classpath", os.pathsep.join(map(str, classes)), str(_SOURCE)]
+        command += ["-classpath", os.pathsep.join(map(str, classes)), *map(str, _SOURCES)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode or not built.exists():
             raise ConfigurationError(
-                [f"{_SOURCE.name} was not compiled: {done.stdout}{done.stderr}".strip()],
+                [f"Spark's classes were not compiled: {done.stdout}{done.stderr}".strip()],
                 fix="check that the versions of PySpark and of Delta's JARs are those of this"
                 " release",
             )

@@ -1,0 +1,63 @@
+"""Where the lake of a configuration is: in a folder, or in an object store with its options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cdc_core.lake_storage.local_place import LocalPlace
+from cdc_core.lake_storage.object_place import ObjectPlace
+from cdc_core.settings import Settings, parse_settings
+
+OPTIONS = (
+    'storage_options = { AWS_ENDPOINT = "http://127.0.0.1:9", aws_allow_http = true,'
+    ' aws_region = "here" }'
+)
+
+
+def read(folder: Path, lake: str, environ: dict[str, str] | None = None) -> Settings:
+    text = f'[source]\ndsn = "host=/nowhere dbname=shop"\n[lake]\n{lake}\n'
+    return parse_settings(text, file=folder / "walgate.toml", environ=environ or {})
+
+
+def test_a_folder_is_relative_to_the_configuration_and_has_the_spool(tmp_path: Path) -> None:
+    lake = read(tmp_path, 'root = "lake"').lake
+    assert lake.root == LocalPlace.of(tmp_path / "lake")
+    assert lake.spool == tmp_path / "lake" / "spool"
+
+
+def test_a_store_has_its_options_and_the_spool_is_on_this_host(tmp_path: Path) -> None:
+    lake = read(tmp_path, f'root = "s3://bucket/some/lake"\n{OPTIONS}').lake
+    assert isinstance(lake.root, ObjectPlace)
+    assert str(lake.root) == "s3://bucket/some/lake"
+    assert lake.root.store.bucket == "bucket"
+    assert dict(lake.root.store.options) == {
+        "aws_allow_http": "true", "aws_endpoint": "http://127.0.0.1:9", "aws_region": "here"
+    }  # fmt: skip
+    assert lake.spool == tmp_path / ".walgate" / "spool"
+
+
+@pytest.mark.parametrize(
+    ("environ", "region", "endpoint"),
+    [
+        ({"AWS_DEFAULT_REGION": "one"}, "one", None),
+        ({"AWS_REGION": "two", "AWS_DEFAULT_REGION": "one"}, "two", None),
+        ({"AWS_REGION": "two", "AWS_ENDPOINT_URL": "https://s"}, "two", "https://s"),
+        (
+            {"AWS_REGION": "two", "AWS_ENDPOINT_URL_S3": "https://t", "AWS_ENDPOINT_URL": "u"},
+            "two",
+            "https://t",
+        ),
+    ],
+)
+def test_the_environment_says_what_the_options_do_not(
+    tmp_path: Path, environ: dict[str, str], region: str, endpoint: str | None
+) -> None:
+    root = read(tmp_path, 'root = "s3://bucket"', environ).lake.root
+    assert isinstance(root, ObjectPlace)
+    options = dict(root.store.options)
+    assert (options["aws_region"], options.get("aws_endpoint")) == (region, endpoint)
+    written = read(tmp_path, f'root = "s3://bucket"\n{OPTIONS}', environ).lake.root
+    assert isinstance(written, ObjectPlace)
+    assert dict(written.store.options)["aws_region"] == "here"
