@@ -2,6 +2,9 @@
 .PHONY: setup setup-s3 demo up test test-fast bench check soak transcripts pictures lock
 
 python := .venv/bin/python
+# The suites that soak also runs with their lakes in an object store.
+in_store := tests/staging tests/capture/test_interfaces.py tests/spark tests/backfill tests/verify \
+	tests/recover tests/end_to_end/test_random_streams.py tests/end_to_end/test_backfill.py
 
 setup:
 	@tooling/environment.sh
@@ -32,6 +35,7 @@ test-fast: setup
 soak: setup-s3
 	@WALGATE_COMPILED_PLANS=1 $(python) -m pytest -m soak --timeout 1800 -n 2 tests/simulation
 	@WALGATE_COMPILED_PLANS=1 $(python) -m pytest -m soak --timeout 1800 --ignore tests/simulation
+	@$(python) -m pytest -m "not soak" --timeout 1800 --lakes-in-store $(in_store)
 
 # About 25 minutes; a busy machine changes the figures.
 bench: setup

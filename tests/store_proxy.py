@@ -1,9 +1,15 @@
-"""A proxy before an object store that does what a failing store or network does."""
+"""A proxy before an object store that does what a failing store or network does.
+
+`python -m tests.store_proxy ENDPOINT SEED` fails by chance until its standard input ends.
+"""
 
 from __future__ import annotations
 
 import http.client
+import random
+import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -14,6 +20,7 @@ from urllib.parse import urlsplit
 from typing_extensions import override
 
 from cdc_core.lake_storage.object_store import ObjectStore
+from tests.lakes import describe_store
 
 _CONDITIONS = {"if-match", "if-none-match"}
 # Headers of one connection, which the proxy makes itself.
@@ -52,6 +59,32 @@ class Unconditional:
 
 Fault: TypeAlias = Answer | Cut | Unconditional | None
 Choose: TypeAlias = Callable[[Request], Fault]
+
+
+SLOW_DOWN = Answer(503, "SlowDown")
+
+
+class Faults:
+    """Chooses faults by chance. It counts them, so that a test knows that there were some."""
+
+    def __init__(self, seed: int) -> None:
+        self._chance = random.Random(seed)
+        self._lock = threading.Lock()
+        self.counts: Counter[str] = Counter()
+
+    def choose(self, request: Request) -> Fault:
+        with self._lock:
+            dice = self._chance.random()
+            if request.is_conditional_write and dice < 0.25:
+                self.counts["lost replies to conditional writes"] += 1
+                return Cut()
+            if request.method in {"PUT", "POST"} and dice < 0.05:
+                self.counts["lost replies to writes"] += 1
+                return Cut()
+            if dice > 0.95:
+                self.counts["refusals"] += 1
+                return SLOW_DOWN
+        return None
 
 
 class StoreProxy:
@@ -150,3 +183,16 @@ def _reply(
         client.end_headers()
         if client.command != "HEAD":
             client.wfile.write(content)
+
+
+def main(endpoint: str, seed: int) -> None:
+    """Run a proxy before the store at an endpoint, and print its own endpoint."""
+    proxy = StoreProxy(describe_store(endpoint))
+    proxy.choose = Faults(seed).choose
+    with proxy.run() as running:
+        print(dict(running.store.options)["aws_endpoint"], flush=True)  # noqa: T201 - The answer.
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

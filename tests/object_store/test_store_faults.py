@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,12 +14,11 @@ import walgate
 from cdc_core.lake_storage.object_place import ObjectPlace
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import Database
-from tests.store_proxy import Answer, Cut, Fault, Request, StoreProxy
+from tests.store_proxy import SLOW_DOWN, Fault, Faults, Request, StoreProxy
 from tests.walgate_command import Answer as CommandAnswer
 from tests.walgate_command import run_walgate
 
 DONE, MAY_BE_TRIED_AGAIN = 0, 3
-SLOW_DOWN = Answer(503, "SlowDown")
 
 
 @pytest.fixture
@@ -39,29 +37,6 @@ def failing(
     """A pipeline that reaches its lake by way of the proxy."""
     database18.execute("create table t (k int primary key, v text)")
     return make_pipeline(database18, lake=replace(object_lake, store=proxy.store))
-
-
-class Faults:
-    """Chooses faults by chance. It counts them, so that a test knows that there were some."""
-
-    def __init__(self, seed: int) -> None:
-        self._chance = random.Random(seed)
-        self._lock = threading.Lock()
-        self.counts: Counter[str] = Counter()
-
-    def choose(self, request: Request) -> Fault:
-        with self._lock:
-            dice = self._chance.random()
-            if request.is_conditional_write and dice < 0.25:
-                self.counts["lost replies to conditional writes"] += 1
-                return Cut()
-            if request.method in {"PUT", "POST"} and dice < 0.05:
-                self.counts["lost replies to writes"] += 1
-                return Cut()
-            if dice > 0.95:
-                self.counts["refusals"] += 1
-                return SLOW_DOWN
-        return None
 
 
 def change(database: Database, rng: random.Random) -> None:
