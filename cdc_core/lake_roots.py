@@ -14,8 +14,8 @@ from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.lake_storage.object_place import ObjectPlace
 from cdc_core.lake_storage.object_store import SCHEME, ObjectStore
 
-# The options of a store, by the names of delta-rs, and the variables that stand for them.
-_VARIABLES: dict[str, tuple[str, ...]] = {
+# The allowed options of a store, by the names of delta-rs, and the variables that can replace them.
+_OPTIONS: dict[str, tuple[str, ...]] = {
     "aws_region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
     "aws_endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
     "aws_allow_http": (),
@@ -46,8 +46,8 @@ def parse_options(written: Mapping[str, object]) -> dict[str, str]:
                 f"expected no credentials, found {name}: set AWS_ACCESS_KEY_ID and"
                 " AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give this host a role"
             )
-        if option not in _VARIABLES:
-            raise ValueError(f"expected {', '.join(_VARIABLES)}, found {name}")
+        if option not in _OPTIONS:
+            raise ValueError(f"expected {', '.join(_OPTIONS)}, found {name}")
         text = str(value).lower() if isinstance(value, bool) else value
         if not isinstance(text, str) or not text:
             raise ValueError(f"expected a text for {option}")
@@ -101,7 +101,7 @@ def locate_in_store(
 def _complete(options: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
     """Add the options that only the environment has."""
     found = dict(options)
-    for option, variables in _VARIABLES.items():
+    for option, variables in _OPTIONS.items():
         for variable in variables:
             if environ.get(variable):
                 found.setdefault(option, environ[variable])

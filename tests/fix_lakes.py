@@ -37,6 +37,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Run the store until the tests end, and tell child processes where it is."""
     seed = config.getoption("--store-faults")
     if not config.getoption("--lakes-in-store"):
+        if seed is not None:
+            raise pytest.UsageError("--store-faults needs --lakes-in-store")
         return
     running = ExitStack()
     endpoint = dict(running.enter_context(run_store()).options)["aws_endpoint"]

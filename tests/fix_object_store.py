@@ -18,16 +18,15 @@ import pytest
 from cdc_core.lake_storage.object_place import ObjectPlace
 from cdc_core.lake_storage.object_store import ObjectStore
 from tests.lakes import BUCKET, CREDENTIALS, describe_store
+from tests.walgate_command import REPOSITORY
 
 # The server ends at the end of its standard input, so it ends with the process of the tests.
 _PROGRAM = """
-import json, logging, sys
+import json, sys
 import boto3
-from moto.server import ThreadedMotoServer
-logging.getLogger("werkzeug").disabled = True
-server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-server.start()
-endpoint = "http://{}:{}".format(*server.get_host_and_port())
+from orchestration.demo.object_store import start_server
+server = start_server(0)
+endpoint = f"http://127.0.0.1:{server.port}"
 store = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1",
                      aws_access_key_id="key", aws_secret_access_key="secret")
 store.create_bucket(Bucket="lakes")
@@ -41,6 +40,7 @@ def run_store() -> Iterator[ObjectStore]:
     """Run a store with one empty bucket."""
     with subprocess.Popen(
         [sys.executable, "-c", _PROGRAM],
+        cwd=REPOSITORY,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -29,7 +29,7 @@ _OF_CONNECTION = {"connection", "transfer-encoding", "content-length", "expect",
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request of a client: its method, the path with the query, and its headers in small."""
+    """A request of a client. The path has the query, and names of headers are in lower case."""
 
     method: str
     path: str
@@ -49,7 +49,7 @@ class Answer:
     code: str
 
 
-class Cut:
+class LostReply:
     """The store acts, and its reply is lost."""
 
 
@@ -57,7 +57,7 @@ class Unconditional:
     """The store acts without looking at conditions."""
 
 
-Fault: TypeAlias = Answer | Cut | Unconditional | None
+Fault: TypeAlias = Answer | LostReply | Unconditional | None
 Choose: TypeAlias = Callable[[Request], Fault]
 
 
@@ -77,10 +77,10 @@ class Faults:
             dice = self._chance.random()
             if request.is_conditional_write and dice < 0.25:
                 self.counts["lost replies to conditional writes"] += 1
-                return Cut()
+                return LostReply()
             if request.method in {"PUT", "POST"} and dice < 0.05:
                 self.counts["lost replies to writes"] += 1
-                return Cut()
+                return LostReply()
             if dice > 0.95:
                 self.counts["refusals"] += 1
                 return SLOW_DOWN
@@ -137,7 +137,7 @@ class StoreProxy:
         if isinstance(fault, Unconditional):
             headers = {name: value for name, value in headers.items() if name not in _CONDITIONS}
         status, answered, content = self._forward(client, headers, body)
-        if isinstance(fault, Cut):
+        if isinstance(fault, LostReply):
             client.close_connection = True
             return
         _reply(client, status, answered, content)

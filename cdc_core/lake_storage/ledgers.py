@@ -40,7 +40,7 @@ def append_numbered(
     `force` forces the files of the commit to the disk. Raises: DeltaError; OSError; what `force`
     raises.
     """
-    # One mark for all tries: an early one may succeed after its refusal.
+    # All tries have one mark: the store may still carry out a try that it refused.
     mark = make_mark()
     for _ in range(_TRIES):
         version = _try_append(folder, rows, schema, mark)
@@ -118,7 +118,7 @@ def replace_rows(
 ) -> bool:
     """Write a ledger's rows, with their numbers, in place of those of the open version, durably.
 
-    Return False, and change nothing, if another process committed since.
+    Return False if another process committed since, or if nobody knows yet whether this succeeded.
     Raises: DeltaError; OSError; what `force` raises.
     """
     version, mark = ledger.version() + 1, make_mark()

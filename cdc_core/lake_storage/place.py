@@ -4,8 +4,8 @@ delta-rs and Spark read and write the lake by themselves; they get the text of a
 other access goes through this package. `LakePlace` says what each place does. `LocalPlace` does it
 in a folder of a file system, and `ObjectPlace` in an object store.
 
-- A file is written once, under its last name. In an object store it appears whole or not at all. In
-  a folder its parts appear one after the other, so a commit names it only afterwards.
+- A file is written once, under its final name. In an object store it appears whole or not at all.
+  In a folder its parts appear one after the other, so a commit names it only afterwards.
 - Where `is_durable_at_once` is true, what was written is durable, and `sync` does nothing.
 - A folder of an object store is a prefix of names. It exists as long as a name begins with it.
 - Times are by the storage's own clock. That of an object store counts whole seconds.

@@ -1,7 +1,7 @@
 """Tries in an object store what Walgate needs of it, so that a problem is found at the start.
 
-The store must write, read, list and delete. It must also refuse a second object of one name, and a
-new state of an object that is not as the writer has seen it: no lake is safe without that.
+The store must write, read, list and delete. It must also refuse to create an object that exists,
+and to replace one that has changed since it was read: no lake is safe without that.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from cdc_core.errors import LakeError, Retry
 from cdc_core.lake_storage.object_place import ObjectPlace, Refused
 from cdc_core.lake_storage.object_store import StoreFailed
 from cdc_core.lake_storage.place import LakePlace
+from cdc_core.lake_storage.store_credentials import NoCredentials
 
-# Equal texts have equal tags.
+# With equal texts, the tag would not change.
 _TEXTS = [f"{number}: written by walgate check" for number in ("first", "second", "third")]
 _PROBE = "_check-"
 _LONGEST_CHECK_US = 3_600_000_000
@@ -55,7 +56,10 @@ class StoreProblem:
 
 
 def find_store_problems(root: LakePlace) -> list[StoreProblem]:
-    """Find what the store of a lake cannot do; nothing for a folder. Leaves no object behind."""
+    """Find what the store of a lake cannot do; nothing for a folder.
+
+    Removes its own probe, and old probes of checks that were killed.
+    """
     return [] if not isinstance(root, ObjectPlace) else [*_find_problems(root)]
 
 
@@ -93,8 +97,7 @@ def _find_problems(root: ObjectPlace) -> Iterator[StoreProblem]:
                     f"the store of {root} does not honour the conditions of writes",
                     name,
                     "it writes the object",
-                    "use a store that honours If-None-Match and If-Match on PUT; Walgate writes"
-                    " nothing there",
+                    "use a store that honours If-None-Match and If-Match on PUT",
                 )
             except OSError as error:
                 yield _describe(root, name, error)
@@ -148,6 +151,8 @@ def _replace_twice(probe: ObjectPlace) -> None:
 
 
 def _describe(root: ObjectPlace, name: str, error: OSError) -> StoreProblem:
+    if isinstance(error, NoCredentials):
+        return StoreProblem(f"{root} cannot be reached", name, str(error), _KEY_FIX)
     code = error.code if isinstance(error, StoreFailed) else str(error.strerror or error)
     return StoreProblem(
         f"the store of {root} does not {name}", name, code, _FIXES.get(code, _USUAL_FIX)

@@ -19,6 +19,10 @@ _FILE, _PROFILE = "AWS_SHARED_CREDENTIALS_FILE", "AWS_PROFILE"
 _USUAL_FILE, _USUAL_PROFILE = "~/.aws/credentials", "default"
 
 
+class NoCredentials(OSError):
+    """The credentials that the environment names cannot be read."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoreCredentials:
     """A key of an object store. The token is empty if the key is not of a session."""
@@ -48,8 +52,8 @@ def name_variables(credentials: StoreCredentials | None) -> dict[str, str]:
 def find_credentials(environ: Mapping[str, str]) -> StoreCredentials | None:
     """Find the credentials of this host; None if the store's own providers have to give them.
 
-    Raises: OSError if the environment names a file that cannot be read, or a profile that the file
-    lacks.
+    Raises: NoCredentials if the environment names a file that cannot be read, or a profile that the
+    file lacks.
     """
     if environ.get(_ID) and environ.get(_SECRET):
         return StoreCredentials(environ[_ID], environ[_SECRET], environ.get(_TOKEN, ""))
@@ -66,19 +70,19 @@ def _read_profile(file: Path, profile: str, *, is_named: bool) -> StoreCredentia
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         # FileNotFoundError would mean that an object is missing.
-        raise OSError(
+        raise NoCredentials(
             f"{file} cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8'}"
         ) from error
     try:
         profiles.read_string(text)
     except configparser.Error:
         # The error of the parser repeats the line, which may have the secret.
-        raise OSError(f"{file} is no file of profiles with credentials") from None
+        raise NoCredentials(f"{file} is no file of profiles with credentials") from None
     found = dict(profiles[profile]) if profiles.has_section(profile) else {}
     names = ("aws_access_key_id", "aws_secret_access_key")
     if all(found.get(name) for name in names):
         key_id, secret = (found[name] for name in names)
         return StoreCredentials(key_id, secret, found.get("aws_session_token", ""))
     if is_named:
-        raise OSError(f"profile {profile} in {file} lacks {' and '.join(names)}")
+        raise NoCredentials(f"profile {profile} in {file} lacks {' and '.join(names)}")
     return None

@@ -16,6 +16,7 @@ import urllib.request
 from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.error import URLError
 from wsgiref.types import StartResponse, WSGIEnvironment
 
@@ -23,6 +24,9 @@ from cdc_core.errors import ConfigurationError
 from orchestration.stack.page import HOST
 
 ROOT = "s3://walgate-demo/lake"
+if TYPE_CHECKING:
+    from werkzeug.serving import BaseWSGIServer
+
 _BUCKET, _REGION = "walgate-demo", "us-east-1"
 _TIMEOUT_S = 5.0
 # The server asks for no credentials, but Walgate's libraries do.
@@ -62,9 +66,9 @@ def make_bucket(endpoint: str) -> bool:
         return False
 
 
-def main(port: int) -> None:
-    """Run the server until SIGTERM or SIGINT."""
-    # Only the server needs these.
+def start_server(port: int) -> BaseWSGIServer:
+    """Start the server in a thread of this process; 0 means a free port."""
+    # Only a process that runs the server needs moto.
     from moto.moto_server.werkzeug_app import (  # noqa: PLC0415
         DomainDispatcherApplication,
         create_backend_app,
@@ -75,14 +79,19 @@ def main(port: int) -> None:
     answer, writing = DomainDispatcherApplication(create_backend_app), threading.Lock()
 
     def serve(request: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
-        """Answer a request. moto looks at a condition first, and writes then."""
+        """Answer a request. moto first looks at a condition, then writes: one write at a time."""
         with nullcontext() if request["REQUEST_METHOD"] in {"GET", "HEAD"} else writing:
             answered: Iterable[bytes] = answer(request, start)
             return answered
 
     server = make_server(HOST, port, serve, threaded=True)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+def main(port: int) -> None:
+    """Run the server until SIGTERM or SIGINT."""
+    server = start_server(port)
     signal.sigwait({signal.SIGTERM, signal.SIGINT})
     server.shutdown()
 

@@ -1,7 +1,9 @@
 """Removes what dead processes left of their attempts to write a table.
 
-A process that looks dead may only be paused: its lock in an object store is a lease, which ends. So
-before its files go, a commit takes the version that it would commit. If it wakes, Delta refuses it.
+A process that looks dead may only be paused: its lock in an object store is a lease, which ends. If
+the attempt has files, a commit without a change first takes its version. Delta then refuses the
+process if it wakes. An attempt without files keeps its version free: if its process wakes, it may
+still write files and commit them.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from deltalake import DeltaTable
 from cdc_core.lake_layout import ATTEMPTS, RECORDS, name_commit
 from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.delta.attempts import Attempt, read_attempt
-from spark_jobs.delta.committer import refuse_attempts
+from spark_jobs.delta.committer import take_version
 from spark_jobs.delta.direct_parquet import is_ours
 from spark_jobs.lake.lake import open_table
 
@@ -33,7 +35,7 @@ def clear_attempts(table: LakePlace) -> bool:
 def _clear(attempt: Attempt, table: DeltaTable | None) -> bool:
     """Remove the files of an attempt that no commit names; return whether it is over.
 
-    The files are listed once. If the process wakes, it may write further ones, and commit them.
+    The files are listed only once: those that come later are of a process that woke.
     """
     attempt.remove_spark_folders()
     files = attempt.list_files()
@@ -42,8 +44,9 @@ def _clear(attempt: Attempt, table: DeltaTable | None) -> bool:
     newest = table.version()
     if newest < attempt.version:
         if not is_ours(table):
+            # Only Spark may commit to this table. Wait until a commit has this version.
             return False
-        refuse_attempts(attempt.table, table)
+        take_version(attempt.table, table)
         newest += 1
     committed = _read_commits(attempt.table, range(attempt.version, newest + 1))
     # If the file of a commit is missing, it may have named any of the files. Maintenance removes

@@ -1,7 +1,7 @@
 """Attempts to write a table. Each one names its files with its own identifier, and commits once.
 
-A file gets its last name at once; only a commit makes it part of the table. A record in the table's
-folder says that the attempt runs. By it, the next merge removes what a dead process left
+A file gets its final name at once; only a commit makes it part of the table. A record in the folder
+of the table says that the attempt runs. By it, the next merge removes what a dead process left
 (`abandoned_attempts`).
 """
 
@@ -55,7 +55,7 @@ class Attempt:
         """Let Spark write Parquet files to the URI of a folder; give the files, in order.
 
         Readers do not see the folder. Afterwards the files are in the table's folder, under their
-        last names. In an object store, `DirectCommitProtocol.scala` gives them these at once.
+        final names. In an object store, `DirectCommitProtocol.scala` gives them these at once.
         """
         folder = self.table / name_spark_folder(self.identifier, uuid.uuid4().hex[:16])
         # Spark may do a task twice.
@@ -66,6 +66,7 @@ class Attempt:
             files = [self.table / name for name in listed.read_text().split()]
         else:
             files = []
+            # The name of the folder begins with the identifier of this attempt.
             for number, file in enumerate(sorted(folder.list_matching("*.parquet"))):
                 files.append(self.table / name_data_file(folder.name, str(number)))
                 file.move_to(files[-1])

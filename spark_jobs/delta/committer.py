@@ -1,4 +1,4 @@
-"""Commits Parquet files to a Delta table by delta-rs; Spark and Arrow only write them.
+"""Commits Parquet files, which Spark or Arrow wrote, to a Delta table by delta-rs.
 
 A commit extends exactly the version that its rows are based on, and has the rows, the bound that
 the table reached and its counts of lost values. Spark commits each MERGE, and what is written to a
@@ -95,8 +95,8 @@ def commit_files(
     _finish(path, table, forced)
 
 
-def refuse_attempts(path: LakePlace, table: DeltaTable) -> None:
-    """Commit a version without a change, so that no attempt to commit this version succeeds.
+def take_version(path: LakePlace, table: DeltaTable) -> None:
+    """Commit the next version without a change, so that no paused attempt can commit it.
 
     Raises: DeltaError if another commit came between; MergeError if the disk refuses it; OSError.
     """

@@ -41,7 +41,7 @@ class OtherCode(Exception):
 
 
 def _digest_code() -> str:
-    """The digest of the code that tasks run in this process, and of the libraries it depends on."""
+    """The digest of the code that tasks run, and of the versions of Python and pyarrow."""
     digest = hashlib.sha256(f"{sys.version_info[:2]} {pa.__version__}".encode())
     for package in _PACKAGES:
         for name, text in sorted(_list_modules(resources.files(package), package)):
@@ -60,7 +60,7 @@ def run_on_executors(
     application = context.applicationId
     if time.monotonic() - _refused.get(application, -_PATIENCE_S) < _PATIENCE_S:
         raise OtherCode
-    # The tasks of a local master are forks of this program.
+    # The tasks of a local master come from a daemon of this host, with the code that is installed.
     is_local = (context.master or "").startswith("local")
     task = work if is_local else partial(_run, work=work, digest=_DIGEST)
     try:
@@ -71,8 +71,8 @@ def run_on_executors(
             raise
         _refused[application] = time.monotonic()
         _logger.warning(
-            "the executors have other code than this program: Spark merges the tables in its own"
-            " way, which is slower",
+            "the executors lack code of this program, or have another version: Spark merges the"
+            " tables in its own way, which is slower",
             extra={"fields": {"fix": "install this version of walgate where executors run"}},
         )
         raise OtherCode from error
@@ -94,5 +94,6 @@ def _list_modules(folder: Traversable, name: str) -> list[tuple[str, bytes]]:
     return found
 
 
-# Of the files as they are when this module is loaded: an upgrade does not change what runs.
+# The digest covers the files as they were when this module was loaded: a later upgrade does not
+# change what runs.
 _DIGEST = _digest_code()

@@ -9,14 +9,14 @@ import org.apache.spark.internal.io.FileCommitProtocol.TaskCommitMessage
 
 import scala.collection.mutable
 
-/** Lets Spark write the files of an attempt to an object store under their last names.
+/** Lets Spark write the files of an attempt to an object store under their final names.
   *
   * Spark's own protocol renames each file twice, and a store copies it each time. Here the files
-  * get their names in the folder of the table. `path` is the folder of the attempt, which Spark is
-  * told to write to. Readers do not see the files before a commit names them.
+  * get their names in the folder of the table. `path` is a folder of the attempt,
+  * TABLE/_attempts/NAME. Readers do not see the files before a commit names them.
   *
   * Spark may run a task twice, and takes one of the two. So each run of a task has file names of its
-  * own, and the job lists the names of those that Spark took.
+  * own, and the job lists the names of those that Spark took. `lake_layout.py` has the same names.
   */
 class DirectCommitProtocol(job: String, path: String, dynamicOverwrite: Boolean)
     extends FileCommitProtocol

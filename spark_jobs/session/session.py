@@ -1,4 +1,6 @@
-"""The SparkSession of a process: Delta's extensions, UTC, exact timestamps, loopback only.
+"""The SparkSession of a process: Delta's extensions, UTC, exact timestamps.
+
+Only programs of this host reach the driver, unless `[spark.conf]` names another address.
 
 The JVM ends after the process that started it: the JVM reads a pipe from that process, and ends at
 the pipe's end. Until then the JVM may still commit, so `lake.Lake.lock_table` waits for its end.
@@ -22,7 +24,7 @@ from pyspark.sql import SparkSession
 
 from cdc_core.errors import ConfigurationError, MergeError, Retry
 from cdc_core.settings import SparkSettings
-from spark_jobs.session.store_conf import StoreJars, configure_store
+from spark_jobs.session.store_conf import REQUIRED_CLASSES, StoreJars, configure_store
 
 # PySpark logs the full text of every exception to these, and they write it to standard error.
 _REPEATING_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
@@ -65,7 +67,7 @@ _PROTECTIONS = ("spark.authenticate", "spark.network.crypto.enabled")
 _LOCAL_SHUFFLE_PARTITIONS = "4"
 # The settings that Spark itself redacts.
 # Source: Spark documentation, "Configuration", spark.redaction.regex.
-_SECRET = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
+_SECRET = re.compile(r"secret|password|token|access[._]?key", re.IGNORECASE)
 _TASK_DAEMON = "spark_jobs.fast_path.task_daemon"
 _DEATH_S = 5.0
 
@@ -216,4 +218,10 @@ def _configure(
         named = [conf["spark.jars"]] if "spark.jars" in conf else []
         conf["spark.jars"] = ",".join([*named, *map(str, store.list_jars())])
         conf |= configure_store(store.store)
+    for name in REQUIRED_CLASSES:
+        if name in conf and spark.conf.get(name, conf[name]) != conf[name]:
+            raise ConfigurationError(
+                [f"[spark.conf]: expected {name} = {conf[name]}, found {spark.conf[name]}"],
+                fix="remove it: with other classes, processes overwrite each other's commits",
+            )
     return conf | spark.conf

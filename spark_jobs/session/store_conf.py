@@ -16,6 +16,10 @@ from cdc_core.lake_storage.store_credentials import find_credentials, name_varia
 from spark_jobs.session.store_jar import COMMIT_PROTOCOL, LOG_STORE, locate_store_jar
 
 _S3A = "spark.hadoop.fs.s3a"
+_LOG_STORE = "spark.delta.logStore.s3.impl"
+_COMMIT_PROTOCOL = "spark.sql.sources.commitProtocolClass"
+# The settings that name Walgate's classes. No other class may take their place.
+REQUIRED_CLASSES = (_LOG_STORE, _COMMIT_PROTOCOL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,7 @@ class StoreJars:
 def configure_store(store: ObjectStore) -> dict[str, str]:
     """Give Spark the options of a store, the credentials of this host, and Walgate's classes.
 
-    Spark redacts the names of credentials, and `open_session` keeps them off the command line.
+    Spark redacts the values of credentials, and `open_session` keeps them off the command line.
     Without credentials, Hadoop asks the store's own providers. Raises: OSError.
     """
     options = dict(store.options)
@@ -48,8 +52,8 @@ def configure_store(store: ObjectStore) -> dict[str, str]:
     is_virtual = options.get("aws_virtual_hosted_style_request") == "true"
     conf = {
         "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
-        "spark.delta.logStore.s3.impl": LOG_STORE,
-        "spark.sql.sources.commitProtocolClass": COMMIT_PROTOCOL,
+        _LOG_STORE: LOG_STORE,
+        _COMMIT_PROTOCOL: COMMIT_PROTOCOL,
         f"{_S3A}.connection.ssl.enabled": str(not is_plain).lower(),
         f"{_S3A}.path.style.access": str(not is_virtual).lower(),
         f"{_S3A}.endpoint.region": options["aws_region"],

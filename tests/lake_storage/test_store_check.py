@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -81,6 +82,20 @@ def test_a_bucket_that_is_not_there_is_named(object_lake: ObjectPlace) -> None:
     assert {problem.found for problem in find_store_problems(root)} == {"NoSuchBucket"}
     with pytest.raises(LakeError, match=r"s3://not-there/lake.*NoSuchBucket"):
         require_store(root)
+
+
+def test_a_profile_that_is_not_there_is_named(
+    object_lake: ObjectPlace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "credentials").touch()
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_PROFILE", "gone")
+    with pytest.raises(LakeError, match="profile gone") as refused:
+        require_store(object_lake)
+    assert refused.value.fix.startswith("renew the credentials")
+    assert refused.value.retry is Retry.AFTER_FIX
 
 
 def test_credentials_that_may_only_write_are_named_by_what_they_may_not(
