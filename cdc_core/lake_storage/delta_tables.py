@@ -6,10 +6,20 @@ from deltalake import DeltaTable
 
 from cdc_core.lake_storage.place import LakePlace
 
+_CHECKPOINT_INTERVAL = "delta.checkpointInterval"
+
 
 def open_delta(table: LakePlace, *, version: int | None = None) -> DeltaTable:
     """Open a table at a version, or at its newest one. Raises: TableNotFoundError; DeltaError."""
     return DeltaTable(table.uri, version=version, storage_options=table.find_options())
+
+
+def choose_checkpoints(place: LakePlace) -> dict[str, str]:
+    """The properties of a new table that decide how often delta-rs writes a checkpoint.
+
+    To open a table in a store takes two requests for each commit since the checkpoint.
+    """
+    return {} if place.find_options() is None else {_CHECKPOINT_INTERVAL: "10"}
 
 
 def renew_access(place: LakePlace, table: DeltaTable) -> DeltaTable:

@@ -17,7 +17,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 
 from cdc_core.lake_layout import SHORT_CHECKPOINTS, name_commit
 from cdc_core.lake_storage.arrow_files import open_input
-from cdc_core.lake_storage.delta_tables import is_delta, open_delta
+from cdc_core.lake_storage.delta_tables import choose_checkpoints, is_delta, open_delta
 from cdc_core.lake_storage.durability import make_durable, rewrite_commits
 from cdc_core.lake_storage.own_commits import find_outcome, make_mark
 from cdc_core.lake_storage.place import LakePlace
@@ -159,7 +159,7 @@ def _try_append(
                 folder.uri,
                 numbered,
                 mode="error",
-                configuration=SHORT_CHECKPOINTS,
+                configuration=SHORT_CHECKPOINTS | choose_checkpoints(folder),
                 storage_options=folder.find_options(),
                 commit_properties=once,
             )

@@ -13,13 +13,13 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from cdc_core.errors import Retry, StagingError
 from cdc_core.lake_layout import DELTA_LOG, SHORT_CHECKPOINTS
-from cdc_core.lake_storage.delta_tables import open_delta
+from cdc_core.lake_storage.delta_tables import choose_checkpoints, open_delta
 from cdc_core.lake_storage.durability import make_durable, rewrite_commits
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.staging.parts import STATISTICS_COLUMNS
 from cdc_core.vocabulary import Lsn
 
-# A checkpoint stalls the commit that writes it. One in a hundred keeps opening the table cheap.
+# A checkpoint stalls the commit that writes it. On a disk, one in a hundred keeps opening cheap.
 STAGING_PROPERTIES: dict[str, str | None] = {
     "delta.checkpointInterval": "100",
     "delta.dataSkippingStatsColumns": ",".join(STATISTICS_COLUMNS),
@@ -38,7 +38,7 @@ def open_table(folder: LakePlace, schema: pa.Schema) -> DeltaTable:
                 folder.uri,
                 schema=schema,
                 mode="ignore",
-                configuration=STAGING_PROPERTIES,
+                configuration=STAGING_PROPERTIES | choose_checkpoints(folder),
                 storage_options=folder.find_options(),
             )
             make_durable(folder, above=-1, through=0)

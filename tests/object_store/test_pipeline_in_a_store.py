@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+import pytest
+
 import walgate
 from cdc_core.lake_storage.object_place import ObjectPlace
 from tests.fix_pipeline import Pipeline
@@ -14,6 +16,7 @@ from tests.walgate_command import Answer, run_walgate
 ROWS = 500
 
 
+@pytest.mark.timeout(900)
 def test_a_lake_in_a_store_is_captured_backfilled_merged_verified_and_read(
     database18: Database, make_pipeline: Callable[..., Pipeline], object_lake: ObjectPlace
 ) -> None:
