@@ -41,7 +41,7 @@ def test_f05_a_merge_whose_jvm_is_killed_says_so_and_the_next_is_right(
     )
     try:
         wait_for(
-            lambda: any(table.glob("*.parquet")) or not merge.is_running,
+            lambda: any(table.glob("**/*.parquet")) or not merge.is_running,
             DEADLINE_S,
             "rows to be written",
         )
