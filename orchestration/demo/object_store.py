@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from werkzeug.serving import BaseWSGIServer
 
 _BUCKET, _REGION = "walgate-demo", "us-east-1"
+# What a user writes before a command that reaches the store.
+ANY_CREDENTIALS = "AWS_ACCESS_KEY_ID=any AWS_SECRET_ACCESS_KEY=any"
 _TIMEOUT_S = 5.0
 # The server asks for no credentials, but Walgate's libraries do.
 _KEY, _SECRET = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"

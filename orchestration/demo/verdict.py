@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cdc_core.lake_layout import name_schema
+from cdc_core.lake_storage.object_place import ObjectPlace
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import Lsn
 from orchestration.demo.comparison import Comparison
 from orchestration.demo.damage import WHAT_IS_DAMAGED, Healing
 from orchestration.demo.invariants import INVARIANTS, Breach
+from orchestration.demo.object_store import ANY_CREDENTIALS
 from orchestration.demo.records import Applied
 from orchestration.demo.show import Show
 from orchestration.status.freshness import Delay, Freshness
@@ -90,10 +92,18 @@ def show_verdict(show: Show, verdict: DemoResult) -> None:
 
 
 def show_places(show: Show, *, lake: LakePlace, config: Path, at: str, page: str | None) -> None:
-    """Print where the tables are and how to query them."""
+    """Print where the tables are and how to query them. An object store ends with the stack."""
     show.headline("Where things are:")
-    show.say(f"Delta tables   {_shorten(Path((lake / name_schema('public')).uri))}")
-    show.say(f"query          {format_query(config, at)}")
+    tables, is_in_store = lake / name_schema("public"), isinstance(lake, ObjectPlace)
+    if is_in_store and page is None:
+        show.say("Delta tables   gone: the object store kept them in memory, and has ended")
+    elif is_in_store:
+        # The store takes any credentials.
+        show.say(f"Delta tables   {tables}")
+        show.say(f"query          {ANY_CREDENTIALS} {format_query(config, at)}")
+    else:
+        show.say(f"Delta tables   {_shorten(Path(tables.uri))}")
+        show.say(f"query          {format_query(config, at)}")
     if page is None:
         show.say("Dagster        `make up` runs the same stack until Ctrl-C, its page included")
     else:
