@@ -127,10 +127,6 @@ class LocalPlace(LakePlace):
         self.path.mkdir(parents=True, exist_ok=True)
 
     @override
-    def make_new_folder(self) -> None:
-        self.path.mkdir()
-
-    @override
     def remove_folder(self) -> None:
         shutil.rmtree(self.uri, ignore_errors=True)
 

@@ -182,10 +182,6 @@ class ObjectPlace(LakePlace):
         pass
 
     @override
-    def make_new_folder(self) -> None:
-        pass
-
-    @override
     def remove_folder(self) -> None:
         with suppress(OSError), naming_object(self.uri):
             client = self.store.connect()

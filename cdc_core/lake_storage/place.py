@@ -174,10 +174,6 @@ class LakePlace(ABC):
         """Make a folder and those above it, if they are missing."""
 
     @abstractmethod
-    def make_new_folder(self) -> None:
-        """Make a folder in a folder that exists. Raises: FileExistsError."""
-
-    @abstractmethod
     def remove_folder(self) -> None:
         """Remove a folder with its content, as far as that is possible. Raises nothing."""
 

@@ -20,6 +20,7 @@ from cdc_core.lake_storage.store_credentials import NoCredentials
 # With equal texts, the tag would not change.
 _TEXTS = [f"{number}: written by walgate check" for number in ("first", "second", "third")]
 _PROBE = "_check-"
+# No check takes this long. Microseconds.
 _LONGEST_CHECK_US = 3_600_000_000
 _REGION_FIX = "set aws_region in [lake] storage_options, or AWS_REGION, to the bucket's region"
 _KEY_FIX = (
@@ -83,7 +84,7 @@ def _find_problems(root: ObjectPlace) -> Iterator[StoreProblem]:
     tries: dict[str, Callable[[], object]] = {
         "write an object": lambda: written.append(_write(probe, _TEXTS[0], None)),
         "read an object": probe.read_text,
-        "list objects": lambda: [*root.list_files()],
+        "list objects": lambda: _remove_old_probes(root),
         "refuse a second object of one name": lambda: _require_refusal(probe, _TEXTS[1], None),
         "refuse to replace an object that has changed": lambda: _replace_twice(probe),
         "delete an object": probe.remove,
@@ -106,16 +107,16 @@ def _find_problems(root: ObjectPlace) -> Iterator[StoreProblem]:
     finally:
         with suppress(OSError):
             probe.remove()
-            _remove_old_probes(root)
 
 
 def _remove_old_probes(root: ObjectPlace) -> None:
-    """Remove the probes of checks that were killed."""
+    """List the objects of the root, and remove the probes of checks that were killed."""
     probes = [file for file in root.list_files() if file.name.startswith(_PROBE)]
     limit_us = max((file.modified_us for file in probes), default=0) - _LONGEST_CHECK_US
     for file in probes:
         if file.modified_us < limit_us:
-            (root / file.name).remove()
+            with suppress(OSError):
+                (root / file.name).remove()
 
 
 class _Accepted(Exception):

@@ -10,6 +10,7 @@ import pytest
 
 from cdc_core.errors import LakeError, Retry
 from cdc_core.lake_storage.object_place import ObjectPlace
+from cdc_core.lake_storage.place import ListedFile
 from cdc_core.lake_storage.store_check import find_store_problems, require_store
 from tests.store_proxy import Answer, Request, StoreProxy, Unconditional
 
@@ -23,6 +24,24 @@ def proxy(object_lake: ObjectPlace) -> Iterator[StoreProxy]:
 def test_a_store_that_can_do_everything_has_no_problem(object_lake: ObjectPlace) -> None:
     assert find_store_problems(object_lake) == []
     assert [*object_lake.list_files()] == [], "the probe is gone"
+
+
+def test_the_probe_of_a_check_that_was_killed_is_removed_later(
+    object_lake: ObjectPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, young, other = (object_lake / name for name in ("_check-old", "_check-young", "other"))
+    for place in (old, young, other):
+        place.write_text("")
+    list_files = ObjectPlace.list_files
+
+    def make_old(place: ObjectPlace) -> Iterator[ListedFile]:
+        long_ago = {old.name, other.name}
+        for file in list_files(place):
+            yield replace(file, modified_us=1) if file.name in long_ago else file
+
+    monkeypatch.setattr(ObjectPlace, "list_files", make_old)
+    assert find_store_problems(object_lake) == []
+    assert {file.name for file in list_files(object_lake)} == {young.name, other.name}
 
 
 def test_a_store_that_ignores_conditions_is_refused(

@@ -33,11 +33,11 @@ LIMITS = replace(
 def play(spark: SparkSession, folder: Path) -> list[list[Any]]:
     """Merge a table in each quick way; for each round its way and the rows that it leaves."""
     rng, small = random.Random(SEED), SmallLake(spark, folder)
-    told: list[list[Any]] = []
+    rounds: list[list[Any]] = []
 
     def merge(entries: list[Entry]) -> None:
         (done,) = small.merge(entries, limits=LIMITS, round_rows=ALL)
-        told.append([str(done.tables["public.t"].way), small.rows(T)])
+        rounds.append([str(done.tables["public.t"].way), small.rows(T)])
 
     def make(key: int) -> list[str]:
         return [str(key), f"v{rng.random()}", f"{rng.randrange(100)}.{rng.randrange(1, 10)}"]
@@ -50,7 +50,7 @@ def play(spark: SparkSession, folder: Path) -> list[list[Any]]:
         gone = [delete(T, str(key), None, None) for key in keys[15:]]
         merge([*changed, *gone, *(insert(T, *make(rng.randrange(2000, 10**9))) for _ in range(5))])
     merge([sweep(T, start=16)])
-    return told
+    return rounds
 
 
 def main(folder: Path, master: str, code: str) -> None:
@@ -67,8 +67,8 @@ def main(folder: Path, master: str, code: str) -> None:
             "spark.executor.memory": "600m",
         },
     )
-    told = play(open_session(settings, store=find_store_jars()), folder)
-    print(json.dumps(told, default=str))  # noqa: T201 - The answer.
+    rounds = play(open_session(settings, store=find_store_jars()), folder)
+    print(json.dumps(rounds, default=str))  # noqa: T201 - The answer.
 
 
 if __name__ == "__main__":

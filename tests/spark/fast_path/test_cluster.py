@@ -80,8 +80,8 @@ def play_on_cluster(
 def read_answer(child: subprocess.Popen[str]) -> Rounds:
     said, complaints = child.communicate(timeout=600)
     assert child.returncode == 0, complaints[-3000:]
-    told: Rounds = json.loads(said.splitlines()[-1])
-    return told
+    rounds: Rounds = json.loads(said.splitlines()[-1])
+    return rounds
 
 
 def list_rows(rounds: Rounds) -> list[object]:
@@ -93,9 +93,9 @@ def list_rows(rounds: Rounds) -> list[object]:
 def local(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Rounds:
     """What the same merges lead to in a local session."""
     folder = tmp_path_factory.mktemp("local")
-    told: Rounds = json.loads(json.dumps(play(spark, folder), default=str))
-    assert {way for way, _ in told} == {"append", "rewrite_files", "move_bound"}
-    return told
+    rounds: Rounds = json.loads(json.dumps(play(spark, folder), default=str))
+    assert {way for way, _ in rounds} == {"append", "rewrite_files", "move_bound"}
+    return rounds
 
 
 @pytest.mark.soak
