@@ -115,7 +115,6 @@ def test_who_lost_its_lease_does_not_free_it(
 
 
 @pytest.mark.parametrize("error", [Refused("second try"), OSError("no reply")])
-@pytest.mark.usefixtures("impatient")
 def test_a_holder_whose_write_got_no_reply_knows_its_own_lease(
     object_lake: ObjectPlace, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
