@@ -101,6 +101,12 @@ def test_spark_gets_the_options_of_the_store_and_the_credentials_of_the_host(
     options = {"aws_region": "eu-north-1", "aws_endpoint": "http://store", "aws_allow_http": "true"}
     conf = configure_store(ObjectStore("lakes", tuple(options.items())))
     assert conf["spark.delta.logStore.s3.impl"] == LOG_STORE
+    for_tasks = {key: value for key, value in conf.items() if key.startswith("spark.executorEnv.")}
+    assert for_tasks == {
+        "spark.executorEnv.AWS_ACCESS_KEY_ID": "key",
+        "spark.executorEnv.AWS_SECRET_ACCESS_KEY": "secret",
+        "spark.executorEnv.AWS_SESSION_TOKEN": "token",
+    }
     s3a = {
         key.removeprefix("spark.hadoop.fs.s3a."): value
         for key, value in conf.items()
