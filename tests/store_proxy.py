@@ -65,7 +65,11 @@ SLOW_DOWN = Answer(503, "SlowDown")
 
 
 class Faults:
-    """Chooses faults by chance. It counts them, so that a test knows that there were some."""
+    """Chooses faults by chance, and by rule the first time that a kind of fault is possible.
+
+    It counts them, so that a test knows which there were. Without the rule, a test with few
+    requests of a kind would lack a fault by chance.
+    """
 
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
@@ -74,17 +78,25 @@ class Faults:
 
     def choose(self, request: Request) -> Fault:
         with self._lock:
-            dice = self._chance.random()
-            if request.is_conditional_write and dice < 0.25:
-                self.counts["lost replies to conditional writes"] += 1
+            if (loss := _find_possible_loss(request)) and self._happens(*loss):
                 return LostReply()
-            if request.method in {"PUT", "POST"} and dice < 0.05:
-                self.counts["lost replies to writes"] += 1
-                return LostReply()
-            if dice > 0.95:
-                self.counts["refusals"] += 1
+            if self._happens("refusals", 0.05):
                 return SLOW_DOWN
         return None
+
+    def _happens(self, kind: str, share: float) -> bool:
+        happens = self.counts[kind] == 0 or self._chance.random() < share
+        self.counts[kind] += happens
+        return happens
+
+
+def _find_possible_loss(request: Request) -> tuple[str, float] | None:
+    """The kind of lost reply that is possible for a request, and its share."""
+    if request.is_conditional_write:
+        return "lost replies to conditional writes", 0.25
+    if request.method in {"PUT", "POST"}:
+        return "lost replies to other writes", 0.05
+    return None
 
 
 class StoreProxy:
