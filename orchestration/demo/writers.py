@@ -40,13 +40,13 @@ _PAID_IN_TWO = 0.3
 _Work = Callable[[psycopg.Connection, random.Random], bool]
 
 
-class _Undone(Exception):
+class Undone(Exception):
     """The transaction, or the savepoint, rolls back what it has written."""
 
 
 # If another writer renames a product between two statements, a reference to its old key fails.
-_UNDOING_LINE = (_Undone, psycopg.errors.CheckViolation)
-_UNDOING = (_Undone, psycopg.errors.DeadlockDetected, psycopg.errors.ForeignKeyViolation)
+_UNDOING_LINE = (Undone, psycopg.errors.CheckViolation)
+_UNDOING = (Undone, psycopg.errors.DeadlockDetected, psycopg.errors.ForeignKeyViolation)
 
 
 class Writers:
@@ -132,7 +132,7 @@ def place_order(connection: psycopg.Connection, chance: random.Random) -> bool:
             sold += 1
     _sum_up(connection, row[0])
     if not sold:
-        raise _Undone
+        raise Undone
     return True
 
 
@@ -184,9 +184,7 @@ def delete_order(connection: psycopg.Connection, _: random.Random) -> bool:
         "select sku, sum(quantity) from order_lines where order_id = %s group by sku order by sku",
         [order[0]],
     ).fetchall():
-        connection.execute(
-            "update stock set on_hand = on_hand + %s where sku = %s", [quantity, sku]
-        )
+        _put_into_stock(connection, sku, quantity)
     connection.execute("delete from order_lines where order_id = %s", [order[0]])
     connection.execute("delete from orders where id = %s", [order[0]])
     return True
@@ -244,11 +242,7 @@ def take_delivery(connection: psycopg.Connection, chance: random.Random) -> bool
             " select sku, %s, clock_timestamp() from products where sku = %s",
             [quantity, sku],
         )
-        taken = connection.execute(
-            "update stock set on_hand = on_hand + %s where sku = %s", [quantity, sku]
-        )
-        if not taken.rowcount:
-            raise _Undone
+        _put_into_stock(connection, sku, quantity)
     return True
 
 
@@ -265,7 +259,7 @@ def rename_product(connection: psycopg.Connection, chance: random.Random) -> boo
 def change_mind(connection: psycopg.Connection, chance: random.Random) -> bool:
     """Place an order, then roll all of it back."""
     place_order(connection, chance)
-    raise _Undone
+    raise Undone
 
 
 _KINDS: dict[str, tuple[_Work, float]] = {
@@ -291,18 +285,25 @@ def _choose_products(connection: psycopg.Connection, count: int) -> Sequence[str
 def _add_line(
     connection: psycopg.Connection, chance: random.Random, order: int, line: int, sku: str
 ) -> None:
-    """Sell some of a product. Raises: CheckViolation if stock has too few; _Undone."""
+    """Sell some of a product. Raises: CheckViolation if stock has too few; Undone."""
     quantity = chance.randint(1, 3)
     connection.execute(
         "insert into order_lines (order_id, line, sku, quantity, unit_price)"
         " select %s, %s, sku, %s, price from products where sku = %s",
         [order, line, quantity, sku],
     )
-    taken = connection.execute(
-        "update stock set on_hand = on_hand - %s where sku = %s", [quantity, sku]
+    _put_into_stock(connection, sku, -quantity)
+    if chance.random() < _DROPPED_LINES:
+        raise Undone
+
+
+def _put_into_stock(connection: psycopg.Connection, sku: str, quantity: int) -> None:
+    """Change what is on hand. Raises: Undone if another writer has just renamed the product."""
+    changed = connection.execute(
+        "update stock set on_hand = on_hand + %s where sku = %s", [quantity, sku]
     )
-    if not taken.rowcount or chance.random() < _DROPPED_LINES:
-        raise _Undone
+    if not changed.rowcount:
+        raise Undone
 
 
 def _sum_up(connection: psycopg.Connection, order: int) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import random
+from typing import Any
+
 import psycopg
 import pytest
+from typing_extensions import override
 
 from cdc_core.errors import WalgateError
 from orchestration.demo.shop import PRODUCTS, fill_shelves, import_archive, make_tables
-from orchestration.demo.writers import Writers
+from orchestration.demo.writers import Undone, Writers, delete_order, place_order
 from tests.deadline import wait_for
 from tests.postgres_server import Database
 
@@ -72,6 +76,32 @@ def test_every_kind_of_transaction_leaves_every_rule_true(shop: Database, seed: 
     assert shop.query("select count(*) >= 1000 from orders") == [(True,)]
     broken = {name: shop.query(rule) for name, rule in RULES.items()}
     assert broken == {name: [] for name in RULES}
+
+
+class RenamingConnection(psycopg.Connection[tuple[Any, ...]]):
+    """Lets another writer rename every product just before the stock of one changes."""
+
+    other: Database
+
+    @override
+    def execute(self, query: Any, *args: Any, **kwargs: Any) -> psycopg.Cursor[tuple[Any, ...]]:
+        if "update stock" in query:
+            self.other.execute("update products set sku = 'R-' || sku")
+        return super().execute(query, *args, **kwargs)
+
+
+def test_an_order_whose_products_are_renamed_is_not_deleted_without_its_goods(
+    shop: Database,
+) -> None:
+    with psycopg.connect(shop.dsn, autocommit=True) as connection:
+        assert place_order(connection, random.Random(1))
+    shop.execute("update orders set status = 'cancelled'")
+    with RenamingConnection.connect(shop.dsn, autocommit=True) as connection:
+        connection.other = shop
+        with pytest.raises(Undone), connection.transaction():
+            delete_order(connection, random.Random(1))
+    assert shop.query("select bool_and(sku like 'R-%') from products") == [(True,)]
+    assert shop.query(RULES["stock"]) == []
 
 
 def test_manuals_lie_out_of_line_and_prices_do_not_touch_them(shop: Database) -> None:
