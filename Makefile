@@ -1,5 +1,5 @@
 # `setup` stands before every other target; once done, it takes a moment and no network.
-.PHONY: setup setup-s3 demo up test test-fast bench check soak transcripts pictures lock
+.PHONY: setup setup-s3 setup-soak demo up test test-fast bench check soak transcripts pictures lock
 
 python := .venv/bin/python
 # The suites that soak also runs with their lakes in an object store.
@@ -14,6 +14,10 @@ setup:
 # What a lake in an object store needs besides: 13 MB of JARs, and Spark's class for its commits.
 setup-s3: setup
 	@$(python) tooling/spark_jars.py s3
+
+# What the soak tests need besides: an object store with real files. It takes minutes, and needs Go.
+setup-soak: setup-soak
+	@tooling/versitygw.sh
 
 # The proof: a shop that sells, replicated through Dagster and compared; then everything ends.
 # `make demo ARGS=--s3` has its lake in an object store.
@@ -32,10 +36,11 @@ test: setup-s3
 test-fast: setup
 	@$(python) -m pytest -m fast -n 2 --dist worksteal
 
-soak: setup-s3
+soak: setup-soak
 	@WALGATE_COMPILED_PLANS=1 $(python) -m pytest -m soak --timeout 1800 -n 2 tests/simulation
 	@WALGATE_COMPILED_PLANS=1 $(python) -m pytest -m soak --timeout 1800 --ignore tests/simulation
-	@$(python) -m pytest -m "not soak" --timeout 1800 --lakes-in-store $(in_store)
+	@$(python) -m pytest -m "not soak" --timeout 1800 --lakes-in-store --store versitygw $(in_store)
+	@$(python) -m pytest --timeout 1800 --store versitygw tests/object_store
 
 # About 25 minutes; a busy machine changes the figures.
 bench: setup

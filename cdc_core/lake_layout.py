@@ -52,9 +52,9 @@ DELTA_LOG = "_delta_log"
 COMMITS = "*.json"
 CHECKPOINTS = "*.checkpoint*.parquet"
 LAST_CHECKPOINT = "_last_checkpoint"
-# Delta properties of every table. A checkpoint names the files that left its table within this
-# time. At a commit a second, those of a day are 5 MB, and to open the table takes 80 ms, not 6 ms.
-SHORT_CHECKPOINTS = {"delta.deletedFileRetentionDuration": "interval 1 hours"}
+# The Delta properties of every table. A checkpoint names the files that left its table within an
+# hour. At a commit a second, those of a day are 5 MB, and to open the table takes 80 ms, not 6 ms.
+CHECKPOINT_PROPERTIES = {"delta.deletedFileRetentionDuration": "interval 1 hours"}
 # Which data files the table lost in commits that may be gone, and when.
 TOMBSTONES = "_tombstones.json"
 # How the names of a table's data files end, and of the files in its log.

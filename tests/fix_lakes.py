@@ -41,7 +41,8 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError("--store-faults needs --lakes-in-store")
         return
     running = ExitStack()
-    endpoint = dict(running.enter_context(run_store()).options)["aws_endpoint"]
+    store = running.enter_context(run_store(config.getoption("--store")))
+    endpoint = dict(store.options)["aws_endpoint"]
     if seed is not None:
         endpoint = running.enter_context(_run_proxy(endpoint, seed))
     os.environ |= CREDENTIALS | {STORE_VARIABLE: endpoint}

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from cdc_core.lake_layout import SHORT_CHECKPOINTS, name_commit
+from cdc_core.lake_layout import CHECKPOINT_PROPERTIES, name_commit
 from cdc_core.lake_storage.arrow_files import open_input
 from cdc_core.lake_storage.delta_tables import choose_checkpoints, is_delta, open_delta
 from cdc_core.lake_storage.durability import make_durable, rewrite_commits
@@ -159,7 +159,7 @@ def _try_append(
                 folder.uri,
                 numbered,
                 mode="error",
-                configuration=SHORT_CHECKPOINTS | choose_checkpoints(folder),
+                configuration=CHECKPOINT_PROPERTIES | choose_checkpoints(folder),
                 storage_options=folder.find_options(),
                 commit_properties=once,
             )

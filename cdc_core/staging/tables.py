@@ -12,7 +12,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from cdc_core.errors import Retry, StagingError
-from cdc_core.lake_layout import DELTA_LOG, SHORT_CHECKPOINTS
+from cdc_core.lake_layout import CHECKPOINT_PROPERTIES, DELTA_LOG
 from cdc_core.lake_storage.delta_tables import choose_checkpoints, open_delta
 from cdc_core.lake_storage.durability import make_durable, rewrite_commits
 from cdc_core.lake_storage.place import LakePlace
@@ -23,7 +23,7 @@ from cdc_core.vocabulary import Lsn
 STAGING_PROPERTIES: dict[str, str | None] = {
     "delta.checkpointInterval": "100",
     "delta.dataSkippingStatsColumns": ",".join(STATISTICS_COLUMNS),
-    **SHORT_CHECKPOINTS,
+    **CHECKPOINT_PROPERTIES,
 }
 
 

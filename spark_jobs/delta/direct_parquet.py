@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
-from cdc_core.lake_layout import SHORT_CHECKPOINTS
+from cdc_core.lake_layout import CHECKPOINT_PROPERTIES
 from cdc_core.lake_storage.arrow_files import read_footer
 from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.delta.attempts import Attempt
@@ -27,7 +27,7 @@ from spark_jobs.delta.file_writer import WrittenFile
 TABLE_PROPERTY = "walgate.table"
 VECTORS_PROPERTY = "delta.enableDeletionVectors"
 # Maintenance decides which versions of a table stay, so Delta must remove no commit by itself.
-KEEPING_PROPERTIES = {"delta.enableExpiredLogCleanup": "false", **SHORT_CHECKPOINTS}
+KEEPING_PROPERTIES = {"delta.enableExpiredLogCleanup": "false", **CHECKPOINT_PROPERTIES}
 
 _ENFORCING = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
 _VECTORS_FEATURE = "deletionVectors"

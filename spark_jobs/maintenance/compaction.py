@@ -41,7 +41,7 @@ _BATCH_ROWS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class TableFile:
+class SizedFile:
     """A file of a table at one version. `rows` is None if its writer did not count them."""
 
     name: str
@@ -49,12 +49,12 @@ class TableFile:
     rows: int | None
 
 
-def choose_small_files(files: Sequence[TableFile]) -> list[TableFile]:
+def choose_small_files(files: Sequence[SizedFile]) -> list[SizedFile]:
     """Choose the small files of a table to write as one, smallest first; none if few are small."""
     small = sorted((file for file in files if file.size < _SMALL_BYTES), key=lambda file: file.size)
     if len(small) < _FEWEST_FILES:
         return []
-    chosen, size = list[TableFile](), 0
+    chosen, size = list[SizedFile](), 0
     for file in small[:_MOST_FILES]:
         if size + file.size > _MOST_BYTES:
             break
@@ -110,16 +110,16 @@ def compact_table(lake: Lake, name: TableName, epochs: list[Epoch]) -> bool:
     return True
 
 
-def _list_files(table: DeltaTable) -> list[TableFile]:
+def _list_files(table: DeltaTable) -> list[SizedFile]:
     known = pa.table(table.get_add_actions()).select(["path", "size_bytes", "num_records"])
     return [
-        TableFile(row["path"], row["size_bytes"], row["num_records"]) for row in known.to_pylist()
+        SizedFile(row["path"], row["size_bytes"], row["num_records"]) for row in known.to_pylist()
     ]
 
 
-def _choose_files(folder: LakePlace, table: DeltaTable) -> list[TableFile]:
+def _choose_files(folder: LakePlace, table: DeltaTable) -> list[SizedFile]:
     """Choose small files that may fit in memory together; none if it is not worth it."""
-    files, size = list[TableFile](), 0
+    files, size = list[SizedFile](), 0
     for file in choose_small_files(_list_files(table)):
         footer = read_footer(folder / unquote(file.name))
         # In memory, the rows take about this size at least.
@@ -130,21 +130,21 @@ def _choose_files(folder: LakePlace, table: DeltaTable) -> list[TableFile]:
     return files if is_worth_writing(files) else []
 
 
-def is_worth_writing(files: Sequence[TableFile]) -> bool:
+def is_worth_writing(files: Sequence[SizedFile]) -> bool:
     """Whether no file has more than half the bytes. So large files are seldom written again."""
     sizes = [file.size for file in files]
     return len(sizes) > 1 and max(sizes) * 2 <= sum(sizes)
 
 
 def _read_files(
-    folder: LakePlace, table: DeltaTable, files: Sequence[TableFile]
-) -> tuple[list[TableFile], pa.Table]:
+    folder: LakePlace, table: DeltaTable, files: Sequence[SizedFile]
+) -> tuple[list[SizedFile], pa.Table]:
     """Read the first of some files, as many as fit in memory; their rows in the order of the key.
 
     Raises: MergeError if rows are missing.
     """
     schema = pa.schema(table.schema().to_arrow())
-    taken, parts, left = list[TableFile](), [schema.empty_table()], _MOST_DECODED
+    taken, parts, left = list[SizedFile](), [schema.empty_table()], _MOST_DECODED
     for file in files:
         rows = _read_file(folder / unquote(file.name), schema, left)
         if rows is None:

@@ -29,7 +29,7 @@ from tests.fix_spark import run_spark
 from tests.lakes import locate_lake
 from tests.spark.log_writer import LogWriter
 from tests.spark.maintenance import maintain_child
-from tests.spark.maintenance.maintained_lake import TendedLog
+from tests.spark.maintenance.maintained_lake import CaptureLog
 from tests.spark.relations import Entry, insert, make_relation, update
 from tests.spark.small_lake import SmallLake
 from tests.walgate_command import REPOSITORY
@@ -79,7 +79,7 @@ def time_commits(folder: Path, *, is_tended: bool) -> list[float]:
     folder.mkdir()
     writer = LogWriter(Lake(locate_lake(folder / "lake")))
     writer.begin_epoch(16)
-    log = TendedLog(writer, folder / "spool", grace_s=10, settled_s=SETTLED_S)
+    log = CaptureLog(writer, folder / "spool", grace_s=10, settled_s=SETTLED_S)
     chance, seconds = random.Random(1), list[float]()
     with Background(partial(tend_always, log)) if is_tended else nullcontext():
         for number in range(COMMITS):
@@ -90,7 +90,7 @@ def time_commits(folder: Path, *, is_tended: bool) -> list[float]:
     return seconds
 
 
-def tend_always(log: TendedLog, is_over: threading.Event) -> None:
+def tend_always(log: CaptureLog, is_over: threading.Event) -> None:
     """Tend a log as capture's thread does, but without its pauses."""
     lower_priority()
     while not is_over.is_set():

@@ -89,6 +89,13 @@ def list_rows(rounds: Rounds) -> list[object]:
     return [rows for _, rows in rounds]
 
 
+def is_executor(process: psutil.Process) -> bool:
+    try:
+        return "CoarseGrainedExecutorBackend" in " ".join(process.cmdline())
+    except psutil.Error:  # It has ended.
+        return False
+
+
 @pytest.fixture(scope="module")
 def local(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Rounds:
     """What the same merges lead to in a local session."""
@@ -141,10 +148,7 @@ def test_an_executor_that_is_killed_in_mid_merge_changes_no_result(
     table /= name_lake(tmp_path / "cluster" / "lake") + "/tables/public/t"
     # The second round runs, or is about to.
     wait_for((table / name_commit(2)).exists, 300.0, "a merged round")
-    executors = [
-        process
-        for process in psutil.Process().children(recursive=True)
-        if "CoarseGrainedExecutorBackend" in " ".join(process.cmdline())
-    ]
-    executors[0].kill()
+    children = psutil.Process().children(recursive=True)
+    executor = next(process for process in children if is_executor(process))
+    executor.kill()
     assert list_rows(read_answer(child)) == list_rows(local)

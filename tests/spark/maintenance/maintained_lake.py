@@ -42,7 +42,7 @@ SHORT = Keeping(
 SUBSCRIPTION = Subscription.of(SourceSettings(dsn="dbname=none"))
 
 
-class TendedLog:
+class CaptureLog:
     """A log that a session of capture appends to and tends."""
 
     def __init__(

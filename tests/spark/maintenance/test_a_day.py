@@ -31,7 +31,7 @@ from pyspark.sql import SparkSession
 
 import walgate
 import walgate.table
-from cdc_core.lake_layout import DELTA_LOG, SHORT_CHECKPOINTS
+from cdc_core.lake_layout import CHECKPOINT_PROPERTIES, DELTA_LOG
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.staging.tables import STAGING_PROPERTIES
 from cdc_core.vocabulary import Lsn, TableName
@@ -285,9 +285,9 @@ def shorten_checkpoints(monkeypatch: pytest.MonkeyPatch, day_s: float, rounds: i
     """
     if rounds < 100:
         monkeypatch.setattr(committer, "_CHECKPOINT_INTERVAL", 4)
-    ((name, usual),) = SHORT_CHECKPOINTS.items()
+    ((name, usual),) = CHECKPOINT_PROPERTIES.items()
     assert usual == "interval 1 hours"
-    for properties in (SHORT_CHECKPOINTS, STAGING_PROPERTIES, KEEPING_PROPERTIES):
+    for properties in (CHECKPOINT_PROPERTIES, STAGING_PROPERTIES, KEEPING_PROPERTIES):
         monkeypatch.setitem(properties, name, f"interval {max(1, day_s / 24):.0f} seconds")
 
 

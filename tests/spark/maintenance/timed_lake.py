@@ -20,7 +20,7 @@ from spark_jobs.maintenance.thinning import Keeping
 from spark_jobs.merge.rounds import merge_until
 from spark_jobs.query.read_bound import find_bound_at
 from spark_jobs.query.sql import answer_query
-from tests.spark.maintenance.maintained_lake import Keeper, TendedLog
+from tests.spark.maintenance.maintained_lake import CaptureLog, Keeper
 from tests.spark.relations import Entry, insert, make_relation
 from tests.spark.small_lake import SmallLake
 from tests.walgate.configured_lake import configure
@@ -45,7 +45,7 @@ class TimedLake:
     def set_day_length(self, day_s: float) -> None:
         """Set the length of the test's day in seconds."""
         self.keeping = make_keeping(day_s)
-        self.log = TendedLog(
+        self.log = CaptureLog(
             self.small.log,
             self.folder / "spool",
             grace_s=self.keeping.grace.total_seconds(),
