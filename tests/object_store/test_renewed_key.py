@@ -30,6 +30,7 @@ def keep_key(file: Path, key: str) -> None:
     file.write_text(f"[default]\naws_access_key_id={key}\naws_secret_access_key=secret\n")
 
 
+@pytest.mark.usefixtures("_any_key")
 def test_a_commit_uses_the_key_of_now_and_not_that_of_the_opening(
     object_lake: ObjectPlace, proxy: StoreProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
