@@ -1,6 +1,7 @@
 """`--lakes-in-store`: the lakes of the tests are in an object store, and not in folders.
 
-With `--store-faults SEED`, the store refuses some requests, and loses some replies.
+With `--store-faults SEED`, the store refuses some requests of child processes, and loses some
+replies to them. What a test does itself has no faults.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from tests.fix_object_store import run_store
-from tests.lakes import CREDENTIALS, STORE_VARIABLE
+from tests.lakes import CREDENTIALS, STORE_VARIABLE, spare_this_process
 from tests.walgate_command import REPOSITORY
 
 
@@ -29,7 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--store-faults",
         type=int,
         metavar="SEED",
-        help="let this store refuse requests and lose replies by chance",
+        help="let this store refuse requests of child processes and lose replies by chance",
     )
 
 
@@ -44,6 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
     store = running.enter_context(run_store(config.getoption("--store")))
     endpoint = dict(store.options)["aws_endpoint"]
     if seed is not None:
+        spare_this_process(endpoint)
         endpoint = running.enter_context(_run_proxy(endpoint, seed))
     os.environ |= CREDENTIALS | {STORE_VARIABLE: endpoint}
     config.add_cleanup(running.close)

@@ -17,7 +17,7 @@ from cdc_core.settings import Settings, load_settings
 from tests.child_process import ChildProcess
 from tests.deadline import wait_for
 from tests.fix_spark import quick_spark
-from tests.lakes import locate_lake, mirror_lake, path_of
+from tests.lakes import find_store, find_store_of_children, locate_lake, mirror_lake, path_of
 from tests.postgres_server import Database
 from tests.truth import explain_difference, make_truth_slot, read_log, read_staged, read_truth
 from tests.walgate_command import Answer, run_walgate, walgate_command, walgate_environment
@@ -83,7 +83,10 @@ class Pipeline:
     def _describe_lake(self) -> list[str]:
         if not isinstance(self.lake, ObjectPlace):
             return ['root = "lake"']
-        options = ", ".join(f'{name} = "{value}"' for name, value in self.lake.store.options)
+        store = self.lake.store
+        if store == find_store():
+            store = find_store_of_children() or store
+        options = ", ".join(f'{name} = "{value}"' for name, value in store.options)
         return [f'root = "{self.lake}"', f"storage_options = {{ {options} }}"]
 
     def load_settings(self, **environment: str) -> Settings:

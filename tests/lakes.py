@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from pathlib import Path
 
 import obstore
@@ -23,6 +24,8 @@ BUCKET = "lakes"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
 # The endpoint of the store with the lakes of this run. Child processes read it, too.
 STORE_VARIABLE = "WALGATE_TEST_STORE"
+# With `--store-faults` only child processes meet the faults: what a test does itself must succeed.
+_own_endpoint: list[str] = []
 
 # Marks a test that writes files of its lake by itself, or needs a disk that fails.
 on_disk = pytest.mark.skipif(
@@ -36,8 +39,19 @@ def describe_store(endpoint: str) -> ObjectStore:
     return ObjectStore(BUCKET, tuple(options.items()))
 
 
+def spare_this_process(endpoint: str) -> None:
+    """Let this process, without its children, reach the store at another endpoint."""
+    _own_endpoint[:] = [endpoint]
+
+
 def find_store() -> ObjectStore | None:
-    """The store with the lakes of this run; None if they are in folders."""
+    """The store with the lakes of this run, for this process; None if they are in folders."""
+    endpoint = next(iter(_own_endpoint), None) or os.environ.get(STORE_VARIABLE)
+    return None if endpoint is None else describe_store(endpoint)
+
+
+def find_store_of_children() -> ObjectStore | None:
+    """The same for child processes."""
     endpoint = os.environ.get(STORE_VARIABLE)
     return None if endpoint is None else describe_store(endpoint)
 
@@ -53,6 +67,19 @@ def locate_lake(folder: Path) -> LakePlace:
 def name_lake(folder: Path) -> str:
     """The name in the store of a lake that a test would have in a folder."""
     return re.sub(r"[^A-Za-z0-9_.=-]+", "-", str(folder)).strip("-")
+
+
+def copy_lake(root: LakePlace, copied: LakePlace) -> None:
+    """Copy a lake to another root of the same kind of storage."""
+    if isinstance(root, LocalPlace) and isinstance(copied, LocalPlace):
+        shutil.copytree(root.path, copied.path)
+        return
+    assert isinstance(root, ObjectPlace)
+    client, bucket = root.store.connect(), f"s3://{BUCKET}/"
+    for batch in obstore.list(client, root.uri.removeprefix(bucket) + "/"):
+        for found in batch:
+            name = f"{bucket}{found['path']}".removeprefix(root.uri)
+            obstore.copy(client, found["path"], (copied.uri + name).removeprefix(bucket))
 
 
 def mirror_lake(root: ObjectPlace, folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from spark_jobs.lake.lake import Bound, Lake, open_table
 from spark_jobs.merge.rounds import Round, merge_until
 from spark_jobs.query.as_of import TableReading, table_at
 from spark_jobs.target.limits import DEFAULT_LIMITS, MergeLimits
-from tests.lakes import locate_lake, path_of
+from tests.lakes import copy_lake, locate_lake
 from tests.spark.log_writer import LogWriter
 from tests.spark.relations import Entry
 
@@ -48,9 +47,9 @@ class SmallLake:
 
     def copy_to(self, folder: Path) -> SmallLake:
         """A copy of this lake in a folder. Nobody may write to this lake at the same time."""
-        shutil.copytree(path_of(self.lake.root), folder / "lake")
         copied = copy(self)
         copied.lake = Lake(locate_lake(folder / "lake"))
+        copy_lake(self.lake.root, copied.lake.root)
         copied.log = self.log.copy_to(copied.lake)
         return copied
 

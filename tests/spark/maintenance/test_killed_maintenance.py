@@ -13,7 +13,6 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.lake.ledger import find_cut
 from spark_jobs.log.files import LogFiles
-from tests.lakes import path_of
 from tests.spark.maintenance.maintained_lake import Keeper
 from tests.spark.relations import insert, make_relation, update
 from tests.spark.small_lake import MERGE_ONLY, SmallLake
@@ -66,12 +65,12 @@ def test_a_maintenance_killed_at_any_step_is_finished_by_the_next(
         check=False,
     )
     assert done.returncode == -signal.SIGKILL, done.stdout.decode(errors="replace")[-2000:]
-    require_same(grown, lake)
     keeper = Keeper(lake.lake, tmp_path / "spool")
+    require_same(grown, lake, keeper)
     keeper.maintain()
     keeper.tend()
     keeper.maintain()
-    require_same(grown, lake)
+    require_same(grown, lake, keeper)
     log = LogFiles.open(lake.lake)
     assert log is not None
     assert len(log.files) == 1, "trimmed up to the cut, and the rest is one file"
@@ -79,22 +78,21 @@ def test_a_maintenance_killed_at_any_step_is_finished_by_the_next(
     for _ in range(2):  # First the cut goes, then what only it named.
         keeper.maintain()
     # The newest cut no longer names a version from before the compaction.
-    folder = path_of(lake.lake.locate(T.table))
-    assert len(list(folder.glob("*.parquet"))) < ROUNDS
-    assert len(list(folder.glob("_attempts/*"))) == 0
+    folder = lake.lake.locate(T.table)
+    assert len([*folder.list_matching("*.parquet")]) < ROUNDS
+    assert [*(folder / "_attempts").list_matching()] == []
     rows = dict(lake.rows(T))
     assert len(rows) == ROUNDS + UNMERGED
     assert (rows[1], rows[2], rows[3], rows[100]) == ("new", "last", "old", "later")
 
 
-def require_same(grown: SmallLake, lake: SmallLake) -> None:
+def require_same(grown: SmallLake, lake: SmallLake, keeper: Keeper) -> None:
     """The table at the newest cut and at the end of the log is the one of the untouched lake."""
     cut = find_cut(lake.lake)
     assert cut is not None
     assert cut == find_cut(grown.lake)
     for lsn in (int(cut.bound.lsn), lake.log.lsn):
         assert lake.plain(lake.at(T, lsn).rows, T) == grown.plain(grown.at(T, lsn).rows, T)
-    keeper = Keeper(lake.lake, path_of(lake.lake.root).parent / "spool")
     since = int(cut.bound.lsn)
     found = keeper.read_transactions(since=since)
     assert found == sorted(set(found))

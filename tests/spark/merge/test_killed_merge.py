@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from cdc_core.lake_layout import COMMITS, DELTA_LOG
 from spark_jobs.lake.lake import Lake, find_bound, open_table
 from spark_jobs.lake.ledger import find_cut
 from spark_jobs.merge.rounds import merge_until
 from spark_jobs.target.limits import DEFAULT_LIMITS, MergeLimits
-from tests.lakes import locate_lake, path_of
+from tests.lakes import locate_lake, on_disk
 from tests.spark.log_writer import LogWriter
 from tests.spark.recorded_log import RecordedLog, read_texts
 from tests.spark.small_lake import MERGE_ONLY, SPARK_ONLY
@@ -82,13 +83,13 @@ def test_a_merge_killed_at_any_point_is_finished_by_the_next(
         assert delta.version() <= len(kills)
         assert find_bound(delta, lake.read_epochs()) == cut.bound
         assert cut.versions[str(relation.table)] == delta.version()
-        commits = "".join(commit.read_text() for commit in path_of(path).glob("_delta_log/*.json"))
-        left = [
-            file.name for file in path_of(path).glob("**/*.parquet") if file.name not in commits
-        ]
+        commits = [one.read_text() for one in (path / DELTA_LOG).list_matching(COMMITS)]
+        files = [file.name for file in path.list_files() if file.name.endswith(".parquet")]
+        left = [name for name in files if name not in "".join(commits)]
         assert left == [], "no file is left that no commit names"
 
 
+@on_disk
 def test_a_lock_left_by_a_killed_process_waits_for_its_jvm(tmp_path: Path) -> None:
     lake = Lake(locate_lake(tmp_path / "lake"))
     with subprocess.Popen(["sleep", "1000"]) as jvm:
