@@ -5,6 +5,8 @@ python := .venv/bin/python
 # The suites that soak also runs with their lakes in an object store.
 in_store := tests/staging tests/capture/test_interfaces.py tests/spark tests/backfill tests/verify \
 	tests/recover tests/end_to_end/test_random_streams.py tests/end_to_end/test_backfill.py
+# The tests that kill a process at a named point. In a store, this process also meets faults.
+kills := tests/spark/merge/test_killed_merge.py tests/spark/maintenance/test_killed_maintenance.py
 
 setup:
 	@tooling/environment.sh
@@ -16,7 +18,7 @@ setup-s3: setup
 	@$(python) tooling/spark_jars.py s3
 
 # What the soak tests need besides: an object store with real files. It takes minutes, and needs Go.
-setup-soak: setup-soak
+setup-soak: setup-s3
 	@tooling/versitygw.sh
 
 # The proof: a shop that sells, replicated through Dagster and compared; then everything ends.
@@ -38,9 +40,11 @@ test-fast: setup
 
 soak: setup-soak
 	@WALGATE_COMPILED_PLANS=1 $(python) -m pytest -m soak --timeout 1800 -n 2 tests/simulation
-	@WALGATE_COMPILED_PLANS=1 $(python) -m pytest -m soak --timeout 1800 --ignore tests/simulation
+	@WALGATE_COMPILED_PLANS=1 $(python) -m pytest -m soak --timeout 1800 --ignore tests/simulation \
+		--ignore tests/object_store
 	@$(python) -m pytest -m "not soak" --timeout 1800 --lakes-in-store --store versitygw $(in_store)
-	@$(python) -m pytest --timeout 1800 --store versitygw tests/object_store
+	@$(python) -m pytest -m "" --timeout 1800 --lakes-in-store --store versitygw --store-faults 1 $(kills)
+	@$(python) -m pytest -m "" --timeout 1800 --store versitygw tests/object_store
 
 # About 25 minutes; a busy machine changes the figures.
 bench: setup

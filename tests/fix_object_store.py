@@ -24,7 +24,6 @@ from cdc_core.lake_storage.object_place import ObjectPlace
 from cdc_core.lake_storage.object_store import ObjectStore
 from tests.deadline import wait_for
 from tests.lakes import BUCKET, CREDENTIALS, describe_store
-from tests.requirement import report_missing
 from tests.walgate_command import REPOSITORY
 
 _VERSITYGW = REPOSITORY / ".walgate" / "versitygw-v1.8.0"
@@ -66,7 +65,7 @@ def run_store(kind: str) -> Iterator[ObjectStore]:
             yield describe_store(json.loads(server.stdout.readline()))
         return
     if not _VERSITYGW.exists():
-        report_missing("versitygw", "run `make setup-soak`")
+        raise pytest.UsageError("versitygw is missing: run `make setup-soak`")
     with socket.socket() as free:
         free.bind((_LOOPBACK, 0))
         port: int = free.getsockname()[1]

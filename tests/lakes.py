@@ -24,7 +24,7 @@ BUCKET = "lakes"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
 # The endpoint of the store with the lakes of this run. Child processes read it, too.
 STORE_VARIABLE = "WALGATE_TEST_STORE"
-# With `--store-faults` only child processes meet the faults: what a test does itself must succeed.
+# The endpoint for this process alone, if it is another one than that of child processes.
 _own_endpoint: list[str] = []
 
 # Marks a test that writes files of its lake by itself, or needs a disk that fails.
@@ -40,18 +40,17 @@ def describe_store(endpoint: str) -> ObjectStore:
 
 
 def spare_this_process(endpoint: str) -> None:
-    """Let this process, without its children, reach the store at another endpoint."""
+    """Let this process reach the store at an endpoint without faults; its children meet faults."""
     _own_endpoint[:] = [endpoint]
 
 
 def find_store() -> ObjectStore | None:
     """The store with the lakes of this run, for this process; None if they are in folders."""
-    endpoint = next(iter(_own_endpoint), None) or os.environ.get(STORE_VARIABLE)
-    return None if endpoint is None else describe_store(endpoint)
+    return describe_store(_own_endpoint[0]) if _own_endpoint else find_store_of_children()
 
 
 def find_store_of_children() -> ObjectStore | None:
-    """The same for child processes."""
+    """The store with the lakes of this run, for child processes; None if they are in folders."""
     endpoint = os.environ.get(STORE_VARIABLE)
     return None if endpoint is None else describe_store(endpoint)
 
