@@ -45,7 +45,10 @@ def walgate_environment(extra: Mapping[str, str] | None = None) -> dict[str, str
 
 
 def run_walgate(
-    *arguments: str | Path, folder: Path, environment: Mapping[str, str] | None = None
+    *arguments: str | Path,
+    folder: Path,
+    environment: Mapping[str, str] | None = None,
+    deadline_s: float = DEADLINE_S,
 ) -> Answer:
     """Run a command in a folder to its end."""
     finished = subprocess.run(
@@ -54,7 +57,7 @@ def run_walgate(
         env=walgate_environment(environment),
         capture_output=True,
         text=True,
-        timeout=DEADLINE_S,
+        timeout=deadline_s,
         check=False,
     )
     return Answer(finished.returncode, finished.stdout, finished.stderr)

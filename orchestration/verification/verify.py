@@ -56,7 +56,7 @@ from orchestration.verification.written_rules import find_changed_rules
 from spark_jobs.lake.completeness import Completeness, read_completeness
 from spark_jobs.lake.damaged_tables import open_current
 from spark_jobs.lake.lake import Bound, Lake, count_rows
-from spark_jobs.lake.leases import holding_lease
+from spark_jobs.lake.leases import Lease, holding_lease
 from spark_jobs.query.as_of import list_tables, table_at
 from spark_jobs.schema.evolution import TableSchema
 from spark_jobs.verification import checksums as verify
@@ -127,20 +127,21 @@ def verify_tables(
         # Capture may have followed a promotion since: then the snapshot is of the old server.
         require_history(snapshot.connection, snapshot.history, find_history())
         with ThreadPoolExecutor(1, "walgate-checksums") as pool:
-            sight = _ComparisonContext(
-                settings=settings,
-                session=session,
-                lake=lake,
-                snapshot=snapshot,
-                bound=bound,
-                pool=pool,
-                backfilled=read_completeness(lake),
-                standings=standings,
-                parts=parts or {},
-                is_rotating=is_rotating,
-            )
             found = []
-            with holding_lease(lake, bound):
+            with holding_lease(lake, bound) as lease:
+                sight = _ComparisonContext(
+                    settings=settings,
+                    session=session,
+                    lake=lake,
+                    snapshot=snapshot,
+                    bound=bound,
+                    lease=lease,
+                    pool=pool,
+                    backfilled=read_completeness(lake),
+                    standings=standings,
+                    parts=parts or {},
+                    is_rotating=is_rotating,
+                )
                 for table in tables:
                     _require_going(stop)
                     tell(f"{table}: comparing at {bound.lsn}")
@@ -235,6 +236,7 @@ class _ComparisonContext:
     lake: Lake
     snapshot: SourceSnapshot
     bound: Bound
+    lease: Lease
     pool: ThreadPoolExecutor
     backfilled: Completeness
     standings: dict[str, TableVerification]
@@ -260,7 +262,7 @@ class _ComparisonContext:
         lack = self.backfilled.find_incomplete(str(table), self.bound)
         if lack is not None and lack.state is TableState.BACKFILLING:
             raise _SkippedTable(f"its backfill is not done: {lack.reason}")
-        reading = table_at(self.session, self.lake, table, self.bound, is_newest=True)
+        reading = table_at(self.session, self.lake, table, self.bound, newest_by=self.lease)
         if reading.halt is not None:
             raise _SkippedTable(
                 f"halted at {reading.through.lsn}: {reading.halt.reason}; fix: {reading.halt.fix}"

@@ -1,6 +1,7 @@
 """Leases of readers: a file in the lake that names the cut from which a process reads.
 
-As long as a reader's lease lives, maintenance keeps this cut, and the log above it. A lease lives
+As long as a reader's lease lives, maintenance keeps this cut, and the log above it. A lease can
+also keep versions of tables that no cut names: a verification reads the newest ones. A lease lives
 for an hour after its holder wrote it last. The holder writes it again every few minutes. So the
 lease of a killed process ends by itself. A reader that cannot write to the lake reads without a
 lease. Then the versions that it has found stay for the grace, but a read that must fold the log may
@@ -15,16 +16,25 @@ import uuid
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from cdc_core.lake_layout import LEASES, name_lease
 from cdc_core.lake_storage.place import LakePlace
-from cdc_core.vocabulary import UNIX_START, Lsn
+from cdc_core.vocabulary import UNIX_START, Lsn, TableName
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.lake.ledger import find_cut
 
 LIFE = timedelta(hours=1)
 _RENEW_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Leased:
+    """What a lease keeps: a cut by its bound, and versions of tables by their names."""
+
+    bound: Bound
+    versions: frozenset[tuple[str, int]] = frozenset()
 
 
 class Lease:
@@ -37,7 +47,12 @@ class Lease:
         """
         cut = find_cut(lake, bound)
         # A later cut may come between this cut and the bound, and this reader has opened this one.
-        self.end = weakref.finalize(self, _Renewal(lake, cut.bound if cut else bound).end)
+        self._renewal = _Renewal(lake, cut.bound if cut else bound)
+        self.end = weakref.finalize(self, self._renewal.end)
+
+    def keep_version(self, table: TableName, version: int) -> None:
+        """Keep a version of a table until the lease ends."""
+        self._renewal.keep_version(table, version)
 
 
 class _Renewal:
@@ -45,11 +60,16 @@ class _Renewal:
 
     def __init__(self, lake: Lake, bound: Bound) -> None:
         self._file = lake.root / name_lease(uuid.uuid4())
-        self._text = json.dumps({"epoch": bound.epoch, "lsn": int(bound.lsn)})
-        self._is_over = threading.Event()
+        self._leased = Leased(bound)
+        self._is_over, self._writing = threading.Event(), threading.Lock()
         self._write()
         self._thread = threading.Thread(target=self._renew, name="walgate-lease", daemon=True)
         self._thread.start()
+
+    def keep_version(self, table: TableName, version: int) -> None:
+        kept = self._leased.versions | {(str(table), version)}
+        self._leased = replace(self._leased, versions=kept)
+        self._write()
 
     def end(self) -> None:
         self._is_over.set()
@@ -62,37 +82,43 @@ class _Renewal:
             self._write()
 
     def _write(self) -> None:
-        with suppress(OSError):
+        with self._writing, suppress(OSError):
             self._file.parent.make_folder()
-            self._file.replace_text(self._text)
+            self._file.replace_text(_to_json(self._leased))
 
 
 @contextmanager
-def holding_lease(lake: Lake, bound: Bound) -> Iterator[None]:
+def holding_lease(lake: Lake, bound: Bound) -> Iterator[Lease]:
     """Hold a lease while a block reads at a bound."""
     lease = Lease(lake, bound)
     try:
-        yield
+        yield lease
     finally:
         lease.end()
 
 
-def list_leased(lake: Lake, *, now: datetime) -> set[Bound]:
-    """List the bounds of the living leases; remove the others. Raises: OSError."""
+def list_leased(lake: Lake, *, now: datetime) -> set[Leased]:
+    """List what the living leases keep; remove the other leases. Raises: OSError."""
     found = set()
     for file in (lake.root / LEASES).list_files():
         place = lake.root / LEASES / file.name
         if now - (UNIX_START + timedelta(microseconds=file.modified_us)) > LIFE:
             place.remove()
-        elif (bound := _read_bound(place)) is not None:
-            found.add(bound)
+        elif (leased := _read_leased(place)) is not None:
+            found.add(leased)
     return found
 
 
-def _read_bound(file: LakePlace) -> Bound | None:
-    """The bound of a lease; None if its holder has just ended it, or if it is no lease."""
+def _to_json(leased: Leased) -> str:
+    bound = {"epoch": leased.bound.epoch, "lsn": int(leased.bound.lsn)}
+    return json.dumps(bound | {"versions": sorted(leased.versions)})
+
+
+def _read_leased(file: LakePlace) -> Leased | None:
+    """What a lease keeps; None if its holder has just ended it, or if it is no lease."""
     try:
         found = json.loads(file.read_text())
-        return Bound(int(found["epoch"]), Lsn(found["lsn"]))
+        bound = Bound(int(found["epoch"]), Lsn(found["lsn"]))
+        return Leased(bound, frozenset((str(name), int(one)) for name, one in found["versions"]))
     except (FileNotFoundError, ValueError, KeyError):
         return None

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from itertools import chain
 
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
@@ -77,10 +78,13 @@ def maintain(
     problems: list[str] = []
     tell("dropping old cuts")
     cuts, dropped = read_cuts(lake), 0
+    leased = list_leased(lake, now=now)
     with _noting(problems, str(lake.cuts)):
-        leased = list_leased(lake, now=now)
-        cuts, dropped = thin_cuts(lake, now=now, keeping=keeping, leased=leased)
+        bounds = {one.bound for one in leased}
+        cuts, dropped = thin_cuts(lake, now=now, keeping=keeping, leased=bounds)
     named = list_named_versions(lake, cuts, now=now, keeping=keeping)
+    for table, version in chain.from_iterable(one.versions for one in leased):
+        named.setdefault(table, set()).add(version)
     tables = _list_tables(lake, named)
     # Compaction needs space, so files go first. They also go if a full disk kept the cuts.
     tell("removing files that nobody reads any more")

@@ -25,6 +25,7 @@ from spark_jobs.fold.rows import table_fields, widen
 from spark_jobs.lake.completeness import Incomplete
 from spark_jobs.lake.damaged_tables import open_current
 from spark_jobs.lake.lake import Bound, Lake, find_bound
+from spark_jobs.lake.leases import Lease
 from spark_jobs.lake.ledger import find_cut
 from spark_jobs.log.files import LogFiles
 from spark_jobs.log.ranges import summarize
@@ -51,24 +52,29 @@ class TableReading:
 
 
 def table_at(
-    session: SparkSession, lake: Lake, table: TableName, at: Bound, *, is_newest: bool = False
+    session: SparkSession,
+    lake: Lake,
+    table: TableName,
+    at: Bound,
+    *,
+    newest_by: Lease | None = None,
 ) -> TableReading:
     """Read a table with every transaction up to a bound, and no other.
 
-    The read begins from the version in the newest cut at or below the bound. If `is_newest`, it
-    begins from the newest version that is not above the bound. That version also has what other
-    writers have done to the table's rows since the cut.
+    The read begins from the version in the newest cut at or below the bound. With `newest_by`, it
+    begins from the newest version that is not above the bound, and this lease keeps the version.
+    It also has what other writers have done to the table's rows since the cut.
     Raises: LakeError if the lake has no rows of the table at the bound, or if the version in the
     cut is gone.
     """
     name = str(table)
     stored = find_stored(lake, table, at)
     opened, low, incomplete = stored.opened, stored.low, stored.incomplete
-    is_newest = is_newest and not stored.lacks_changes
-    if is_newest:
-        opened, low = _find_newest(lake, table, at, opened, low)
+    lease = None if stored.lacks_changes else newest_by
+    if lease is not None:
+        opened, low = _find_newest(lake, table, at, opened, low, lease=lease)
     base = None if opened is None else _read_version(session, lake, table, opened)
-    if not stored.needs_fold and low is not None and base is not None and not is_newest:
+    if not stored.needs_fold and low is not None and base is not None and lease is None:
         return TableReading(base, low, stored.halt, incomplete)
     if not stored.needs_fold and opened is None:
         raise _make_no_rows_error(name, at, stored.halt)
@@ -140,11 +146,18 @@ def list_tables(lake: Lake) -> list[TableName]:
 
 
 def _find_newest(
-    lake: Lake, table: TableName, at: Bound, opened: DeltaTable | None, low: Bound | None
+    lake: Lake,
+    table: TableName,
+    at: Bound,
+    opened: DeltaTable | None,
+    low: Bound | None,
+    *,
+    lease: Lease,
 ) -> tuple[DeltaTable | None, Bound | None]:
     """Find the newest version that holds no change above a bound, and its merged bound.
 
-    `opened` is the version in the newest cut at or below the bound; it is merged through `low`.
+    The lease keeps this version. `opened` is the version in the newest cut at or below the bound;
+    it is merged through `low`.
     """
     newest = open_current(lake.locate(table))
     if newest is None:
@@ -158,6 +171,7 @@ def _find_newest(
             continue  # Maintenance has removed this version, which no cut names.
         through = find_bound(candidate, epochs)
         if through is not None and through <= at:
+            lease.keep_version(table, number)
             # Commits of other writers do not move the bound beyond that of the cut's version.
             return candidate, low if through == known else through
     return opened, low

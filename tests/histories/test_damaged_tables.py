@@ -21,6 +21,7 @@ from cdc_core.settings import Settings, load_settings
 from orchestration.assembly import build_definitions
 from orchestration.backfill.missing_values import HoleReader
 from orchestration.status.status import read_status
+from spark_jobs.lake.leases import holding_lease
 from spark_jobs.lake.ledger import find_cut, read_requests
 from spark_jobs.merge import rounds
 from spark_jobs.merge.tables import TableRound, merge_tables
@@ -127,8 +128,11 @@ def test_a_table_whose_log_cannot_be_opened_is_named_and_keeps_nothing_from_load
     assert str(lake.lake.locate(T.table)) in problem["fix"]
     assert "lake_down" not in {one["code"] for one in answer["problems"]}
     assert "cannot be opened" in HoleReader(settings).read().left[T.table]
-    with pytest.raises(LakeError, match="cannot be opened"):
-        table_at(lake.spark, lake.lake, T.table, cut.bound, is_newest=True)
+    with (
+        holding_lease(lake.lake, cut.bound) as lease,
+        pytest.raises(LakeError, match="cannot be opened"),
+    ):
+        table_at(lake.spark, lake.lake, T.table, cut.bound, newest_by=lease)
 
 
 class PowerCut(BaseException):

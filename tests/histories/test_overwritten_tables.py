@@ -17,6 +17,7 @@ from cdc_core.vocabulary import Lsn
 from orchestration.backfill.missing_values import HoleReader
 from spark_jobs.lake.completeness import read_completeness
 from spark_jobs.lake.lake import Bound
+from spark_jobs.lake.leases import holding_lease
 from spark_jobs.lake.ledger import find_cut, read_requests, read_states
 from spark_jobs.query.as_of import table_at
 from tests.lakes import path_of
@@ -143,8 +144,11 @@ def test_a_replaced_table_is_verified_and_filled_apart_from_the_others(
     overwrite(lake)
     cut = find_cut(lake.lake)
     assert cut is not None
-    with pytest.raises(LakeError, match="another writer has replaced") as caught:
-        table_at(lake.spark, lake.lake, T.table, cut.bound, is_newest=True)
+    with (
+        holding_lease(lake.lake, cut.bound) as lease,
+        pytest.raises(LakeError, match="another writer has replaced") as caught,
+    ):
+        table_at(lake.spark, lake.lake, T.table, cut.bound, newest_by=lease)
     assert "run `walgate merge`: it builds the table again" in caught.value.fix
     file = tmp_path / "walgate.toml"
     file.write_text('[source]\ndsn = "host=/nowhere dbname=x user=w"\n[lake]\nroot = "lake"\n')

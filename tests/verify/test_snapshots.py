@@ -18,6 +18,7 @@ from cdc_core.settings import load_settings
 from cdc_core.source.snapshots import SourceSnapshot, open_snapshot
 from cdc_core.vocabulary import Lsn, TableName
 from spark_jobs.lake.lake import Bound
+from spark_jobs.lake.leases import holding_lease
 from spark_jobs.query.as_of import table_at
 from tests.deadline import wait_for
 from tests.fix_pipeline import DEADLINE_S, Pipeline
@@ -152,8 +153,10 @@ def test_a_commit_at_exactly_the_lsn_of_a_snapshot_is_not_in_it(
             break
     else:
         pytest.fail("the history did not come about")
-    reading = table_at(lent.session, lent.lake, TABLE, Bound(1, Lsn(looked.lsn)), is_newest=True)
-    rows = {row[0] for row in reading.rows.select("id").collect()}
+    bound = Bound(1, Lsn(looked.lsn))
+    with holding_lease(lent.lake, bound) as lease:
+        reading = table_at(lent.session, lent.lake, TABLE, bound, newest_by=lease)
+        rows = {row[0] for row in reading.rows.select("id").collect()}
     assert rows == looked.seen == set(range(looked.before + 2))
     assert not database18.query("select 1 from pg_replication_slots where temporary")
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cdc_core.vocabulary import Lsn
+from cdc_core.vocabulary import Lsn, TableName
 from spark_jobs.lake import leases
 from spark_jobs.lake.lake import Bound, Lake
-from spark_jobs.lake.leases import LIFE, Lease, holding_lease, list_leased
+from spark_jobs.lake.leases import LIFE, Lease, Leased, holding_lease, list_leased
 from tests.deadline import wait_for
 from tests.lakes import locate_lake
 
@@ -28,14 +28,14 @@ def list_files(lake: Lake) -> list[Path]:
     return list((Path(lake.root.uri) / "leases").glob("*"))
 
 
-def list_now(lake: Lake) -> set[Bound]:
+def list_now(lake: Lake) -> set[Leased]:
     return list_leased(lake, now=datetime.now(UTC))
 
 
 def test_a_lease_lives_as_long_as_its_block(lake: Lake) -> None:
     assert list_now(lake) == set()
     with holding_lease(lake, AT), holding_lease(lake, Bound(1, Lsn(7))):
-        assert list_now(lake) == {AT, Bound(1, Lsn(7))}
+        assert list_now(lake) == {Leased(AT), Leased(Bound(1, Lsn(7)))}
     assert list_now(lake) == set()
     assert list_files(lake) == []
 
@@ -45,7 +45,7 @@ def test_a_lease_ends_with_the_last_thing_that_refers_to_it(lake: Lake) -> None:
     other = lease
     del lease
     gc.collect()
-    assert list_now(lake) == {AT}
+    assert list_now(lake) == {Leased(AT)}
     del other
     gc.collect()
     assert list_files(lake) == []
@@ -54,7 +54,7 @@ def test_a_lease_ends_with_the_last_thing_that_refers_to_it(lake: Lake) -> None:
 def test_the_lease_of_a_killed_process_ends_by_itself(lake: Lake) -> None:
     lease = Lease(lake, AT)
     now = datetime.now(UTC)
-    assert list_leased(lake, now=now + LIFE - timedelta(minutes=1)) == {AT}
+    assert list_leased(lake, now=now + LIFE - timedelta(minutes=1)) == {Leased(AT)}
     assert list_leased(lake, now=now + LIFE + timedelta(minutes=1)) == set()
     assert list_files(lake) == []
     lease.end()
@@ -77,4 +77,17 @@ def test_who_cannot_write_reads_without_a_lease(lake: Lake) -> None:
 def test_a_lease_that_is_being_written_is_passed_over(lake: Lake) -> None:
     with holding_lease(lake, AT):
         (Path(lake.root.uri) / "leases" / "torn.json").write_text('{"epo')
-        assert list_now(lake) == {AT}
+        assert list_now(lake) == {Leased(AT)}
+
+
+def test_a_lease_keeps_versions_also_after_it_was_renewed(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "_RENEW_S", 0.01)
+    with holding_lease(lake, AT) as lease:
+        lease.keep_version(TableName("public", "t"), 3)
+        lease.keep_version(TableName("public", "t"), 4)
+        (file,) = list_files(lake)
+        os.utime(file, (0, 0))
+        wait_for(lambda: file.stat().st_mtime > 0, 30, "a renewal")
+        assert list_now(lake) == {Leased(AT, frozenset({("public.t", 3), ("public.t", 4)}))}

@@ -120,6 +120,23 @@ def test_a_reader_with_a_lease_keeps_its_cut_and_the_log(lake: SmallLake, keeper
     assert find_oldest_bound(lake.lake) != oldest
 
 
+def test_a_verification_keeps_the_newest_version_that_no_cut_names(
+    lake: SmallLake, keeper: Keeper
+) -> None:
+    cut, minutes = find_cut(lake.lake), timedelta(minutes=1)
+    assert cut is not None
+    DeltaTable(path_of(lake.lake.locate(T.table))).update(new_values={"v": "other"})
+    with holding_lease(lake.lake, cut.bound) as lease:
+        reading = table_at(lake.spark, lake.lake, T.table, cut.bound, newest_by=lease)
+        lake.merge([update(T, "1", "e")])
+        for late in (20 * minutes, 40 * minutes):
+            keeper.maintain(Keeping(NOTHING, 10 * minutes, NOTHING, NOTHING), later=late)
+        assert lake.plain(reading.rows, T) == [(1, "other")]
+    before = count_data_files(lake)
+    keeper.maintain(Keeping(NOTHING, 10 * minutes, NOTHING, NOTHING), later=50 * minutes)
+    assert count_data_files(lake) < before
+
+
 def test_an_idle_table_that_an_old_cut_names_reads_after_its_next_merge(
     lake: SmallLake, keeper: Keeper
 ) -> None:
