@@ -29,6 +29,8 @@ _NOT_OPENABLE = re.compile(r"[\[\]|^\\\x00-\x1f\x7f]|%[0-9A-Fa-f]{2}")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 # Spark, delta-rs and obstore take these as they are. Others mean something to one of them.
 _NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9_.=-]+")
+_ROOT_FIX = f'for example root = "lake" for a folder, or root = "{SCHEME}bucket/lake"'
+_REGION_FIX = 'for example storage_options = { aws_region = "eu-central-1" }, the bucket\'s region'
 
 
 def is_in_store(root: object) -> bool:
@@ -57,6 +59,15 @@ def parse_options(written: Mapping[str, object]) -> dict[str, str]:
     return options
 
 
+class RootError(ValueError):
+    """What is wrong with the root of a lake or with the options of its store, and the fix."""
+
+    def __init__(self, expected: str, *, fix: str = _ROOT_FIX) -> None:
+        """Pydantic shows `expected`."""
+        super().__init__(expected)
+        self.fix = fix
+
+
 def locate_folder(folder: Path) -> LocalPlace:
     """The root of a lake in a folder.
 
@@ -73,27 +84,31 @@ def locate_folder(folder: Path) -> LocalPlace:
 def locate_in_store(
     root: str, options: Mapping[str, str], environ: Mapping[str, str]
 ) -> ObjectPlace:
-    """The root of a lake in an object store. Raises: ValueError with what is wrong."""
+    """The root of a lake in an object store. Raises: RootError."""
     if not root.startswith(SCHEME):
-        raise ValueError(f"expected a folder, or {SCHEME} with a bucket")
+        raise RootError(f"expected a folder, or {SCHEME} with a bucket")
     bucket, *names = root.removeprefix(SCHEME).split("/")
     if not _BUCKET.fullmatch(bucket):
-        raise ValueError(
+        raise RootError(
             f"expected the name of a bucket after {SCHEME}: 3 to 63 lower-case letters, digits,"
             " dots and hyphens"
         )
     if not all(_NAME.fullmatch(name) for name in names):
-        raise ValueError(
+        raise RootError(
             "expected names of letters, digits and _.=- after the bucket, with one slash between"
             " two of them and none at the end"
         )
     found = _complete(options, environ)
     if "aws_region" not in found:
-        raise ValueError("expected aws_region in storage_options, or AWS_REGION in the environment")
+        raise RootError(
+            "expected aws_region in storage_options, or AWS_REGION in the environment",
+            fix=_REGION_FIX,
+        )
     is_plain = found.get("aws_endpoint", "").startswith("http://")
     if is_plain and found.get("aws_allow_http") != "true":
-        raise ValueError(
-            f"expected aws_allow_http = true for {found['aws_endpoint']}, which is not encrypted"
+        raise RootError(
+            f"expected aws_allow_http = true for {found['aws_endpoint']}, which is not encrypted",
+            fix='set aws_allow_http = "true" in storage_options, or use https://',
         )
     return ObjectPlace(root, ObjectStore(bucket, tuple(sorted(found.items()))))
 

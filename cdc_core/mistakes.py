@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from cdc_core.conninfo import complete_conninfo, is_verified, read_conninfo, remote_hosts
 from cdc_core.lake_layout import RESERVED_FOLDERS
-from cdc_core.lake_roots import is_in_store
+from cdc_core.lake_roots import RootError, is_in_store
 from cdc_core.origins import Key, Mistake
 from cdc_core.quantities import parse_duration
 
@@ -91,6 +91,8 @@ def explain_mistakes(
             continue
         example = _EXAMPLES.get(key) or _default_of(key, model)
         fix = f"for example {key[-1]} = {example}" if example else "correct it"
+        if isinstance(raised := entry.get("ctx", {}).get("error"), RootError):
+            fix = raised.fix
         if entry["type"] == "missing":
             mistakes.append(Mistake(key, "missing", fix=fix))
             continue

@@ -14,7 +14,13 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from cdc_core.column_types import ColumnType
 from cdc_core.lake_layout import SPOOL
-from cdc_core.lake_roots import is_in_store, locate_folder, locate_in_store, parse_options
+from cdc_core.lake_roots import (
+    RootError,
+    is_in_store,
+    locate_folder,
+    locate_in_store,
+    parse_options,
+)
 from cdc_core.lake_storage.object_place import ObjectPlace
 from cdc_core.lake_storage.object_store import SCHEME
 from cdc_core.lake_storage.place import LakePlace
@@ -49,7 +55,7 @@ def _locate_lake(value: object, info: ValidationInfo) -> LakePlace:
         known = {"aws_region": "unknown", "aws_allow_http": "true"} if options is None else options
         return locate_in_store(value, known, (info.context or {}).get("environ", {}))
     if options:
-        raise ValueError(f"expected {SCHEME} with a bucket, because there are storage_options")
+        raise RootError(f"expected {SCHEME} with a bucket, because there are storage_options")
     return locate_folder(_resolve_path(value.uri if isinstance(value, LakePlace) else value, info))
 
 

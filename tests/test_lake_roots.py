@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cdc_core.errors import ConfigurationError
 from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.lake_storage.object_place import ObjectPlace
 from cdc_core.settings import Settings, parse_settings
@@ -61,3 +62,19 @@ def test_the_environment_says_what_the_options_do_not(
     written = read(tmp_path, f'root = "s3://bucket"\n{OPTIONS}', environ).lake.root
     assert isinstance(written, ObjectPlace)
     assert dict(written.store.options)["aws_region"] == "here"
+
+
+@pytest.mark.parametrize(
+    ("lake", "fix"),
+    [
+        ('root = "s3://bucket/lake"', 'storage_options = { aws_region = "eu-central-1" }'),
+        (f'root = "s3://bucket/lake"\n{OPTIONS.replace("true", "false")}', "or use https://"),
+        ('root = "gs://bucket/lake"', 'root = "s3://bucket/lake"'),
+        (f'root = "lake"\n{OPTIONS}', 'root = "s3://bucket/lake"'),
+    ],
+)
+def test_each_mistake_of_a_root_has_a_fix_of_its_own(tmp_path: Path, lake: str, fix: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        read(tmp_path, lake)
+    (problem,) = caught.value.problems
+    assert fix in problem.partition("; fix: ")[2]
