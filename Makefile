@@ -6,7 +6,8 @@ python := .venv/bin/python
 in_store := tests/staging tests/capture/test_interfaces.py tests/spark tests/backfill tests/verify \
 	tests/recover tests/end_to_end/test_random_streams.py tests/end_to_end/test_backfill.py
 # The tests that kill a process at a named point. In a store, this process also meets faults.
-kills := tests/spark/merge/test_killed_merge.py tests/spark/maintenance/test_killed_maintenance.py
+kills := tests/spark/merge/test_killed_merge.py tests/spark/maintenance/test_killed_maintenance.py \
+	tests/backfill/test_crashes.py tests/end_to_end/test_log_equals_truth.py
 
 setup:
 	@tooling/environment.sh

@@ -9,6 +9,7 @@ pytest_plugins = (
     "tests.fix_object_store",
     "tests.fix_lakes",
     "tests.fix_spark",
+    "tests.fix_cluster",
     "tests.fix_proxy",
     "tests.fix_pipeline",
     "tests.fix_subscriber",

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from cdc_core.settings import SparkSettings
 from spark_jobs.session.session import open_session
 from spark_jobs.target.limits import DEFAULT_LIMITS
+from tests.fix_cluster import CLUSTER_CONF
 from tests.fix_spark import STATE_FOLDER, TEST_CONF, find_store_jars
 from tests.spark.relations import Entry, delete, insert, make_relation, read, sweep, update
 from tests.spark.small_lake import ALL, SmallLake
@@ -60,12 +61,7 @@ def main(folder: Path, master: str, code: str) -> None:
         master=master,
         delta_jars=str(STATE_FOLDER / "jars"),
         driver_memory="1g",
-        conf=TEST_CONF
-        | {
-            "spark.executorEnv.PYTHONPATH": code,
-            "spark.cores.max": "2",
-            "spark.executor.memory": "600m",
-        },
+        conf=TEST_CONF | CLUSTER_CONF | {"spark.executorEnv.PYTHONPATH": code},
     )
     rounds = play(open_session(settings, store=find_store_jars()), folder)
     print(json.dumps(rounds, default=str))  # noqa: T201 - The answer.

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
 import psutil
-import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -23,58 +21,31 @@ from cdc_core.lake_storage.object_place import ObjectPlace
 from tests.deadline import wait_for
 from tests.lakes import BUCKET, CREDENTIALS, STORE_VARIABLE, name_lake
 from tests.spark.fast_path.cluster_child import play
+from tests.walgate_command import REPOSITORY
 
 Rounds: TypeAlias = list[tuple[str, list[object]]]
 CHILD = Path(__file__).with_name("cluster_child.py")
-PROJECT = Path(__file__).parents[3]
-CLASSES = "org.apache.spark.deploy"
-LOOPBACK = "127.0.0.1"
 
 
-@pytest.fixture
-def master(tmp_path: Path) -> Iterator[str]:
-    """A master and two workers of one core each; they end with the test."""
-    with socket.socket() as free:
-        free.bind((LOOPBACK, 0))
-        port = free.getsockname()[1]
-    url = f"spark://{LOOPBACK}:{port}"
-    log = tmp_path / "cluster.log"
-    own = ["--host", LOOPBACK, "--webui-port", "0"]
-    workers = [
-        [f"{CLASSES}.worker.Worker", *own, "-c", "1", "-m", "700M", "-d", str(folder), url]
-        for folder in (tmp_path / "one", tmp_path / "two")
-    ]
-    with ExitStack() as started, log.open("wb") as output:
-        for arguments in ([f"{CLASSES}.master.Master", *own, "--port", str(port)], *workers):
-            process = start(arguments, output.fileno())
-            started.callback(process.wait)
-            started.callback(process.terminate)
-        wait_for(lambda: log.read_text().count("Registering worker") == 2, 120.0, "two workers")
-        yield url
-
-
-def start(arguments: list[str], output: int) -> subprocess.Popen[bytes]:
-    assert pyspark.__file__ is not None
-    home = Path(pyspark.__file__).parent
-    env = os.environ | {"SPARK_HOME": str(home), "PYTHONPATH": str(PROJECT)}
-    command = [str(home / "bin" / "spark-class"), *arguments]
-    return subprocess.Popen(command, env=env, stdout=output, stderr=output)
-
-
-def play_on_cluster(
+@contextmanager
+def playing_on_cluster(
     folder: Path, master: str, code: Path, *, store: ObjectPlace | None = None
-) -> subprocess.Popen[str]:
-    """Begin to play on the cluster. Executors look for modules in `code` first."""
-    env = os.environ | {"PYTHONPATH": str(PROJECT)}
+) -> Iterator[subprocess.Popen[str]]:
+    """Play on the cluster; end it with the block. Executors look for modules in `code` first."""
+    env = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     if store is not None:
         env |= CREDENTIALS | {STORE_VARIABLE: dict(store.store.options)["aws_endpoint"]}
-    return subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-W", "ignore", str(CHILD), str(folder), master, str(code)],
         env=env,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
+    ) as child:
+        try:
+            yield child
+        finally:
+            child.terminate()
 
 
 def read_answer(child: subprocess.Popen[str]) -> Rounds:
@@ -112,8 +83,8 @@ def test_each_quick_way_leaves_the_same_rows_on_a_cluster(
     local: Rounds, tmp_path: Path, master: str, place: str, object_lake: ObjectPlace
 ) -> None:
     store = object_lake if place == "store" else None
-    child = play_on_cluster(tmp_path / "cluster", master, PROJECT, store=store)
-    assert read_answer(child) == local
+    with playing_on_cluster(tmp_path / "cluster", master, REPOSITORY, store=store) as child:
+        assert read_answer(child) == local
 
 
 @pytest.mark.soak
@@ -125,15 +96,15 @@ def test_executors_without_this_code_leave_the_work_to_spark(
     folder = tmp_path / "code"
     for package in ("cdc_core", "spark_jobs"):
         if code == "another":
-            shutil.copytree(PROJECT / package, folder / package)
+            shutil.copytree(REPOSITORY / package, folder / package)
         else:
             (folder / package).mkdir(parents=True)
             (folder / package / "__init__.py").touch()
     if code == "another":
         changed = folder / "spark_jobs" / "fast_path" / "rewrite_task.py"
         changed.write_text(changed.read_text() + "# Another version.\n")
-    child = play_on_cluster(tmp_path / "cluster", master, folder, store=object_lake)
-    rounds = read_answer(child)
+    with playing_on_cluster(tmp_path / "cluster", master, folder, store=object_lake) as child:
+        rounds = read_answer(child)
     assert "rewrite_files" not in {way for way, _ in rounds}
     assert list_rows(rounds) == list_rows(local)
 
@@ -143,12 +114,12 @@ def test_executors_without_this_code_leave_the_work_to_spark(
 def test_an_executor_that_is_killed_in_mid_merge_changes_no_result(
     local: Rounds, tmp_path: Path, master: str, object_lake: ObjectPlace
 ) -> None:
-    child = play_on_cluster(tmp_path / "cluster", master, PROJECT, store=object_lake)
     table = ObjectPlace(f"s3://{BUCKET}", object_lake.store)
     table /= name_lake(tmp_path / "cluster" / "lake") + "/tables/public/t"
-    # The second round runs, or is about to.
-    wait_for((table / name_commit(2)).exists, 300.0, "a merged round")
-    children = psutil.Process().children(recursive=True)
-    executor = next(process for process in children if is_executor(process))
-    executor.kill()
-    assert list_rows(read_answer(child)) == list_rows(local)
+    with playing_on_cluster(tmp_path / "cluster", master, REPOSITORY, store=object_lake) as child:
+        # The second round runs, or is about to.
+        wait_for((table / name_commit(2)).exists, 300.0, "a merged round")
+        children = psutil.Process().children(recursive=True)
+        executor = next(process for process in children if is_executor(process))
+        executor.kill()
+        assert list_rows(read_answer(child)) == list_rows(local)
