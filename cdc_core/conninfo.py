@@ -40,7 +40,7 @@ _CHOICES = {
     "load_balance_hosts": ("disable", "random"),
     "sslnegotiation": ("postgres", "direct"),
 }
-_MOST_PROBLEMS = 10
+_MAX_PROBLEMS = 10
 # Replaces an unknown option, so that the parser reads the rest of the string, too.
 _STAND_IN = "fallback_application_name"
 
@@ -65,7 +65,7 @@ def read_conninfo(text: str) -> tuple[dict[str, str], list[str]]:
             break
         except (psycopg.ProgrammingError, ValueError) as error:
             found = _UNKNOWN.search(str(error))
-            if found is None or len(problems) == _MOST_PROBLEMS:
+            if found is None or len(problems) == _MAX_PROBLEMS:
                 return {}, [*problems, f"not a connection string: {_EXPECTED}"]
             problems.append(_explain_unknown(found[1]))
             renamed = re.sub(rf"(^|[\s?&]){re.escape(found[1])}(\s*=)", rf"\1{_STAND_IN}\2", text)

@@ -104,8 +104,8 @@ def locate_in_store(
             "expected aws_region in storage_options, or AWS_REGION in the environment",
             fix=_REGION_FIX,
         )
-    is_plain = found.get("aws_endpoint", "").startswith("http://")
-    if is_plain and found.get("aws_allow_http") != "true":
+    is_unencrypted = found.get("aws_endpoint", "").startswith("http://")
+    if is_unencrypted and found.get("aws_allow_http") != "true":
         raise RootError(
             f"expected aws_allow_http = true for {found['aws_endpoint']}, which is not encrypted",
             fix='set aws_allow_http = "true" in storage_options, or use https://',

@@ -17,8 +17,8 @@ FILE = re.compile(
     r"`((?:cdc_core|spark_jobs|orchestration|walgate|tests)/[\w/]+\.py|transcripts/\w+\.(?:py|txt))`"
 )
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#([\w-]+))?\)")
-MOST_README_LINES = 200
-MOST_HOPS = 10
+MAX_README_LINES = 200
+MAX_HOPS = 10
 
 
 def show(page: Path) -> str:
@@ -67,7 +67,7 @@ def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
 
 
 def test_the_readme_is_short() -> None:
-    assert len((ROOT / "README.md").read_text().splitlines()) <= MOST_README_LINES
+    assert len((ROOT / "README.md").read_text().splitlines()) <= MAX_README_LINES
 
 
 @pytest.mark.parametrize("path", ["socket to the log", "log to a table"])
@@ -76,4 +76,4 @@ def test_each_main_path_has_at_most_ten_hops(path: str) -> None:
     section = re.search(rf"## Path from the {path}\n(.*?)\n## ", page, re.DOTALL)
     assert section is not None
     hops = re.findall(r"^\d+\. `[\w/]+\.py::[\w.]+`", section[1], re.MULTILINE)
-    assert 1 < len(hops) <= MOST_HOPS
+    assert 1 < len(hops) <= MAX_HOPS

@@ -24,7 +24,7 @@ MEMORY_BYTES = 64 << 20
 # A worker gives a sign of life every minute.
 SILENCE_US = 10 * 60 * 1_000_000
 # Far more than backfills at once. But a database role can begin more for the same backfill.
-_MOST_MEMORIES = 256
+_MAX_MEMORIES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class ChangedKeyTracker:
         Returns False, and begins nothing, if the id exists or if too many ids exist.
         """
         self.expire(at_us)
-        if step.memory in self._kept or len(self._kept) >= _MOST_MEMORIES:
+        if step.memory in self._kept or len(self._kept) >= _MAX_MEMORIES:
             return False
         self._kept[step.memory] = _Kept(step.table, ChangedKeys(), at_us)
         return True

@@ -9,7 +9,7 @@ AIM_S = 2.0
 AIM_BYTES = 16 << 20
 # A table without statistics may have rows of any size.
 _FIRST_ROWS = 1000
-_MOST_GROWTH = 4.0
+_MAX_GROWTH = 4.0
 # A chunk of twice the aim, in time or bytes, is too large.
 _TOO_LARGE = 0.5
 
@@ -31,5 +31,5 @@ class ChunkSize:
         # A chunk with fewer rows than allowed, as at a table's end, is no reason to grow. A chunk
         # that is only a little too large is no reason to shrink.
         if room <= _TOO_LARGE or (room > 1 and rows >= self.rows):
-            wanted = int(min(rows * room, self.rows * _MOST_GROWTH))
+            wanted = int(min(rows * room, self.rows * _MAX_GROWTH))
             self.rows = max(1, min(self._most, wanted))

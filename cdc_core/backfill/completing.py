@@ -22,7 +22,7 @@ from cdc_core.staging.tail import read_marks
 from cdc_core.vocabulary import TableName
 
 # Passes over incomplete rows. A row that changes several times a second may change in each pass.
-_MOST_ROUNDS = 10
+_MAX_ROUNDS = 10
 # The most keys that one SQL statement names.
 KEYS_AT_ONCE = 1000
 # The most rows of a chunk that is read again. Fewer rows change while a small chunk is read.
@@ -49,7 +49,7 @@ def complete_rows(
     Each pass reads the rows by key. If a key column is hashed, a pass reads the ranges of `plan`
     that have the rows, in small chunks. If these ranges are unknown, a pass reads all of `wanted`.
 
-    If rows still lack a value after `_MOST_ROUNDS` passes, the backfill is not done: the table may
+    If rows still lack a value after `_MAX_ROUNDS` passes, the backfill is not done: the table may
     have values of these rows that are older than the backfill. The result is a SourceError, and a
     later run resumes the backfill. But if a key column is hashed, a later run would read the whole
     table. Then each further pass first calls `hold` with the reason; `hold` waits.
@@ -65,7 +65,7 @@ def complete_rows(
         found = find_incomplete(updated, moves, read_before=read_before, since=since)
         if not found:
             return
-        if number >= _MOST_ROUNDS:
+        if number >= _MAX_ROUNDS:
             error = _rows_keep_changing(begun.table, len(found), rounds=number)
             if has_plain_key:
                 raise error

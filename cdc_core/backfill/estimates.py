@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, replace
 
 from cdc_core.backfill.chunk_size import AIM_BYTES
-from cdc_core.backfill.reading import MOST_BYTES
+from cdc_core.backfill.reading import MAX_BYTES
 from cdc_core.backfill.request import BackfillRequest, open_reader, resolve
 
 # This many rows show how fast the source sends rows and how wide they are.
@@ -49,7 +49,7 @@ def estimate(wanted: BackfillRequest, *, parallel: int, rows_per_second: float |
                 names = [name for name in names if name in kept]
             high = opened.find_boundary(None, None, _SAMPLE_ROWS)
             began = time.monotonic()
-            read, is_all = opened.read_rows(names, low=None, high=high, most_bytes=MOST_BYTES)
+            read, is_all = opened.read_rows(names, low=None, high=high, most_bytes=MAX_BYTES)
             seconds = time.monotonic() - began
     finally:
         reader.close()

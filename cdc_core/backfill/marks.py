@@ -18,7 +18,7 @@ from cdc_core.vocabulary import TableName
 
 _ID = re.compile(r"[0-9a-f]{32}\Z")
 # Enough for two names of 63 quotation marks each, if every quotation mark is doubled.
-_MOST_TABLE_LETTERS = 300
+_MAX_TABLE_LETTERS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def _is_well_formed(step: BackfillMark) -> bool:
 
 def _is_table(text: object) -> bool:
     """Whether a text is a quoted table name, spelled as Walgate writes it."""
-    if not isinstance(text, str) or len(text) > _MOST_TABLE_LETTERS:
+    if not isinstance(text, str) or len(text) > _MAX_TABLE_LETTERS:
         return False
     try:
         return str(TableName.parse(text)) == text

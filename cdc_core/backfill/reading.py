@@ -32,7 +32,7 @@ from cdc_core.staging.chunks import ChunkFolder
 from cdc_core.vocabulary import Relation
 
 # The worker and capture each hold a whole chunk in memory. One row may be larger.
-MOST_BYTES = 32 << 20
+MAX_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ class Reading:
             values, is_whole = opened.read_keys(names, keys=chosen.asked), True
         else:
             values, is_whole = opened.read_rows(
-                names, low=chosen.low, high=chosen.high, most_bytes=MOST_BYTES
+                names, low=chosen.low, high=chosen.high, most_bytes=MAX_BYTES
             )
         if not is_whole:
             last = values[-1].as_py()

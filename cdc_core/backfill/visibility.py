@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 
 _TEXT = re.compile(r"([0-9]{1,19}):([0-9]{1,19}):((?:[0-9]{1,19}(?:,[0-9]{1,19})*)?)\Z")
 # Half of what a 64-bit integer holds, so no sum of two ids overflows. Servers have smaller ids.
-_MOST_XID = 1 << 62
+_MAX_XID = 1 << 62
 _CYCLE = 1 << 32
 
 Xids = npt.NDArray[np.int64]
@@ -59,7 +59,7 @@ class Snapshot:
         listed = match[3].split(",") if match[3] else []
         running = frozenset(map(int, listed))
         xmin, xmax = int(match[1]), int(match[2])
-        is_in_range = xmin <= xmax <= _MOST_XID and all(xmin <= xid < xmax for xid in running)
+        is_in_range = xmin <= xmax <= _MAX_XID and all(xmin <= xid < xmax for xid in running)
         if not is_in_range or len(running) < len(listed):
             raise ValueError("not a snapshot: an id in it is out of range or listed twice")
         return cls(xmin, xmax, running)

@@ -56,7 +56,7 @@ _BACKOFF = Backoff(first_s=0.5, max_s=30.0)
 _MIN_JITTER = 0.5
 # One transaction may keep the server silent for too long. Capture then doubles the silence timeout,
 # up to this factor.
-_MOST_PATIENCE = 8
+_MAX_PATIENCE = 8
 
 _logger = logging.getLogger("walgate.capture")
 
@@ -127,7 +127,7 @@ def run_capture(
                     raise
                 _logger.warning("session ended", extra={"fields": {"reason": exc.message}})
                 if isinstance(exc, SourceSilent):
-                    patience = min(2 * patience, _MOST_PATIENCE)
+                    patience = min(2 * patience, _MAX_PATIENCE)
             else:
                 return
             if streamed.batches:

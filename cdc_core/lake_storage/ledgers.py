@@ -25,7 +25,7 @@ from cdc_core.lake_storage.place import LakePlace
 # If several processes append at once, one commit succeeds, and the others try again.
 _TRIES = 200
 # A ledger is written without its old rows if they are at least a tenth of it.
-_MOST_KEPT_SHARE = 0.9
+_MAX_KEPT_SHARE = 0.9
 
 
 def append_numbered(
@@ -91,7 +91,7 @@ def drop_rows(
     ledger = open_delta(folder)
     rows = ledger.to_pyarrow_table().to_pylist()
     chosen = choose(rows)
-    if len(chosen) > _MOST_KEPT_SHARE * len(rows):
+    if len(chosen) > _MAX_KEPT_SHARE * len(rows):
         return
     rewrite_newest_commit(folder)
     replace_rows(ledger, folder, chosen, schema)

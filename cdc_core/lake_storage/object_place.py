@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, ClassVar, Literal, Self
 import obstore
 from typing_extensions import override
 
-from cdc_core.lake_storage.object_store import SCHEME, ObjectStore, Patience, naming_object
+from cdc_core.lake_storage.object_store import SCHEME, ObjectStore, Patience, raising_os_errors
 from cdc_core.lake_storage.place import LakePlace, ListedFile
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from obstore import ListResult, ObjectMeta, UpdateVersion
 
 # A new file up to this size waits in memory until it is whole, and a larger one on a disk.
-_MOST_IN_MEMORY = 32 << 20
+_MAX_IN_MEMORY = 32 << 20
 _CLOCK = ".clock"
 # A holder must renew its lock long before others take it over.
 _OF_LOCKS = Patience(request_s=4, all_tries_s=6)
@@ -59,14 +59,14 @@ class ObjectPlace(LakePlace):
 
     @override
     def exists(self) -> bool:
-        with suppress(FileNotFoundError), naming_object(self.uri):
+        with suppress(FileNotFoundError), raising_os_errors(self.uri):
             obstore.head(self.store.connect(), self._key)
             return True
         return self.is_folder()
 
     @override
     def is_folder(self) -> bool:
-        with naming_object(self.uri):
+        with raising_os_errors(self.uri):
             listed = obstore.list(self.store.connect(), self._key, chunk_size=1)
             return any(batch for batch in listed)
 
@@ -86,18 +86,18 @@ class ObjectPlace(LakePlace):
 
     @override
     def read_bytes(self) -> bytes:
-        with naming_object(self.uri):
+        with raising_os_errors(self.uri):
             return bytes(obstore.get(self.store.connect(), self._key).bytes())
 
     def read_range(self, start: int, length: int) -> bytes:
         """Some bytes of a file."""
-        with naming_object(self.uri):
+        with raising_os_errors(self.uri):
             client = self.store.connect()
             return bytes(obstore.get_range(client, self._key, start=start, length=length))
 
     def read_tagged(self) -> TaggedText | None:
         """The text of an object, with the tag of its state; None if it does not exist."""
-        with suppress(FileNotFoundError), naming_object(self.uri):
+        with suppress(FileNotFoundError), raising_os_errors(self.uri):
             found = obstore.get(self.store.connect(patience=_OF_LOCKS), self._key)
             text = bytes(found.bytes()).decode("utf-8")
             return TaggedText(text, found.meta["e_tag"] or "", _to_us(found.meta))
@@ -110,7 +110,7 @@ class ObjectPlace(LakePlace):
         """
         mode: Literal["create"] | UpdateVersion = "create" if tag is None else {"e_tag": tag}
         try:
-            with naming_object(self.uri):
+            with raising_os_errors(self.uri):
                 content = text.encode("utf-8")
                 client = self.store.connect(patience=_OF_LOCKS)
                 written = obstore.put(client, self._key, content, mode=mode)
@@ -151,7 +151,7 @@ class ObjectPlace(LakePlace):
 
     def write_bytes(self, content: bytes | IO[bytes] | Path) -> None:
         """Write a file. A large one goes in parts, which the store joins at the end."""
-        with naming_object(self.uri):
+        with raising_os_errors(self.uri):
             obstore.put(self.store.connect(), self._key, content)
 
     @override
@@ -169,12 +169,12 @@ class ObjectPlace(LakePlace):
 
     @override
     def move_to(self, target: Self) -> None:
-        with naming_object(self.uri):
+        with raising_os_errors(self.uri):
             obstore.rename(self.store.connect(), self._key, target._key)
 
     @override
     def remove(self) -> None:
-        with suppress(FileNotFoundError), naming_object(self.uri):
+        with suppress(FileNotFoundError), raising_os_errors(self.uri):
             obstore.delete(self.store.connect(), self._key)
 
     @override
@@ -183,7 +183,7 @@ class ObjectPlace(LakePlace):
 
     @override
     def remove_folder(self) -> None:
-        with suppress(OSError), naming_object(self.uri):
+        with suppress(OSError), raising_os_errors(self.uri):
             client = self.store.connect()
             for batch in obstore.list(client, self._key):
                 obstore.delete(client, [found["path"] for found in batch])
@@ -201,11 +201,11 @@ class ObjectPlace(LakePlace):
         return self.uri.removeprefix(f"{SCHEME}{self.store.bucket}").lstrip("/")
 
     def _list(self) -> ListResult[Sequence[ObjectMeta]]:
-        with naming_object(self.uri):
+        with raising_os_errors(self.uri):
             return obstore.list_with_delimiter(self.store.connect(), self._key)
 
     def _head(self) -> ObjectMeta:
-        with naming_object(self.uri):
+        with raising_os_errors(self.uri):
             return obstore.head(self.store.connect(), self._key)
 
 
@@ -217,7 +217,7 @@ class NewObject:
         self._place = place
         # `finish` and `discard` close it.
         self.stream: IO[bytes] = tempfile.SpooledTemporaryFile(  # noqa: SIM115
-            max_size=_MOST_IN_MEMORY
+            max_size=_MAX_IN_MEMORY
         )
 
     def finish(self) -> None:

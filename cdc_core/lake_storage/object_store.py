@@ -87,7 +87,7 @@ class StoreFailed(OSError):
 
 
 @contextmanager
-def naming_object(uri: str) -> Iterator[None]:
+def raising_os_errors(uri: str) -> Iterator[None]:
     """Turn the store's errors into OSError.
 
     FileNotFoundError if no object has the name; FileExistsError if the store refuses a condition.
@@ -136,7 +136,7 @@ def _connect(
     named = {} if credentials is None else credentials.name_options()
     named |= {name: value for name, value in options.items() if name != _ALLOW_HTTP}
     config = {name.removeprefix(_PREFIX): value for name, value in named.items()}
-    with naming_object(f"{SCHEME}{store.bucket}"):
+    with raising_os_errors(f"{SCHEME}{store.bucket}"):
         return S3Store(
             store.bucket,
             config=cast("S3Config", config),

@@ -14,13 +14,13 @@ Fields: TypeAlias = Mapping[str, str | int]
 
 # Bytes. The largest mark is a watermark: two snapshots, each with the ids of all running
 # transactions. 20,000 connections with ids of 20 digits need 840 kB.
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 _INT64 = 1 << 63
 
 
 def parse_fields(content: bytes) -> Fields | None:
     """The fields of an object; None if the content is not a flat JSON object of bounded size."""
-    if len(content) > MOST_BYTES:
+    if len(content) > MAX_BYTES:
         return None
     try:
         found = json.loads(

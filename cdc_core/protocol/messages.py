@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from cdc_core.errors import MalformedMessage
-from cdc_core.protocol.flat_json import MOST_BYTES
+from cdc_core.protocol.flat_json import MAX_BYTES
 from cdc_core.protocol.frames import HEADER_SIZE, POSTGRES_EPOCH_US, XLOG_DATA, refused_frame
 from cdc_core.vocabulary import Lsn, ReplicaIdentity, TableName
 
@@ -35,7 +35,7 @@ _BEGIN_FRAME = struct.Struct(">B24xBqqI")
 _COMMIT_FRAME = struct.Struct(">B24xBBqqq")
 _BEGIN, _COMMIT, _MESSAGE = b"BCM"
 # Bytes. No mark is larger. A larger logical message may have 1 GiB, so only its head is read.
-_MOST_COPIED = MOST_BYTES + 64
+_MAX_COPIED = MAX_BYTES + 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +136,8 @@ def parse_message(frame: bytes | memoryview) -> Message:
         return bound
     if len(frame) <= HEADER_SIZE or frame[0] != XLOG_DATA:
         raise refused_frame(frame)
-    message = bytes(frame[HEADER_SIZE : HEADER_SIZE + _MOST_COPIED])
-    if len(frame) > HEADER_SIZE + _MOST_COPIED:
+    message = bytes(frame[HEADER_SIZE : HEADER_SIZE + _MAX_COPIED])
+    if len(frame) > HEADER_SIZE + _MAX_COPIED:
         if message[0] == _MESSAGE:
             return _parse_large_message(message)
         message = bytes(frame[HEADER_SIZE:])

@@ -34,7 +34,7 @@ _OVERHEAD = 1.03
 _LEFT_TO_SOURCE = 0.5
 # Other processes may read other tables at the same time: one statement uses this share of the room.
 _AT_ONCE = 0.25
-_MOST_AT_ONCE = 64 << 20
+_MAX_AT_ONCE = 64 << 20
 # With less room than this share of the WAL limit, Walgate runs no statement.
 _LEAST = 0.02
 # How many tables a message names, the largest first.
@@ -102,7 +102,7 @@ class Unread:
         if room < wal_limit * _LEAST:
             return 0
         per_page = self.page_bytes * _OVERHEAD * max(1, self.parts)
-        return max(1, int(min(room, _MOST_AT_ONCE) / per_page))
+        return max(1, int(min(room, _MAX_AT_ONCE) / per_page))
 
 
 def count_unread(connection: psycopg.Connection, table: PublishedTable) -> Unread:

@@ -38,7 +38,7 @@ _SHORTEST_GATHER_S = 0.0002
 _LONGEST_GATHER_S = 0.005
 _READS_AT_ONCE = 4
 # Rows may be large, so the bytes of one read have a limit, too.
-_MOST_BYTES = 4 << 20
+_MAX_BYTES = 4 << 20
 _CLOSE_DEADLINE_S = 3.0
 # How often capture asks for an answer, within the time in which the server must answer.
 _ASKED_WITHIN = 4
@@ -208,7 +208,7 @@ class ReplicationStream:
                     # A view is three objects that the garbage collector counts; bytes are none.
                     append(bytes(frame))
                     total += size
-                    if total > _MOST_BYTES:
+                    if total > _MAX_BYTES:
                         break
                 elif size == 0:
                     break

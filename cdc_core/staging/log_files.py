@@ -16,10 +16,10 @@ from deltalake import DeltaTable
 from cdc_core.vocabulary import Lsn
 
 # A larger file is never compacted. A compacted file is at most about as large as twice this.
-_MOST_ROWS = 100_000
-_MOST_BYTES = 32 << 20
+_MAX_ROWS = 100_000
+_MAX_BYTES = 32 << 20
 # A read opens each file. So compaction is worth its cost for many files, or for full ones.
-_MOST_FILES = 500
+_MAX_FILES = 500
 _WORTH_FILES = 50
 FEWEST_FILES = 4
 _LISTED = (
@@ -80,7 +80,7 @@ def choose_compacted(
     """
     group: list[StagedFile] = []
     for file in files:
-        is_small = file.rows < _MOST_ROWS and file.size < _MOST_BYTES and file.name not in wide
+        is_small = file.rows < _MAX_ROWS and file.size < _MAX_BYTES and file.name not in wide
         is_settled = file.committed_ms < before_ms and file.begin.epoch == file.end.epoch
         is_next = not group or group[-1].end.epoch == file.end.epoch
         if is_small and is_settled and is_next:
@@ -95,7 +95,7 @@ def choose_compacted(
 
 def _is_full(group: Sequence[StagedFile]) -> bool:
     rows, size = sum(file.rows for file in group), sum(file.size for file in group)
-    return rows >= _MOST_ROWS or size >= _MOST_BYTES or len(group) >= _MOST_FILES
+    return rows >= _MAX_ROWS or size >= _MAX_BYTES or len(group) >= _MAX_FILES
 
 
 def _is_worth(group: Sequence[StagedFile]) -> bool:

@@ -43,7 +43,7 @@ SETTLED_S = 600.0
 # Cleanings within the life of a commit.
 _CLEANINGS = 4
 # Bytes of a group in memory, before it is sorted.
-_MOST_DECODED = 256 << 20
+_MAX_DECODED = 256 << 20
 _ORDER = [("table", "ascending"), ("commit_lsn", "ascending"), ("seq", "ascending")]
 
 
@@ -121,7 +121,7 @@ class LogUpkeep:
         with staging_errors("compact the log"):
             for file in group:
                 size += _read_decoded_size(self.log.changes_folder / file.name)
-                if size > _MOST_DECODED:
+                if size > _MAX_DECODED:
                     break
                 chosen.append(file)
         if len(chosen) < len(group):

@@ -27,7 +27,7 @@ from spark_jobs.modes.registry import choose_mode
 from spark_jobs.target.missing_values import Hole, count_holes, find_holes, has_holes
 
 # Keys of one run: it reads the oldest rows, and the next run goes on.
-MOST_KEYS = 10_000
+MAX_KEYS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class HoleReader:
             elif self._hashes_key(table):
                 left[table] = "the lake has only hashes of its key: a whole backfill is needed"
         with staging_errors("look for missing values in the tables"):
-            fillable = choose_oldest(set(found) - left.keys(), self._take, most=MOST_KEYS)
+            fillable = choose_oldest(set(found) - left.keys(), self._take, most=MAX_KEYS)
         self._taken = {table: self._taken[table] for table in fillable}
         return Holes(fillable, left)
 

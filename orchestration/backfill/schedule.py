@@ -16,7 +16,7 @@ from orchestration.runs.relaunch import RunRecord, choose_pause, find_time_left,
 # Dagster's name for the op of the asset. No job may have this name.
 OP_NAME = "backfill"
 # Runs at a time: each has its own connections and process.
-MOST_AT_ONCE = 2
+MAX_AT_ONCE = 2
 # What a run reads in about a minute. A larger table has a run of its own.
 _TOGETHER_BYTES = 1 << 30
 _TOGETHER_TABLES = 200
@@ -62,7 +62,7 @@ def find_partitions_of(run: RunRecord) -> set[str]:
 def plan_launches(
     waiting: Sequence[QueuedTable], runs: Sequence[RunRecord], *, now: float
 ) -> LaunchPlan:
-    """Choose the runs to launch for the waiting tables, in order, up to `MOST_AT_ONCE` runs.
+    """Choose the runs to launch for the waiting tables, in order, up to `MAX_AT_ONCE` runs.
 
     `runs` are those of the last hour and all that are under way, of any table, newest first.
     A table that still waits after a run waits longer after each further run.
@@ -90,14 +90,12 @@ def plan_launches(
         if shared is not None:
             shared.partitions.append(key)
             shared.size += one.size
-        elif len(active) + len(groups) < MOST_AT_ONCE:
+        elif len(active) + len(groups) < MAX_AT_ONCE:
             # No earlier run has this key, so Dagster carries out the request once.
             run_key = f"{key} after:{runs[0].run_id}" if runs else f"{key} first"
             groups.append(Group(run_key, one.is_anew, [key], one.size, is_closed=is_alone))
         else:
-            reasons.append(
-                f"{len(waiting)} tables wait: at most {MOST_AT_ONCE} runs read at a time"
-            )
+            reasons.append(f"{len(waiting)} tables wait: at most {MAX_AT_ONCE} runs read at a time")
             break
     return LaunchPlan(groups, "; ".join(reasons))
 

@@ -21,7 +21,7 @@ JOBS = {
     backfill_sensor.JOB_NAME: "backfill_queued_tables",
     tables.JOB_NAME: "merge_staged_changes",
 }
-_MOST_EVENTS = 10_000
+_MAX_EVENTS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Records:
         return Applied(*(_total(told, kind) for kind in kinds))
 
     def _read_materializations(
-        self, key: dg.AssetKey, limit: int = _MOST_EVENTS
+        self, key: dg.AssetKey, limit: int = _MAX_EVENTS
     ) -> Iterator[dict[str, object]]:
         """The metadata of an asset's materializations, newest first."""
         for record in self._instance.fetch_materializations(key, limit=limit).records:

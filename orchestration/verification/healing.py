@@ -20,7 +20,7 @@ from orchestration.verification.table_comparison import Keys
 from orchestration.verification.verify import Tell, verify_tables
 
 # For more keys than this, a whole backfill is cheaper than reading each key.
-_MOST_KEYS = 10_000
+_MAX_KEYS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def _choose_keys(keys: Keys | None) -> list[Key] | None:
     """The keys to read again; None if they are unknown or too many, or if one is incomplete."""
     whole = [tuple(text for text in key if text is not None) for key in keys or ()]
     is_known = keys is not None and all(key and None not in key for key in keys)
-    return sorted(whole) if is_known and len(whole) <= _MOST_KEYS else None
+    return sorted(whole) if is_known and len(whole) <= _MAX_KEYS else None
 
 
 def _describe(keys: Sequence[Key] | None) -> str:

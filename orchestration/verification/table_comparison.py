@@ -26,11 +26,11 @@ from spark_jobs.schema.evolution import TableSchema
 from spark_jobs.verification import checksums as verify
 
 # A range with more rows than this is narrowed, to ranges of about half as many.
-MOST_ROWS = 10_000
+MAX_ROWS = 10_000
 _AIM_ROWS = 5_000
 # If more than this differs, a whole backfill heals the table, so no keys are listed.
-_MOST_RANGES = 64
-_MOST_LISTED = 500_000
+_MAX_RANGES = 64
+_MAX_LISTED = 500_000
 
 Keys = frozenset[tuple[str | None, ...]]
 
@@ -68,8 +68,8 @@ class TableComparison:
         Raises: SourceError.
         """
         found = list(differences)
-        while len(found) <= _MOST_RANGES:
-            wide = [one for one in found if one.rows > MOST_ROWS and _span(one.filled) > 1]
+        while len(found) <= _MAX_RANGES:
+            wide = [one for one in found if one.rows > MAX_ROWS and _span(one.filled) > 1]
             if not wide:
                 break
             found = [one for one in found if one not in wide]
@@ -88,7 +88,7 @@ class TableComparison:
         listed = sum(one.source.rows + one.lake.rows for one in found)
         if any(one.part is None for one in found):
             return ranges, None
-        if len(found) > _MOST_RANGES or listed > _MOST_LISTED:
+        if len(found) > _MAX_RANGES or listed > _MAX_LISTED:
             return ranges, None
         return self._find_keys(ranges)
 

@@ -14,7 +14,7 @@ from cdc_core.lake_layout import ATTEMPTS, RECORDS, name_commit
 from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.delta.attempts import Attempt, read_attempt
 from spark_jobs.delta.committer import take_version
-from spark_jobs.delta.direct_parquet import is_ours
+from spark_jobs.delta.direct_parquet import allows_direct_commits
 from spark_jobs.lake.lake import open_table
 
 
@@ -43,7 +43,7 @@ def _clear(attempt: Attempt, table: DeltaTable | None) -> bool:
         return True
     newest = table.version()
     if newest < attempt.version:
-        if not is_ours(table):
+        if not allows_direct_commits(table):
             # Only Spark may commit to this table. Wait until a commit has this version.
             return False
         take_version(attempt.table, table)

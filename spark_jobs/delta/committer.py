@@ -2,7 +2,7 @@
 
 A commit extends exactly the version that its rows are based on, and has the rows, the bound that
 the table reached and its counts of lost values. Spark commits each MERGE, and what is written to a
-table with features of other programs (see `direct_parquet.is_ours`).
+table with features of other programs (see `direct_parquet.allows_direct_commits`).
 
 Source: the Delta protocol, sections Add File and Remove File, Transaction Identifiers.
 """
@@ -70,8 +70,8 @@ def commit_files(
 ) -> None:
     """Commit files of a table's folder; the commit extends the version of `table`.
 
-    `direct_parquet.is_ours` must be true of the table. The files are on the disk before the commit,
-    and the commit is on the disk when this function returns.
+    `direct_parquet.allows_direct_commits` must be true of the table. The files are on the disk
+    before the commit, and the commit is on the disk when this function returns.
     Raises: DeltaError if another commit came between; MergeError if the disk refuses it; OSError.
     """
     schema, fields = table.schema(), change.fields

@@ -37,8 +37,8 @@ _WRITER_FEATURES = _READER_FEATURES | {"appendOnly", "invariants"}
 _PLAIN_VERSION = 2
 _PROPERTIES = frozenset({VECTORS_PROPERTY, TABLE_PROPERTY, *KEEPING_PROPERTIES})
 # Limits of a direct read, which reads every file of a table. Delta would skip some.
-_MOST_BYTES = 64 << 20
-_MOST_FILES = 32
+_MAX_BYTES = 64 << 20
+_MAX_FILES = 32
 # Spark takes these in a path as a pattern. Encoded, they are not the file's name.
 _PATTERN = frozenset("{}[]*?\\%")
 
@@ -47,7 +47,7 @@ def read_rows(session: SparkSession, path: LakePlace, table: DeltaTable) -> Data
     """The rows of a table at the version that `table` is open at; columns have their metadata."""
     files = pa.table(table.get_add_actions())
     names = files["path"].to_pylist()
-    is_small = len(names) <= _MOST_FILES and sum(files["size_bytes"].to_pylist()) <= _MOST_BYTES
+    is_small = len(names) <= _MAX_FILES and sum(files["size_bytes"].to_pylist()) <= _MAX_BYTES
     if is_small and can_read(path, table, names):
         return read_files(session, path, table, names)
     version = str(table.version())
@@ -95,10 +95,10 @@ def read_files(
 
 def is_plain(table: DeltaTable) -> bool:
     """Whether Walgate may both read and commit the files of a table directly."""
-    return is_ours(table) and has_exact_files(table)
+    return allows_direct_commits(table) and has_exact_files(table)
 
 
-def is_ours(table: DeltaTable) -> bool:
+def allows_direct_commits(table: DeltaTable) -> bool:
     """Whether delta-rs may commit files to a table: no feature or property asks for more."""
     protocol = table.protocol()
     features = protocol.writer_features

@@ -21,11 +21,11 @@ import pyarrow.parquet as pq
 
 # The first columns have statistics, as many as Delta takes by itself. The NULLs of the columns in
 # `_ALWAYS_COUNTED` are counted at any place.
-_MOST_COLUMNS = 32
+_MAX_COLUMNS = 32
 _ALWAYS_COUNTED = ("_raw", "_holes")
 # For each of these columns, a leaf in Parquet that is NULL in the rows where the column is NULL.
 _LEAVES = {"_raw.key_value.key": "_raw", "_holes.list.element": "_holes"}
-_MOST_CHARACTERS = 32
+_MAX_CHARACTERS = 32
 # No character sorts after it.
 _GREATEST = "\U0010ffff"
 _MILLISECOND = timedelta(milliseconds=1)
@@ -40,7 +40,7 @@ class ColumnStatistics:
 
     def __init__(self, schema: pa.Schema) -> None:
         """Begin without rows."""
-        bounded = schema.names[:_MOST_COLUMNS]
+        bounded = schema.names[:_MAX_COLUMNS]
         self._bounded = [name for name in bounded if _has_order(schema.field(name).type)]
         self._nulls = dict.fromkeys([*bounded, *_ALWAYS_COUNTED], 0)
         # None if a value is NaN or infinite.
@@ -69,7 +69,7 @@ class ColumnStatistics:
 def read_statistics(footer: pq.FileMetaData) -> str:
     """Read the statistics of a finished file from its footer; return them as JSON."""
     schema = footer.schema.to_arrow_schema()
-    bounded = schema.names[:_MOST_COLUMNS]
+    bounded = schema.names[:_MAX_COLUMNS]
     known: dict[str, _Ends | None] = {}
     nulls: dict[str, int] = {}
     for index, chunks in enumerate(_list_chunks(footer)):
@@ -176,14 +176,14 @@ def _join(one: _Ends, other: _Ends) -> _Ends:
 
 
 def _format_least(value: object) -> str:
-    return _format(value[:_MOST_CHARACTERS] if isinstance(value, str) else value)
+    return _format(value[:_MAX_CHARACTERS] if isinstance(value, str) else value)
 
 
 def _format_most(value: object) -> str | None:
-    if isinstance(value, str) and len(value) > _MOST_CHARACTERS:
-        if value[_MOST_CHARACTERS] == _GREATEST:
+    if isinstance(value, str) and len(value) > _MAX_CHARACTERS:
+        if value[_MAX_CHARACTERS] == _GREATEST:
             return None
-        value = value[:_MOST_CHARACTERS] + _GREATEST
+        value = value[:_MAX_CHARACTERS] + _GREATEST
     elif isinstance(value, datetime) and value.microsecond % 1000:
         if value.year == MAXYEAR:
             return None

@@ -19,7 +19,7 @@ from spark_jobs.schema.evolution import TableSchema
 from spark_jobs.target.target_table import TargetTable
 
 # The most keys of the table that Spark sends to every task.
-_MOST_NEAR = 100_000
+_MAX_NEAR = 100_000
 
 
 def is_addition(
@@ -66,7 +66,7 @@ def _is_touched(
     # parallel do not come in the order of keys.
     near = base.where(F.col(f"`{names[0]}`").between(F.lit(least), F.lit(greatest)))
     held = near.select(*(F.col(f"`{n}`").alias(i) for n, i in zip(names, ids, strict=True)))
-    count = held.limit(_MOST_NEAR + 1).count()
-    if not 0 < count <= _MOST_NEAR:
+    count = held.limit(_MAX_NEAR + 1).count()
+    if not 0 < count <= _MAX_NEAR:
         return count > 0
     return bool(rows.select(*ids).join(F.broadcast(held), ids, "left_semi").limit(1).count())

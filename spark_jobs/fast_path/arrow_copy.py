@@ -43,8 +43,8 @@ _logger = logging.getLogger("walgate.merge")
 # enough for Arrow to rewrite it.
 _FILE_BYTES = 64 << 20
 # Bytes. The keys are in memory, and twice so while they are counted.
-_MOST_KEY_BYTES = 256 << 20
-_MOST_NEAR = 5_000_000
+_MAX_KEY_BYTES = 256 << 20
+_MAX_NEAR = 5_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class TypedReads:
             if _may_hold(file, first, self.least, self.greatest)
         ]
         entries = [file["num_records"] for file in near]
-        if None in entries or sum(entries) > _MOST_NEAR:
+        if None in entries or sum(entries) > _MAX_NEAR:
             return None
         held = (_read_keys(path / file["path"], self.schema) for file in near)
         names = self.keys.column_names
@@ -190,7 +190,7 @@ def _gather_keys(files: tuple[WrittenFile, ...], schema: TableSchema) -> pa.Tabl
     keys: list[pa.Table] = []
     for file in files:
         keys.append(_read_keys(file.path, schema))
-        if sum(one.nbytes for one in keys) > _MOST_KEY_BYTES:
+        if sum(one.nbytes for one in keys) > _MAX_KEY_BYTES:
             return None
     return pa.concat_tables(keys)
 

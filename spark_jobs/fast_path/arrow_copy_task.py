@@ -23,7 +23,7 @@ from spark_jobs.lake.lake import Bound
 from spark_jobs.log.entries import ROW_COLUMNS, is_above, is_inside, may_hold_table
 from spark_jobs.pg_types.arrow_rows import Columns, have_width, is_true_of_all, make_rows
 
-_MOST_GROUP_BYTES = 256 << 20
+_MAX_GROUP_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def _type_rows(sources: list[LakePlace], wanted: ReadsToType) -> Iterator[pa.Rec
                 group = log.metadata.row_group(index)
                 if not may_hold_table(group, wanted.table):
                     continue
-                if group.total_byte_size > _MOST_GROUP_BYTES:
+                if group.total_byte_size > _MAX_GROUP_BYTES:
                     raise _CannotType
                 entries = log.read_row_group(index, columns=ROW_COLUMNS, use_threads=False)
                 is_wanted = _is_wanted(entries, wanted)

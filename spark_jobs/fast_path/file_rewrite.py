@@ -25,9 +25,9 @@ from cdc_core.vocabulary import ReplicaIdentity
 from spark_jobs.delta.attempts import Attempt, attempting
 from spark_jobs.delta.direct_parquet import (
     VECTORS_PROPERTY,
+    allows_direct_commits,
     can_read_files,
     has_columns,
-    is_ours,
     list_deletions,
 )
 from spark_jobs.delta.file_writer import WrittenFile
@@ -145,7 +145,7 @@ def _list_refusals(table: DeltaTable, plan: TablePlan, schema: TableSchema) -> I
         yield "the columns of the table change"
     if any(summary.operation not in ROW_OPERATIONS for summary in plan.summaries):
         yield "the changes have a TRUNCATE or a sweep"
-    if not (is_ours(table) and has_columns(table, table_fields(schema))):
+    if not (allows_direct_commits(table) and has_columns(table, table_fields(schema))):
         yield "another program gave the table features, properties or columns"
     losses = read_losses(table)
     if losses is None or any(losses.values()):

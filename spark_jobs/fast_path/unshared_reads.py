@@ -30,7 +30,7 @@ from spark_jobs.log.reading import POSITION, ROW_OPERATIONS
 from spark_jobs.schema.evolution import TableSchema
 
 # The most keys that Spark sends to every task.
-_MOST_OTHERS = 100_000
+_MAX_OTHERS = 100_000
 _KEPT = (*POSITION, "committed_at", "values")
 
 
@@ -66,7 +66,7 @@ def split_unshared(
     """
     reads = _only(plan, Operation.READ)
     rest = _only(plan, *(ROW_OPERATIONS - {Operation.READ}))
-    if _count(reads) < few_reads or _count(rest) > _MOST_OTHERS:
+    if _count(reads) < few_reads or _count(rest) > _MAX_OTHERS:
         return None
     typed = None if above is None else type_reads(session, plan, above, attempt)
     return _set_apart(session, plan, reads, rest, typed)
@@ -99,7 +99,7 @@ def _set_apart(
         shared = _count_shared(reads.take_steps(), changed, ids)
     else:
         shared = _find_shared(session, typed, changed, ids)
-    if shared.count > _MOST_OTHERS:
+    if shared.count > _MAX_OTHERS:
         return None
     if not shared.read_count:
         return UnsharedReads(read, changed, shared.least, shared.greatest, typed)

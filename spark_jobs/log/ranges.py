@@ -31,7 +31,7 @@ _COLUMNS = [*_OF, *POSITION, "end_lsn", "committed_at", "unchanged", "old_values
 # These columns have few distinct values, so Arrow reads them as dictionaries.
 _CODED = ["table", "op"]
 # Bytes in memory. Arrow reads row groups of one file together up to this size.
-_MOST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def _read_entries(file: LakePlace) -> Iterator[pa.Table]:
         size = 0
         for index in range(log.num_row_groups):
             own = bound_size(log.metadata.row_group(index), _COLUMNS, coded=_CODED)
-            if groups and size + own > _MOST_BYTES:
+            if groups and size + own > _MAX_BYTES:
                 yield log.read_row_groups(groups, columns=_COLUMNS, use_threads=False)
                 groups, size = [], 0
             groups.append(index)

@@ -16,7 +16,7 @@ from spark_jobs.log.files import LogFiles
 ROW_OPERATIONS = frozenset({Operation.INSERT, Operation.UPDATE, Operation.DELETE, Operation.READ})
 POSITION = ("epoch", "commit_lsn", "seq")
 # With more files, Delta reads the log faster than Spark reads the files one by one.
-_MOST_FILES = 1_000
+_MAX_FILES = 1_000
 
 
 def read_log(
@@ -44,7 +44,7 @@ def _read_files(
 ) -> DataFrame:
     """Read the files of the log that may hold entries of a range, or the whole log."""
     reaching = files.list_reaching(lower, upper)
-    if len(reaching) <= _MOST_FILES and files.can_read(reaching):
+    if len(reaching) <= _MAX_FILES and files.can_read(reaching):
         return read_files(session, files.folder, files.log, [file.name for file in reaching])
     allow_old_versions(session)
     # A newer version may lack entries that this one has.

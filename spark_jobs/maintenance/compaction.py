@@ -31,12 +31,12 @@ from spark_jobs.lake.durability import require_durable
 from spark_jobs.lake.lake import Epoch, Lake, find_bound, open_table, read_losses
 
 # If a table has `_FEWEST_FILES` files below `_SMALL_BYTES`, the smallest of them become one file:
-# up to `_MOST_FILES` files that have up to `_MOST_BYTES` together.
+# up to `_MAX_FILES` files that have up to `_MAX_BYTES` together.
 _SMALL_BYTES = 8 << 20
-_MOST_BYTES = 32 << 20
-_FEWEST_FILES, _MOST_FILES = 10, 1000
+_MAX_BYTES = 32 << 20
+_FEWEST_FILES, _MAX_FILES = 10, 1000
 # The rows to sort may take at most this many bytes in memory.
-_MOST_DECODED = 256 << 20
+_MAX_DECODED = 256 << 20
 _BATCH_ROWS = 65_536
 
 
@@ -55,8 +55,8 @@ def choose_small_files(files: Sequence[SizedFile]) -> list[SizedFile]:
     if len(small) < _FEWEST_FILES:
         return []
     chosen, size = list[SizedFile](), 0
-    for file in small[:_MOST_FILES]:
-        if size + file.size > _MOST_BYTES:
+    for file in small[:_MAX_FILES]:
+        if size + file.size > _MAX_BYTES:
             break
         chosen.append(file)
         size += file.size
@@ -124,7 +124,7 @@ def _choose_files(folder: LakePlace, table: DeltaTable) -> list[SizedFile]:
         footer = read_footer(folder / unquote(file.name))
         # In memory, the rows take about this size at least.
         size += sum(footer.row_group(n).total_byte_size for n in range(footer.num_row_groups))
-        if size > _MOST_DECODED:
+        if size > _MAX_DECODED:
             break
         files.append(file)
     return files if is_worth_writing(files) else []
@@ -144,7 +144,7 @@ def _read_files(
     Raises: MergeError if rows are missing.
     """
     schema = pa.schema(table.schema().to_arrow())
-    taken, parts, left = list[SizedFile](), [schema.empty_table()], _MOST_DECODED
+    taken, parts, left = list[SizedFile](), [schema.empty_table()], _MAX_DECODED
     for file in files:
         rows = _read_file(folder / unquote(file.name), schema, left)
         if rows is None:

@@ -45,7 +45,7 @@ DROPPED_SCHEMA = pa.schema(
 )
 _COPIED = ("epoch", "cut_lsn", "created_at", "tables")
 # A ledger with more files is written as one file. A read at a cut opens few of them, but lists all.
-_MOST_FILES = 20
+_MAX_FILES = 20
 # A round may commit a cut between a read and a commit of this module, which then tries again.
 _TRIES = 20
 
@@ -70,7 +70,7 @@ def thin_cuts(
     if dropped:
         _copy_dropped(lake, [row for row in rows if describe_bound(row) in dropped], now)
         reach("after_cuts_copied")
-    if dropped or len(cuts.file_uris()) > _MOST_FILES:
+    if dropped or len(cuts.file_uris()) > _MAX_FILES:
         _rewrite(lake.cuts, CUTS_SCHEMA, lambda row: describe_bound(row) not in dropped)
         reach("after_cuts_dropped")
     kept = [describe_cut(row) for row in rows if describe_bound(row) not in dropped]
@@ -89,7 +89,7 @@ def forget_dropped(lake: Lake, *, now: datetime, keeping: Keeping) -> None:
     def is_kept(row: dict[str, Any]) -> bool:
         return row["dropped_at"] >= over or describe_bound(row) == first
 
-    if len(ledger.file_uris()) > _MOST_FILES or not all(map(is_kept, rows)):
+    if len(ledger.file_uris()) > _MAX_FILES or not all(map(is_kept, rows)):
         _rewrite(lake.dropped_cuts, DROPPED_SCHEMA, is_kept)
 
 

@@ -10,7 +10,7 @@ from spark_jobs.lake.durability import require_durable
 from spark_jobs.lake.lake import open_table
 from spark_jobs.lake.ledger import rewrite_newest_commit
 
-_MOST_FILES = 20
+_MAX_FILES = 20
 
 
 def compact_ledger(ledger: LakePlace) -> None:
@@ -19,7 +19,7 @@ def compact_ledger(ledger: LakePlace) -> None:
     The rows keep their numbers. Raises: MergeError if the storage refuses.
     """
     table = open_table(ledger)
-    if table is None or len(table.file_uris()) <= _MOST_FILES:
+    if table is None or len(table.file_uris()) <= _MAX_FILES:
         return
     rewrite_newest_commit(ledger)
     before = table.version()

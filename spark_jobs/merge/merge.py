@@ -20,7 +20,7 @@ from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import Operation
 from spark_jobs.delta.attempts import Attempt, attempting
 from spark_jobs.delta.committer import FileChange, commit_files
-from spark_jobs.delta.direct_parquet import is_ours, write_files
+from spark_jobs.delta.direct_parquet import allows_direct_commits, write_files
 from spark_jobs.delta.file_writer import WrittenFile
 from spark_jobs.fast_path.append_only import is_addition
 from spark_jobs.fast_path.file_rewrite import FileRewrite, RewrittenFiles, plan_rewrite
@@ -172,7 +172,9 @@ def _write(
     outcome = _fold_others(plan, base, unshared)
     plan = _drop_idle_sweeps(plan, base, before)
     only_adds = (
-        unshared is not None and is_ours(before) and is_addition(plan, base, unshared, outcome)
+        unshared is not None
+        and allows_direct_commits(before)
+        and is_addition(plan, base, unshared, outcome)
     )
     if unshared is not None and not only_adds:
         assert plan.schema is not None

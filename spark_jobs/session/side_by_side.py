@@ -17,7 +17,7 @@ _Result = TypeVar("_Result")
 
 # Each merge of a first copy may hold 256 MB of keys in this process. So many cores must not mean as
 # many merges.
-_MOST_AT_ONCE = 4
+_MAX_AT_ONCE = 4
 
 
 def run_side_by_side(session: SparkSession, jobs: Sequence[Callable[[], _Result]]) -> list[_Result]:
@@ -44,7 +44,7 @@ def run_side_by_side(session: SparkSession, jobs: Sequence[Callable[[], _Result]
             except BaseException as error:  # noqa: BLE001 - The caller gets it.
                 errors.append(error)
 
-    count = min(len(jobs), session.sparkContext.defaultParallelism, _MOST_AT_ONCE)
+    count = min(len(jobs), session.sparkContext.defaultParallelism, _MAX_AT_ONCE)
     # Each thread has a copy of the properties. Daemon threads: a run that is called off ends its
     # process, although a job goes on.
     threads = [

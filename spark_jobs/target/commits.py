@@ -26,7 +26,7 @@ from cdc_core.lake_storage.delta_tables import open_delta
 from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.delta.attempts import attempting
 from spark_jobs.delta.committer import FileChange, commit_files
-from spark_jobs.delta.direct_parquet import is_ours, write_files
+from spark_jobs.delta.direct_parquet import allows_direct_commits, write_files
 from spark_jobs.fold.plan import TablePlan
 from spark_jobs.lake.durability import require_durable
 from spark_jobs.lake.lake import Bound, Epoch, Losses, format_losses
@@ -53,7 +53,7 @@ def write_rows(  # noqa: PLR0917 - What is written, where, and what its commit s
     Raises: DeltaError if another commit came between.
     """
     path = target.path
-    if is_ours(before):
+    if allows_direct_commits(before):
         with attempting(path, version=before.version() + 1) as attempt:
             change = FileChange(
                 attempt,
@@ -138,7 +138,7 @@ def open_bound_session(
 def move_bound(target: TargetTable, epoch: Epoch, plan: TablePlan, lossy: Losses) -> None:
     """Commit the bound that the table has reached, and no row."""
     path, before = target.path, target.table
-    if is_ours(before):
+    if allows_direct_commits(before):
         commit_files(path, before, FileChange(), epoch=epoch, reached=plan.upper, lossy=lossy)
     else:
         write_rows(target.stored.limit(0), target, before, "append", epoch, plan, lossy)

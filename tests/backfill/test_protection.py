@@ -68,7 +68,7 @@ def test_no_chunk_is_larger_than_memory_allows_whatever_its_rows_are(
     # Since then they have become large, as no statistics say.
     wide = f"select i, repeat(md5(i::text), {100 * KB // 32}) from generate_series(501, 560) i"
     database18.execute(f"insert into t {wide}")
-    monkeypatch.setattr(reading, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(reading, "MAX_BYTES", 1 << 20)
     Run(pipeline).finish()
     ledger = BackfillLedger(pipeline.load_settings().lake.root)
     (report,) = ledger.read_all()

@@ -44,7 +44,7 @@ from tests.walgate_command import walgate_command, walgate_environment
 PHASES = 3
 STEPS = 12
 # A whole read may find that another one is needed.
-_MOST_CURES = 6
+_MAX_CURES = 6
 _SOME_ROWS = 1_000_000
 _RULED = "ruled"
 
@@ -250,7 +250,7 @@ class DisturbedWorld(World):
     def _cure(self) -> None:
         """Read whole what waits for it, until nothing does."""
         settings = self.pipeline.load_settings()
-        for _ in range(_MOST_CURES):
+        for _ in range(_MAX_CURES):
             self.catch_up()
             merge_until(self.spark, self._open_lake(), round_rows=_SOME_ROWS, tables=self.names)
             waiting = QueueReader(settings).read()

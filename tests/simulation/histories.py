@@ -9,7 +9,7 @@ from typing import TypeAlias
 from tests.simulation.scheduler import Choices, Given, Seeded, TooLong, list_steps
 
 # After some 300 attempts a history of a hundred choices gets no shorter.
-MOST_ATTEMPTS = 500
+MAX_ATTEMPTS = 500
 
 # Builds a world, runs it to its end and judges it. Raises: whatever is wrong.
 Play: TypeAlias = Callable[[Choices], None]
@@ -92,7 +92,7 @@ def shrink(play_one: Play, failure: Failure) -> Failure:
     """Find the same failure with fewer deviations and a shorter list of choices."""
     kind = failure.reason.partition(":")[0]
     best = failure
-    left = MOST_ATTEMPTS
+    left = MAX_ATTEMPTS
 
     def attempt(choices: Sequence[int]) -> bool:
         nonlocal best, left

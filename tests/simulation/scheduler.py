@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from greenlet import getcurrent, greenlet  # type: ignore[import-untyped]
 
 # A history that takes more steps has actors that wait for each other, or poll without end.
-MOST_STEPS = 1500
+MAX_STEPS = 1500
 
 
 class Choices(Protocol):
@@ -208,7 +208,7 @@ class Scheduler:
                 self.clock = max(self.clock, min(timers))
                 continue
             self._count += 1
-            if self._count > MOST_STEPS:
+            if self._count > MAX_STEPS:
                 raise TooLong
             if self._last in ready:
                 ready.remove(self._last)

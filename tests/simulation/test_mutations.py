@@ -8,7 +8,7 @@ from tests.simulation.histories import Failure, explore, play, search, shrink
 from tests.simulation.mutations import MUTATIONS, Mutation
 from tests.simulation.scheduler import Given
 
-MOST_SEEDS = 20_000
+MAX_SEEDS = 20_000
 
 
 # The search for a history that fails without these takes most of a minute.
@@ -40,5 +40,5 @@ def test_a_mend_that_is_taken_out_is_missed(
 
 def _find(mutation: Mutation) -> Failure | None:
     if not mutation.deviations:
-        return search(mutation.play, range(MOST_SEEDS))
+        return search(mutation.play, range(MAX_SEEDS))
     return next(filter(None, explore(mutation.play, deviations=mutation.deviations)), None)

@@ -19,7 +19,7 @@ from orchestration.cli.verify import ProgressLine
 from orchestration.status.status import read_status
 from orchestration.verification import healing
 from orchestration.verification.answer import describe_verdict, format_verdict
-from orchestration.verification.table_comparison import MOST_ROWS
+from orchestration.verification.table_comparison import MAX_ROWS
 from spark_jobs.target.result import WritePlan
 from tests.fix_pipeline import Pipeline
 from tests.fix_postgres import lend_database
@@ -156,7 +156,7 @@ def test_every_kind_of_damage_is_found_to_the_key_and_healed(
     ranges = {one.table.name: one.ranges for one in verdict.tables}
     assert sum(one.holes for one in ranges["kinds"]) == 1
     assert sum(one.keys or 0 for one in ranges["skewed"]) == 3
-    assert all(1 <= one.source_rows <= MOST_ROWS for one in ranges["skewed"])
+    assert all(1 <= one.source_rows <= MAX_ROWS for one in ranges["skewed"])
     results = read_results(verdict.tables)
     assert results.pop("bare").startswith("skipped: it has no key")
     assert results.pop("empty").startswith("skipped: the lake holds no rows of public.empty")

@@ -27,7 +27,7 @@ from tests.postgres_server import Database
 from tests.verify.verifying import Verifying, make_verifying, require_equal
 
 TABLE = TableName("public", "hot")
-MOST_ATTEMPTS = 5
+MAX_ATTEMPTS = 5
 UPSERT = """
 insert into hot values (%(k)s, 0, 'new') on conflict (id) do update set n = hot.n + 1
 """
@@ -146,7 +146,7 @@ def test_a_commit_at_exactly_the_lsn_of_a_snapshot_is_not_in_it(
     lent = make_verifying(make_pipeline, database18, spark)
     log = lent.lake.changes
     # A record of the server's own may come between.
-    for attempt in range(MOST_ATTEMPTS):
+    for attempt in range(MAX_ATTEMPTS):
         looked = look_between_commits(lent, 3 * attempt)
         commits = DeltaTable(path_of(log)).to_pyarrow_table(columns=["commit_lsn"])["commit_lsn"]
         if looked.lsn in commits.to_pylist():

@@ -231,9 +231,9 @@ def test_the_log_is_read_whole_whoever_wrote_its_files_together(
 @pytest.mark.parametrize(
     ("module", "limit", "most"),
     [
-        (reading, "_MOST_FILES", 0),
-        (direct_parquet, "_MOST_FILES", 0),
-        (direct_parquet, "_MOST_BYTES", 1),
+        (reading, "_MAX_FILES", 0),
+        (direct_parquet, "_MAX_FILES", 0),
+        (direct_parquet, "_MAX_BYTES", 1),
     ],
 )
 def test_more_files_than_are_worth_naming_are_read_through_delta(

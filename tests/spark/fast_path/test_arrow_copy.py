@@ -284,7 +284,7 @@ def test_reads_below_a_sweep_are_not_brought_back(small: SmallLake, recorder: Re
 def test_keys_that_are_too_many_are_counted_by_spark(
     small: SmallLake, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrow_copy, "_MOST_KEY_BYTES", 10)
+    monkeypatch.setattr(arrow_copy, "_MAX_KEY_BYTES", 10)
     small.merge([read(T, str(key), "a") for key in range(10)])
     assert (recorder.typed, recorder.moved) == (1, 0)
     assert small.rows(T) == sorted(((key, "a") for key in range(10)), key=repr)
@@ -293,7 +293,7 @@ def test_keys_that_are_too_many_are_counted_by_spark(
 def test_rows_near_are_looked_at_by_spark_where_they_are_many(
     small: SmallLake, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrow_copy, "_MOST_NEAR", 1)
+    monkeypatch.setattr(arrow_copy, "_MAX_NEAR", 1)
     small.merge([read(T, "1", "a"), read(T, "3", "a")])
     small.merge([read(T, "2", "b"), read(T, "4", "b")])
     small.merge([read(T, "3", "c"), read(T, "5", "c")])

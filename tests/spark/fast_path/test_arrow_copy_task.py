@@ -128,7 +128,7 @@ def test_a_task_writes_groups_and_passes_over_those_too_large(
     assert encodings["v"]
     assert encodings["_commit_lsn"]
     assert not encodings["k"]
-    monkeypatch.setattr(arrow_copy_task, "_MOST_GROUP_BYTES", 1_000)
+    monkeypatch.setattr(arrow_copy_task, "_MAX_GROUP_BYTES", 1_000)
     assert type_files(sources, wanted, attempt) is None
 
 

@@ -219,7 +219,7 @@ def test_a_key_that_is_named_again_is_folded_and_what_is_lost_is_counted(
 def test_rows_are_added_only_to_a_table_that_has_nothing_of_them(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(append_only, "_MOST_NEAR", 1)
+    monkeypatch.setattr(append_only, "_MAX_NEAR", 1)
     made = {name: make_relation(name, "k int4, v text") for name in CASES}
     wider = make_relation("wider", "k int4, v text, plus int4", plus=YOUNGER)
     small = SmallLake(spark, tmp_path, limits=replace(SPARK_ONLY, unshared_reads=1))

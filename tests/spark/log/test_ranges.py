@@ -103,7 +103,7 @@ def test_arrow_finds_in_files_what_spark_finds_in_their_entries(
     log = LogFiles.open(small.lake)
     assert log is not None
     if row_group < 1_000:
-        monkeypatch.setattr(ranges, "_MOST_BYTES", 1)
+        monkeypatch.setattr(ranges, "_MAX_BYTES", 1)
     for _ in range(6):
         low, high = sorted(chance.sample(ends, 2))
         bound = chance.choice([None, low])

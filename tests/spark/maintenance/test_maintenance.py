@@ -295,7 +295,7 @@ def test_cuts_of_several_epochs_in_one_file_are_found(
     write_cut(lake.lake, replace(first, bound=newest))
     week = timedelta(days=7)
     keeping = Keeping(week, week, week)
-    monkeypatch.setattr(cut_ledgers, "_MOST_FILES", 1)
+    monkeypatch.setattr(cut_ledgers, "_MAX_FILES", 1)
     keeper.maintain(keeping)
     assert len(DeltaTable(path_of(lake.lake.cuts)).file_uris()) == 1
     found = find_cut(lake.lake)
@@ -344,9 +344,9 @@ def test_small_files_are_compacted_as_far_as_their_rows_fit_in_memory(
     folder = small.lake.locate(T.table)
     assert len(DeltaTable(folder.uri).file_uris()) == 11
     keeper = Keeper(small.lake, tmp_path / "spool")
-    monkeypatch.setattr(compaction, "_MOST_DECODED", rows_of_a_file * len(text))
+    monkeypatch.setattr(compaction, "_MAX_DECODED", rows_of_a_file * len(text))
     assert keeper.maintain(LATER).compacted == ()
-    monkeypatch.setattr(compaction, "_MOST_DECODED", 5 * rows_of_a_file * len(text))
+    monkeypatch.setattr(compaction, "_MAX_DECODED", 5 * rows_of_a_file * len(text))
     assert keeper.maintain(LATER).compacted == ("public.t",)
     assert len(DeltaTable(folder.uri).file_uris()) == 8
     assert dict(small.rows(T)) == dict.fromkeys(range(11 * rows_of_a_file), text)
