@@ -7,6 +7,10 @@ finds the version taken: by this same commit.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
+
+from deltalake import CommitProperties
+from deltalake.exceptions import CommitFailedError
 
 from cdc_core.lake_layout import name_commit
 from cdc_core.lake_storage.place import LakePlace
@@ -17,6 +21,21 @@ _MARK = "walgateMark"
 def make_mark() -> dict[str, str]:
     """Make the metadata that marks one commit."""
     return {_MARK: uuid.uuid4().hex}
+
+
+def commit_once(
+    table: LakePlace, version: int, commit: Callable[[CommitProperties], object]
+) -> None:
+    """Let `commit` make a version of a table with the given properties, and no later version.
+
+    Raises: CommitFailedError if another commit made the version; what else `commit` raises.
+    """
+    mark = make_mark()
+    try:
+        commit(CommitProperties(max_commit_retries=0, custom_metadata=mark))
+    except CommitFailedError:
+        if not find_outcome(table, version, mark):
+            raise
 
 
 def find_outcome(table: LakePlace, version: int, mark: dict[str, str]) -> bool | None:

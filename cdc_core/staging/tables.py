@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from cdc_core.errors import Retry, StagingError
 from cdc_core.lake_layout import CHECKPOINT_PROPERTIES, DELTA_LOG
 from cdc_core.lake_storage.delta_tables import choose_checkpoints, open_delta
 from cdc_core.lake_storage.durability import make_durable, rewrite_commits
+from cdc_core.lake_storage.own_commits import commit_once
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.staging.parts import STATISTICS_COLUMNS
 from cdc_core.vocabulary import Lsn
@@ -34,13 +35,18 @@ def open_table(folder: LakePlace, schema: pa.Schema) -> DeltaTable:
             return open_delta(folder)
         except TableNotFoundError:
             folder.make_folder()
-            table = DeltaTable.create(
-                folder.uri,
-                schema=schema,
-                mode="ignore",
-                configuration=STAGING_PROPERTIES | choose_checkpoints(folder),
-                storage_options=folder.find_options(),
-            )
+            # Another process may make the table first. Or the store loses the reply to the commit:
+            # delta-rs would then commit the creation once more.
+            with suppress(CommitFailedError):
+                DeltaTable.create(
+                    folder.uri,
+                    schema=schema,
+                    mode="ignore",
+                    configuration=STAGING_PROPERTIES | choose_checkpoints(folder),
+                    storage_options=folder.find_options(),
+                    commit_properties=CommitProperties(max_commit_retries=0),
+                )
+            table = open_delta(folder)
             make_durable(folder, above=-1, through=0)
             return table
 
@@ -98,27 +104,32 @@ def append_rows(table: DeltaTable, folder: LakePlace, rows: pa.Table) -> None:
         if not (folder / DELTA_LOG).is_folder():
             # If the volume is not mounted, Delta would create an empty table in this place.
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", folder.uri)
-        extended = table.version() + 1
-        write_deltalake(
-            table,
-            rows,
-            mode="append",
+
+        def append(properties: CommitProperties) -> None:
             # The table of an earlier version of Walgate lacks newer columns.
-            schema_mode="merge",
-            commit_properties=CommitProperties(max_commit_retries=0),
-        )
-        make_durable(folder, above=extended - 1, through=extended)
+            write_deltalake(
+                table, rows, mode="append", schema_mode="merge", commit_properties=properties
+            )
+
+        _commit(table, folder, append)
 
 
 def delete_rows(table: DeltaTable, folder: LakePlace, *, epoch: int, since: Lsn) -> None:
     """Delete the relations of an epoch from a commit LSN on, durably. Raises: StagingError."""
     with staging_errors(f"write {folder.name}"):
-        extended = table.version() + 1
-        table.delete(
-            f"epoch = {epoch} and first_lsn >= {int(since)}",
-            commit_properties=CommitProperties(max_commit_retries=0),
-        )
-        make_durable(folder, above=extended - 1, through=extended)
+        rows = f"epoch = {epoch} and first_lsn >= {int(since)}"
+        _commit(table, folder, lambda once: table.delete(rows, commit_properties=once))
+
+
+def _commit(
+    table: DeltaTable, folder: LakePlace, commit: Callable[[CommitProperties], object]
+) -> None:
+    """Let `commit` extend an open table durably. Raises: DeltaError, OSError."""
+    extended = table.version() + 1
+    commit_once(folder, extended, commit)
+    make_durable(folder, above=extended - 1, through=extended)
+    if table.version() != extended:  # The reply was lost.
+        table.load_as_version(extended)
 
 
 @contextmanager

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from delta.tables import DeltaTable as SparkTable
-from deltalake import DeltaTable, Schema
+from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
+from cdc_core.lake_storage.own_commits import commit_once
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import TableName
 from spark_jobs.delta.direct_parquet import (
@@ -37,16 +38,20 @@ def create_table(
 
 
 def _create_by_delta_rs(path: LakePlace, name: str, schema: T.StructType) -> None:
-    try:
+    def create(properties: CommitProperties) -> None:
         DeltaTable.create(
             path.uri,
             Schema.from_json(schema.json()),
             description=name,
             configuration={TABLE_PROPERTY: name, VECTORS_PROPERTY: "false", **KEEPING_PROPERTIES},
             storage_options=path.find_options(),
+            commit_properties=properties,
             # delta-rs does not know Walgate's property.
             raise_if_key_not_exists=False,
         )
+
+    try:
+        commit_once(path, 0, create)
     except ValueError as error:
         # The text of the error may have names only. One such table must not end the round.
         raise DeltaError(f"delta-rs refuses the columns of {path}: {error}") from error
