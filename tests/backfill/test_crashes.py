@@ -147,7 +147,7 @@ def test_what_is_staged_is_not_read_again(
     assert len(read_changes(pipeline.root, accounts[0], "read")) == 200_000
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(1))
 def test_a_backfill_survives_crashes(
     database18: Database, make_pipeline: Callable[..., Pipeline], tmp_path: Path, seed: int
@@ -156,7 +156,7 @@ def test_a_backfill_survives_crashes(
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(1, 23))
 def test_a_backfill_survives_many_crashes(
     database: Database, make_pipeline: Callable[..., Pipeline], tmp_path: Path, seed: int
