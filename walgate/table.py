@@ -41,6 +41,9 @@ class TableAt:
         self._settings, self._lake, self._table, self._at = settings, lake, table, at
         self._lease = lease
         self._stored = find_stored(lake, table, at)
+        if self._stored.opened is not None and lease.bound != at:
+            # It may be the version of a later cut than the one of the lease.
+            lease.keep_version(table, self._stored.opened.version())
         # The table as Spark has read it last.
         self._reading: TableReading | None = None
 

@@ -165,9 +165,11 @@ def _try_append(
             )
         else:
             write_deltalake(ledger, numbered, mode="append", commit_properties=once)
-    except CommitFailedError:
-        return number if find_outcome(folder, number, mark) else None
-    except DeltaError:
+    except (DeltaError, OSError) as error:
+        if find_outcome(folder, number, mark):
+            return number
+        if isinstance(error, CommitFailedError):
+            return None
         # Another process may have made the table since we looked. Or this process was paused, and
         # maintenance has removed the version that it extends.
         is_gone = ledger is not None and not (folder / name_commit(number - 1)).exists()

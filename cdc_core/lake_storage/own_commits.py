@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable
 
 from deltalake import CommitProperties
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import DeltaError
 
 from cdc_core.lake_layout import name_commit
 from cdc_core.lake_storage.place import LakePlace
@@ -26,14 +26,15 @@ def make_mark() -> dict[str, str]:
 def commit_once(
     table: LakePlace, version: int, commit: Callable[[CommitProperties], object]
 ) -> None:
-    """Let `commit` make a version of a table with the given properties, and no later version.
+    """Call `commit` with the properties for a commit that becomes this version of a table or none.
 
-    Raises: CommitFailedError if another commit made the version; what else `commit` raises.
+    If `commit` fails after the store made the version, this returns as if it had not failed.
+    Raises: CommitFailedError if another commit made the version; DeltaError; OSError.
     """
     mark = make_mark()
     try:
         commit(CommitProperties(max_commit_retries=0, custom_metadata=mark))
-    except CommitFailedError:
+    except (DeltaError, OSError):
         if not find_outcome(table, version, mark):
             raise
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from cdc_core.crash_points import reach
@@ -37,6 +38,7 @@ from cdc_core.lake_layout import (
 )
 from cdc_core.lake_storage.delta_tables import open_delta
 from cdc_core.lake_storage.durability import list_commit, locate_commit, remove_old_copies
+from cdc_core.lake_storage.own_commits import find_outcome, make_mark
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.lake_storage.tombstones import Tombstones
 from cdc_core.layout import CHANGES_SCHEMA, EPOCHS_SCHEMA
@@ -309,19 +311,24 @@ class Log:
         subscription: Subscription,
     ) -> None:
         """Commit to the version that this object is at, durably. Raises: DeltaError, OSError."""
-        extended = self._changes.version() + 1
-        self._changes.create_write_transaction(
-            [*actions],
-            "append",
-            self._changes.schema(),
-            commit_properties=CommitProperties(
-                custom_metadata=subscription.describe(),
-                app_transactions=[*points],
-                max_commit_retries=0,
-            ),
-            # The upkeep removes old commits, after it has recorded what they removed.
-            post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
-        )
+        extended, mark = self._changes.version() + 1, make_mark()
+        try:
+            self._changes.create_write_transaction(
+                [*actions],
+                "append",
+                self._changes.schema(),
+                commit_properties=CommitProperties(
+                    custom_metadata=subscription.describe() | mark,
+                    app_transactions=[*points],
+                    max_commit_retries=0,
+                ),
+                # The upkeep removes old commits, after it has recorded what they removed.
+                post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
+            )
+        except CommitFailedError:
+            # The store may have made the commit, and its reply may be lost.
+            if not find_outcome(self.changes_folder, extended, mark):
+                raise
         for file in list_commit(self.changes_folder, extended):
             file.sync()
         (self.changes_folder / DELTA_LOG).sync()

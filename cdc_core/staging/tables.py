@@ -35,8 +35,8 @@ def open_table(folder: LakePlace, schema: pa.Schema) -> DeltaTable:
             return open_delta(folder)
         except TableNotFoundError:
             folder.make_folder()
-            # Another process may make the table first. Or the store loses the reply to the commit:
-            # delta-rs would then commit the creation once more.
+            # Another process may have made the table first. Or the store made the commit, and its
+            # reply was lost. With retries, delta-rs would commit the creation once more.
             with suppress(CommitFailedError):
                 DeltaTable.create(
                     folder.uri,
@@ -111,24 +111,29 @@ def append_rows(table: DeltaTable, folder: LakePlace, rows: pa.Table) -> None:
                 table, rows, mode="append", schema_mode="merge", commit_properties=properties
             )
 
-        _commit(table, folder, append)
+        _extend(table, folder, append)
 
 
 def delete_rows(table: DeltaTable, folder: LakePlace, *, epoch: int, since: Lsn) -> None:
     """Delete the relations of an epoch from a commit LSN on, durably. Raises: StagingError."""
     with staging_errors(f"write {folder.name}"):
-        rows = f"epoch = {epoch} and first_lsn >= {int(since)}"
-        _commit(table, folder, lambda once: table.delete(rows, commit_properties=once))
+        gone = f"epoch = {epoch} and first_lsn >= {int(since)}"
+
+        def delete(properties: CommitProperties) -> None:
+            table.delete(gone, commit_properties=properties)
+
+        _extend(table, folder, delete)
 
 
-def _commit(
+def _extend(
     table: DeltaTable, folder: LakePlace, commit: Callable[[CommitProperties], object]
 ) -> None:
     """Let `commit` extend an open table durably. Raises: DeltaError, OSError."""
     extended = table.version() + 1
     commit_once(folder, extended, commit)
     make_durable(folder, above=extended - 1, through=extended)
-    if table.version() != extended:  # The reply was lost.
+    if table.version() != extended:
+        # The store made the commit, but `commit` got no reply, so it did not open the version.
         table.load_as_version(extended)
 
 

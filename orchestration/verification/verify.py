@@ -57,7 +57,7 @@ from spark_jobs.lake.completeness import Completeness, read_completeness
 from spark_jobs.lake.damaged_tables import open_current
 from spark_jobs.lake.lake import Bound, Lake, count_rows
 from spark_jobs.lake.leases import Lease, holding_lease
-from spark_jobs.query.as_of import list_tables, table_at
+from spark_jobs.query.as_of import keep_newest, list_tables, table_at
 from spark_jobs.schema.evolution import TableSchema
 from spark_jobs.verification import checksums as verify
 
@@ -129,6 +129,9 @@ def verify_tables(
         with ThreadPoolExecutor(1, "walgate-checksums") as pool:
             found = []
             with holding_lease(lake, bound) as lease:
+                # A table may have to wait for others for longer than the grace.
+                for table in tables:
+                    keep_newest(lake, table, bound, lease)
                 sight = _ComparisonContext(
                     settings=settings,
                     session=session,
@@ -262,7 +265,7 @@ class _ComparisonContext:
         lack = self.backfilled.find_incomplete(str(table), self.bound)
         if lack is not None and lack.state is TableState.BACKFILLING:
             raise _SkippedTable(f"its backfill is not done: {lack.reason}")
-        reading = table_at(self.session, self.lake, table, self.bound, newest_by=self.lease)
+        reading = table_at(self.session, self.lake, table, self.bound, lease_of_newest=self.lease)
         if reading.halt is not None:
             raise _SkippedTable(
                 f"halted at {reading.through.lsn}: {reading.halt.reason}; fix: {reading.halt.fix}"

@@ -1,11 +1,13 @@
-"""Leases of readers: a file in the lake that names the cut from which a process reads.
+"""Leases of readers: a file in the lake that says what a process reads.
 
-As long as a reader's lease lives, maintenance keeps this cut, and the log above it. A lease can
-also keep versions of tables that no cut names: a verification reads the newest ones. A lease lives
-for an hour after its holder wrote it last. The holder writes it again every few minutes. So the
-lease of a killed process ends by itself. A reader that cannot write to the lake reads without a
-lease. Then the versions that it has found stay for the grace, but a read that must fold the log may
-fail as soon as its cut is dropped.
+As long as a reader's lease lives, maintenance keeps the cut that it names, and the log above this
+cut. A lease can also name versions of tables, because perhaps no kept cut names them: a reader may
+have found them by a later cut, and a verification reads versions newer than those of cuts.
+
+A lease lives for an hour after its holder wrote it last. The holder writes it again every few
+minutes. So the lease of a killed process ends by itself. A reader that cannot write to the lake
+reads without a lease. Then the versions that it has found stay for the grace, but a read that must
+fold the log may fail as soon as its cut is dropped.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _RENEW_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Leased:
-    """What a lease keeps: a cut by its bound, and versions of tables by their names."""
+    """What a lease keeps: the cut at a bound, and versions of tables, each with its table."""
 
     bound: Bound
     versions: frozenset[tuple[str, int]] = frozenset()
@@ -46,12 +48,13 @@ class Lease:
         A lake that refuses the lease raises nothing.
         """
         cut = find_cut(lake, bound)
-        # A later cut may come between this cut and the bound, and this reader has opened this one.
-        self._renewal = _Renewal(lake, cut.bound if cut else bound)
+        # A later cut may come between this cut and the bound: the lease does not keep that one.
+        self.bound = cut.bound if cut else bound
+        self._renewal = _Renewal(lake, self.bound)
         self.end = weakref.finalize(self, self._renewal.end)
 
     def keep_version(self, table: TableName, version: int) -> None:
-        """Keep a version of a table until the lease ends."""
+        """Keep a version of a table until the lease ends, unless the lake refuses the lease."""
         self._renewal.keep_version(table, version)
 
 
@@ -68,8 +71,9 @@ class _Renewal:
 
     def keep_version(self, table: TableName, version: int) -> None:
         kept = self._leased.versions | {(str(table), version)}
-        self._leased = replace(self._leased, versions=kept)
-        self._write()
+        if kept != self._leased.versions:
+            self._leased = replace(self._leased, versions=kept)
+            self._write()
 
     def end(self) -> None:
         self._is_over.set()
@@ -98,12 +102,16 @@ def holding_lease(lake: Lake, bound: Bound) -> Iterator[Lease]:
 
 
 def list_leased(lake: Lake, *, now: datetime) -> set[Leased]:
-    """List what the living leases keep; remove the other leases. Raises: OSError."""
+    """List what the living leases keep; remove the other leases.
+
+    Raises: OSError if a living lease cannot be read. What readers need is not known then.
+    """
     found = set()
     for file in (lake.root / LEASES).list_files():
         place = lake.root / LEASES / file.name
         if now - (UNIX_START + timedelta(microseconds=file.modified_us)) > LIFE:
-            place.remove()
+            with suppress(OSError):  # It may be the file of another user.
+                place.remove()
         elif (leased := _read_leased(place)) is not None:
             found.add(leased)
     return found
@@ -120,5 +128,5 @@ def _read_leased(file: LakePlace) -> Leased | None:
         found = json.loads(file.read_text())
         bound = Bound(int(found["epoch"]), Lsn(found["lsn"]))
         return Leased(bound, frozenset((str(name), int(one)) for name, one in found["versions"]))
-    except (FileNotFoundError, ValueError, KeyError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None

@@ -105,7 +105,7 @@ def find_newest_before(lake: Lake, kept: Iterable[Cut], moment: datetime) -> Bou
 
 def list_named_versions(
     lake: Lake, kept: Iterable[Cut], *, now: datetime, keeping: Keeping
-) -> dict[str, set[int]]:
+) -> defaultdict[str, set[int]]:
     """List the versions of each table that kept cuts name, and cuts dropped within the grace."""
     found: defaultdict[str, set[int]] = defaultdict(set)
     ledger, over = open_table(lake.dropped_cuts), now - keeping.grace

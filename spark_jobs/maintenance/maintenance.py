@@ -18,7 +18,7 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
 from cdc_core.errors import WalgateError
-from cdc_core.lake_layout import DELTA_LOG
+from cdc_core.lake_layout import DELTA_LOG, LEASES
 from cdc_core.lake_storage.cleaning import Cleaned, EarlyCommits, Space, clean_table
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.lake_storage.tombstones import Tombstones
@@ -78,18 +78,24 @@ def maintain(
     problems: list[str] = []
     tell("dropping old cuts")
     cuts, dropped = read_cuts(lake), 0
-    leased = list_leased(lake, now=now)
-    with _noting(problems, str(lake.cuts)):
-        bounds = {one.bound for one in leased}
-        cuts, dropped = thin_cuts(lake, now=now, keeping=keeping, leased=bounds)
+    leased = None
+    with _noting(problems, str(lake.root / LEASES)):
+        leased = list_leased(lake, now=now)
+    if leased is not None:
+        with _noting(problems, str(lake.cuts)):
+            bounds = {one.bound for one in leased}
+            cuts, dropped = thin_cuts(lake, now=now, keeping=keeping, leased=bounds)
     named = list_named_versions(lake, cuts, now=now, keeping=keeping)
-    for table, version in chain.from_iterable(one.versions for one in leased):
-        named.setdefault(table, set()).add(version)
+    for table, version in chain.from_iterable(one.versions for one in leased or ()):
+        named[table].add(version)
     tables = _list_tables(lake, named)
     # Compaction needs space, so files go first. They also go if a full disk kept the cuts.
     tell("removing files that nobody reads any more")
     before_us = _count_us(now - keeping.grace)
-    cleaned = _clean_tables(lake, tables, named, before_us, problems)
+    # Without the leases, nobody knows which versions readers need.
+    cleaned = Cleaned()
+    if leased is not None:
+        cleaned = _clean_tables(lake, tables, named, before_us, problems)
     commits_before_us = _count_us(now - keeping.commit_life)
     for ledger in lake.ledgers:
         # Each round adds a cut. No other ledger grows as fast.

@@ -7,6 +7,7 @@ In every mode of a table, the result has the present rows.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -33,7 +34,7 @@ from spark_jobs.log.reading import read_log
 from spark_jobs.modes.current import CURRENT
 from spark_jobs.modes.registry import choose_mode
 from spark_jobs.modes.table_rows import Removal, apply_rows
-from spark_jobs.query.stored import find_stored, make_gone_error, open_version
+from spark_jobs.query.stored import StoredTable, find_stored, make_gone_error, open_version
 from spark_jobs.schema.evolution import Halt
 
 
@@ -57,24 +58,25 @@ def table_at(
     table: TableName,
     at: Bound,
     *,
-    newest_by: Lease | None = None,
+    lease_of_newest: Lease | None = None,
 ) -> TableReading:
     """Read a table with every transaction up to a bound, and no other.
 
-    The read begins from the version in the newest cut at or below the bound. With `newest_by`, it
-    begins from the newest version that is not above the bound, and this lease keeps the version.
-    It also has what other writers have done to the table's rows since the cut.
+    The read begins from the version in the newest cut at or below the bound. With
+    `lease_of_newest`, it begins from the newest version that is not above the bound. That version
+    also has what other writers have done to the table's rows since the cut. The lease keeps it.
     Raises: LakeError if the lake has no rows of the table at the bound, or if the version in the
     cut is gone.
     """
     name = str(table)
     stored = find_stored(lake, table, at)
     opened, low, incomplete = stored.opened, stored.low, stored.incomplete
-    lease = None if stored.lacks_changes else newest_by
-    if lease is not None:
-        opened, low = _find_newest(lake, table, at, opened, low, lease=lease)
+    newest = None
+    if lease_of_newest is not None and not stored.lacks_changes:
+        newest = _find_newest(lake, table, at, stored, lease_of_newest)
+        opened, low = newest
     base = None if opened is None else _read_version(session, lake, table, opened)
-    if not stored.needs_fold and low is not None and base is not None and lease is None:
+    if not stored.needs_fold and low is not None and base is not None and newest is None:
         return TableReading(base, low, stored.halt, incomplete)
     if not stored.needs_fold and opened is None:
         raise _make_no_rows_error(name, at, stored.halt)
@@ -145,20 +147,33 @@ def list_tables(lake: Lake) -> list[TableName]:
     return sorted(merged | {relation.table for relation in lake.read_relations().values()})
 
 
+def keep_newest(lake: Lake, table: TableName, at: Bound, lease: Lease) -> None:
+    """Let a lease keep the version from which `table_at` begins with this lease, if there is one.
+
+    `table_at` says what is wrong with a table that cannot be opened.
+    """
+    with suppress(LakeError):
+        stored = find_stored(lake, table, at)
+        if not stored.lacks_changes:
+            _find_newest(lake, table, at, stored, lease)
+
+
 def _find_newest(
-    lake: Lake,
-    table: TableName,
-    at: Bound,
-    opened: DeltaTable | None,
-    low: Bound | None,
-    *,
-    lease: Lease,
+    lake: Lake, table: TableName, at: Bound, stored: StoredTable, lease: Lease
 ) -> tuple[DeltaTable | None, Bound | None]:
     """Find the newest version that holds no change above a bound, and its merged bound.
 
-    The lease keeps this version. `opened` is the version in the newest cut at or below the bound;
-    it is merged through `low`.
+    The lease keeps the version. `stored` is the table at the newest cut at or below the bound.
     """
+    opened, low = _choose_newest(lake, table, at, stored.opened, stored.low)
+    if opened is not None:
+        lease.keep_version(table, opened.version())
+    return opened, low
+
+
+def _choose_newest(
+    lake: Lake, table: TableName, at: Bound, opened: DeltaTable | None, low: Bound | None
+) -> tuple[DeltaTable | None, Bound | None]:
     newest = open_current(lake.locate(table))
     if newest is None:
         return opened, low
@@ -171,7 +186,6 @@ def _find_newest(
             continue  # Maintenance has removed this version, which no cut names.
         through = find_bound(candidate, epochs)
         if through is not None and through <= at:
-            lease.keep_version(table, number)
             # Commits of other writers do not move the bound beyond that of the cut's version.
             return candidate, low if through == known else through
     return opened, low

@@ -89,7 +89,7 @@ def keep_alive(pipeline: Pipeline, capture: ChildProcess, to_kill: list[str]) ->
         # The server has yet to notice.
         wait_for(lambda: pipeline.slot_facts()["pid"] is None, DEADLINE_S, "the slot to be free")
     else:
-        # As long as there was no other capture, a worker has begun to capture by itself.
+        # While no capture ran, a worker began one of its own.
         assert "is active for PID" in capture.output(), capture.output()
     return pipeline.start(**crash_at(to_kill))
 

@@ -132,7 +132,7 @@ def test_a_table_whose_log_cannot_be_opened_is_named_and_keeps_nothing_from_load
         holding_lease(lake.lake, cut.bound) as lease,
         pytest.raises(LakeError, match="cannot be opened"),
     ):
-        table_at(lake.spark, lake.lake, T.table, cut.bound, newest_by=lease)
+        table_at(lake.spark, lake.lake, T.table, cut.bound, lease_of_newest=lease)
 
 
 class PowerCut(BaseException):

@@ -148,7 +148,7 @@ def test_a_replaced_table_is_verified_and_filled_apart_from_the_others(
         holding_lease(lake.lake, cut.bound) as lease,
         pytest.raises(LakeError, match="another writer has replaced") as caught,
     ):
-        table_at(lake.spark, lake.lake, T.table, cut.bound, newest_by=lease)
+        table_at(lake.spark, lake.lake, T.table, cut.bound, lease_of_newest=lease)
     assert "run `walgate merge`: it builds the table again" in caught.value.fix
     file = tmp_path / "walgate.toml"
     file.write_text('[source]\ndsn = "host=/nowhere dbname=x user=w"\n[lake]\nroot = "lake"\n')

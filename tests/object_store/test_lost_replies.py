@@ -22,12 +22,15 @@ from cdc_core.lake_storage.object_place import ObjectPlace
 from cdc_core.settings import SourceSettings
 from cdc_core.staging.epochs import Epoch
 from cdc_core.staging.log import Log
+from cdc_core.staging.log_files import list_staged_files
 from cdc_core.staging.relations import RelationStore
 from cdc_core.staging.subscriptions import Subscription
 from cdc_core.staging.tables import append_rows, open_table
 from cdc_core.vocabulary import Lsn, TableName
 from spark_jobs.lake.lake import Lake
 from spark_jobs.target.creation import create_table
+from tests.capture.test_interfaces import EPOCH as LOG_EPOCH
+from tests.capture.test_interfaces import land
 from tests.spark.relations import make_relation
 from tests.store_proxy import Fault, LostReply, Request, StoreProxy
 
@@ -88,6 +91,27 @@ def test_the_log_is_made_and_has_each_row_once(
     assert open_delta(object_lake / EPOCHS).to_pyarrow_table().num_rows == 2
     assert RelationStore(object_lake).latest(t.oid) == t
     assert RelationStore(object_lake).latest(u.oid) is None
+
+
+def test_a_batch_is_staged_once_and_the_session_goes_on(
+    losing: ObjectPlace, object_lake: ObjectPlace, losses: Losses, tmp_path: Path
+) -> None:
+    log = Log(losing, spool=tmp_path, subscription=SUBSCRIPTION)
+    log.begin_epoch(LOG_EPOCH)
+    log.read_staged(LOG_EPOCH)
+    known = len(losses.tries)
+    for commit_lsn in (200, 300):
+        land(log, commit_lsn)
+    oldest, _ = list_staged_files(log.open_newest())
+    log.replace_files([oldest], None, trimmed=oldest.end)
+    land(log, 400)
+    assert len(losses.tries) == known + 4
+    found = Log(object_lake, spool=tmp_path, subscription=SUBSCRIPTION)
+    assert found.read_staged(LOG_EPOCH) == 448
+    staged = [one.commit_lsn for one in found.read_transactions(LOG_EPOCH, since=Lsn(0))]
+    assert staged == [300, 400]
+    assert found.read_trimmed(LOG_EPOCH) == 248
+    assert found.read_subscription() == SUBSCRIPTION
 
 
 def test_a_row_of_another_writer_is_not_taken_for_the_own_one(

@@ -155,7 +155,7 @@ def test_a_commit_at_exactly_the_lsn_of_a_snapshot_is_not_in_it(
         pytest.fail("the history did not come about")
     bound = Bound(1, Lsn(looked.lsn))
     with holding_lease(lent.lake, bound) as lease:
-        reading = table_at(lent.session, lent.lake, TABLE, bound, newest_by=lease)
+        reading = table_at(lent.session, lent.lake, TABLE, bound, lease_of_newest=lease)
         rows = {row[0] for row in reading.rows.select("id").collect()}
     assert rows == looked.seen == set(range(looked.before + 2))
     assert not database18.query("select 1 from pg_replication_slots where temporary")

@@ -18,9 +18,9 @@ from spark_jobs.lake.lake import Bound, find_bound, read_losses
 from spark_jobs.lake.leases import holding_lease
 from spark_jobs.lake.ledger import find_cut, find_oldest_bound, read_requests, write_cut
 from spark_jobs.log.files import LogFiles
-from spark_jobs.maintenance import compaction, cut_ledgers
+from spark_jobs.maintenance import compaction, cut_ledgers, maintenance
 from spark_jobs.maintenance.thinning import Keeping
-from spark_jobs.query.as_of import table_at
+from spark_jobs.query.as_of import keep_newest, table_at
 from spark_jobs.query.read_bound import find_bound_at
 from tests.lakes import path_of
 from tests.spark.maintenance.maintained_lake import NOTHING, Keeper
@@ -34,6 +34,9 @@ NEW = make_relation("t", "k int4, v text", v={"attnum": 3})
 HOUR = timedelta(hours=1)
 # Cuts go at once, and what they named an hour later.
 LATER = Keeping(NOTHING, HOUR, NOTHING, NOTHING)
+# The same after ten minutes: a lease lives longer.
+MINUTE = timedelta(minutes=1)
+SOON = Keeping(NOTHING, 10 * MINUTE, NOTHING, NOTHING)
 
 
 @pytest.fixture
@@ -53,6 +56,12 @@ def keeper(lake: SmallLake, tmp_path: Path) -> Keeper:
 
 def count_data_files(lake: SmallLake) -> int:
     return len(list(path_of(lake.lake.locate(T.table)).glob("*.parquet")))
+
+
+def maintain_twice(keeper: Keeper) -> None:
+    """Drop the cuts, and later what they named."""
+    for late in (20 * MINUTE, 40 * MINUTE):
+        keeper.maintain(SOON, later=late)
 
 
 def test_commits_of_the_cuts_go_early_and_their_files_do_not(
@@ -120,21 +129,50 @@ def test_a_reader_with_a_lease_keeps_its_cut_and_the_log(lake: SmallLake, keeper
     assert find_oldest_bound(lake.lake) != oldest
 
 
-def test_a_verification_keeps_the_newest_version_that_no_cut_names(
+def test_a_verification_compares_a_version_that_no_cut_names_after_the_grace(
     lake: SmallLake, keeper: Keeper
 ) -> None:
-    cut, minutes = find_cut(lake.lake), timedelta(minutes=1)
+    cut = find_cut(lake.lake)
     assert cut is not None
     DeltaTable(path_of(lake.lake.locate(T.table))).update(new_values={"v": "other"})
     with holding_lease(lake.lake, cut.bound) as lease:
-        reading = table_at(lake.spark, lake.lake, T.table, cut.bound, newest_by=lease)
+        keep_newest(lake.lake, T.table, cut.bound, lease)
         lake.merge([update(T, "1", "e")])
-        for late in (20 * minutes, 40 * minutes):
-            keeper.maintain(Keeping(NOTHING, 10 * minutes, NOTHING, NOTHING), later=late)
+        maintain_twice(keeper)
+        reading = table_at(lake.spark, lake.lake, T.table, cut.bound, lease_of_newest=lease)
         assert lake.plain(reading.rows, T) == [(1, "other")]
     before = count_data_files(lake)
-    keeper.maintain(Keeping(NOTHING, 10 * minutes, NOTHING, NOTHING), later=50 * minutes)
+    keeper.maintain(SOON, later=50 * MINUTE)
     assert count_data_files(lake) < before
+
+
+def test_a_verification_compares_the_version_of_a_cut_that_came_after_its_lease(
+    lake: SmallLake, keeper: Keeper
+) -> None:
+    later = Bound(lake.log.epoch, Lsn(lake.log.lsn + 1_000))
+    with holding_lease(lake.lake, later) as lease:
+        lake.merge([update(T, "1", "e")])
+        reading = table_at(lake.spark, lake.lake, T.table, later, lease_of_newest=lease)
+        lake.merge([update(T, "1", "f")])
+        maintain_twice(keeper)
+        assert lake.plain(reading.rows, T) == [(1, "e")]
+
+
+def test_nothing_that_readers_may_need_goes_while_a_lease_cannot_be_read(
+    lake: SmallLake, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    before, oldest = count_data_files(lake), find_oldest_bound(lake.lake)
+    with monkeypatch.context() as patch:
+        patch.setattr(maintenance, "list_leased", fail)
+        done = keeper.maintain(LATER, later=2 * HOUR)
+    assert "Permission denied" in str(done.problems)
+    assert (count_data_files(lake), find_oldest_bound(lake.lake)) == (before, oldest)
+    assert done.floor is not None
+    keeper.maintain(LATER, later=2 * HOUR)
+    assert find_oldest_bound(lake.lake) != oldest
 
 
 def test_an_idle_table_that_an_old_cut_names_reads_after_its_next_merge(
