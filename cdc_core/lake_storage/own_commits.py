@@ -26,9 +26,10 @@ def make_mark() -> dict[str, str]:
 def commit_once(
     table: LakePlace, version: int, commit: Callable[[CommitProperties], object]
 ) -> None:
-    """Call `commit` with the properties for a commit that becomes this version of a table or none.
+    """Make a version of a table: `commit` gets the properties of the commit, and makes it.
 
-    If `commit` fails after the store made the version, this returns as if it had not failed.
+    The commit becomes this version, and no later one. If `commit` fails although the store has made
+    the version, this function does not fail.
     Raises: CommitFailedError if another commit made the version; DeltaError; OSError.
     """
     mark = make_mark()

@@ -129,7 +129,7 @@ def backfill_and_verify(folder: Path, is_over: threading.Event) -> None:
     while True:
         answer = run_walgate("backfill", table, folder=folder, deadline_s=SECONDS)
         assert answer.exit_code == 0, answer
-        # Two cores have all else to do, too.
+        # The load, the merges and two maintenances run on the same cores.
         answer = run_walgate("verify", "--json", table, folder=folder, deadline_s=SECONDS)
         assert answer.exit_code == 0, answer
         (found,) = json.loads(answer.stdout)["tables"]

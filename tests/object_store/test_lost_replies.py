@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
 
@@ -20,7 +19,6 @@ from cdc_core.lake_storage.delta_tables import open_delta
 from cdc_core.lake_storage.ledgers import append_numbered
 from cdc_core.lake_storage.object_place import ObjectPlace
 from cdc_core.settings import SourceSettings
-from cdc_core.staging.epochs import Epoch
 from cdc_core.staging.log import Log
 from cdc_core.staging.log_files import list_staged_files
 from cdc_core.staging.relations import RelationStore
@@ -29,21 +27,10 @@ from cdc_core.staging.tables import append_rows, open_table
 from cdc_core.vocabulary import Lsn, TableName
 from spark_jobs.lake.lake import Lake
 from spark_jobs.target.creation import create_table
-from tests.capture.test_interfaces import EPOCH as LOG_EPOCH
-from tests.capture.test_interfaces import land
+from tests.capture.test_interfaces import EPOCH, land
 from tests.spark.relations import make_relation
 from tests.store_proxy import Fault, LostReply, Request, StoreProxy
 
-EPOCH = Epoch(
-    epoch=1,
-    system_id="7",
-    timeline=1,
-    slot="slot",
-    publication="walgate",
-    first_lsn=Lsn(1),
-    started_at=datetime(2026, 11, 28, tzinfo=UTC),
-    reason="adopted",
-)
 SUBSCRIPTION = Subscription.of(SourceSettings(dsn="dbname=none"))
 
 
@@ -97,8 +84,8 @@ def test_a_batch_is_staged_once_and_the_session_goes_on(
     losing: ObjectPlace, object_lake: ObjectPlace, losses: Losses, tmp_path: Path
 ) -> None:
     log = Log(losing, spool=tmp_path, subscription=SUBSCRIPTION)
-    log.begin_epoch(LOG_EPOCH)
-    log.read_staged(LOG_EPOCH)
+    log.begin_epoch(EPOCH)
+    log.read_staged(EPOCH)
     known = len(losses.tries)
     for commit_lsn in (200, 300):
         land(log, commit_lsn)
@@ -107,10 +94,10 @@ def test_a_batch_is_staged_once_and_the_session_goes_on(
     land(log, 400)
     assert len(losses.tries) == known + 4
     found = Log(object_lake, spool=tmp_path, subscription=SUBSCRIPTION)
-    assert found.read_staged(LOG_EPOCH) == 448
-    staged = [one.commit_lsn for one in found.read_transactions(LOG_EPOCH, since=Lsn(0))]
+    assert found.read_staged(EPOCH) == 448
+    staged = [one.commit_lsn for one in found.read_transactions(EPOCH, since=Lsn(0))]
     assert staged == [300, 400]
-    assert found.read_trimmed(LOG_EPOCH) == 248
+    assert found.read_trimmed(EPOCH) == 248
     assert found.read_subscription() == SUBSCRIPTION
 
 
