@@ -30,6 +30,9 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 # Spark, delta-rs and obstore take these as they are. Others mean something to one of them.
 _NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9_.=-]+")
 _ROOT_FIX = f'for example root = "lake" for a folder, or root = "{SCHEME}bucket/lake"'
+_CREDENTIALS_FIX = (
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give this host a role"
+)
 _REGION_FIX = 'for example storage_options = { aws_region = "eu-central-1" }, the bucket\'s region'
 
 
@@ -44,15 +47,14 @@ def parse_options(written: Mapping[str, object]) -> dict[str, str]:
     for name, value in written.items():
         option = name.lower()
         if _SECRET.search(option):
-            raise ValueError(
-                f"expected no credentials, found {name}: set AWS_ACCESS_KEY_ID and"
-                " AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give this host a role"
-            )
+            raise ValueError(f"expected no credentials, found {name}: {_CREDENTIALS_FIX}")
         if option not in _OPTIONS:
             raise ValueError(f"expected {', '.join(_OPTIONS)}, found {name}")
         text = str(value).lower() if isinstance(value, bool) else value
         if not isinstance(text, str) or not text:
             raise ValueError(f"expected a text for {option}")
+        if option == "aws_endpoint" and "@" in text:
+            raise ValueError(f"expected no credentials in aws_endpoint: {_CREDENTIALS_FIX}")
         if option in _FLAGS and text not in {"true", "false"}:
             raise ValueError(f"expected true or false for {option}, found {text!r}")
         options[option] = text
@@ -88,6 +90,8 @@ def locate_in_store(
     if not root.startswith(SCHEME):
         raise RootError(f"expected a folder, or {SCHEME} with a bucket")
     bucket, *names = root.removeprefix(SCHEME).split("/")
+    if "@" in bucket:
+        raise RootError(f"expected no credentials after {SCHEME}", fix=_CREDENTIALS_FIX)
     if not _BUCKET.fullmatch(bucket):
         raise RootError(
             f"expected the name of a bucket after {SCHEME}: 3 to 63 lower-case letters, digits,"

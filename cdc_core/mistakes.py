@@ -7,6 +7,7 @@ value cannot be a secret.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +21,8 @@ from cdc_core.lake_roots import RootError, is_in_store
 from cdc_core.origins import Key, Mistake
 from cdc_core.quantities import parse_duration
 
+# An address with a user probably has a password, too.
+_USER_IN_URL = re.compile(r"://[^/]*@")
 _SECRET_KEYS: set[Key] = {
     ("source", "dsn"),
     ("source", "password"),
@@ -302,6 +305,8 @@ def _describe_value(key: Key, values: Mapping[str, Any]) -> str:
     found: Any = values
     for part in key:
         found = found.get(part) if isinstance(found, Mapping) else None
+    if isinstance(found, str) and _USER_IN_URL.search(found):
+        return "an address with a user in it"
     if key not in _SECRET_KEYS and len(key) > 1 and isinstance(found, (str, int, float)):
         shown = str(found).lower() if isinstance(found, bool) else repr(found)
         return shown if len(shown) <= 80 else f"{shown[:77]}…"  # noqa: PLR2004 - one line.

@@ -71,6 +71,7 @@ def test_the_environment_says_what_the_options_do_not(
         (f'root = "s3://bucket/lake"\n{OPTIONS.replace("true", "false")}', "or use https://"),
         ('root = "gs://bucket/lake"', 'root = "s3://bucket/lake"'),
         (f'root = "lake"\n{OPTIONS}', 'root = "s3://bucket/lake"'),
+        ('root = "s3://key:hush@bucket/lake"', "AWS_PROFILE"),
     ],
 )
 def test_each_mistake_of_a_root_has_a_fix_of_its_own(tmp_path: Path, lake: str, fix: str) -> None:
@@ -78,3 +79,18 @@ def test_each_mistake_of_a_root_has_a_fix_of_its_own(tmp_path: Path, lake: str, 
         read(tmp_path, lake)
     (problem,) = caught.value.problems
     assert fix in problem.partition("; fix: ")[2]
+
+
+@pytest.mark.parametrize(
+    "lake",
+    [
+        'root = "s3://key:hush@bucket/lake"',
+        'root = "gs://key:hush@bucket/lake"',
+        'root = "s3://bucket"\nstorage_options = { aws_endpoint = "https://key:hush@host" }',
+        'root = "s3://bucket"\nstorage_options = { aws_region = "https://key:hush@host" }',
+    ],
+)
+def test_no_message_repeats_a_password_of_an_address(tmp_path: Path, lake: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        read(tmp_path, f"{lake}\nunknown = 1")
+    assert "hush" not in str(caught.value)

@@ -65,7 +65,7 @@ class _Lease:
         }
         self.failure: OSError | None = None
         self._renewals = 0
-        self._tag = ""
+        self._tag = self._text = ""
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="walgate-lock", daemon=True)
 
@@ -92,7 +92,10 @@ class _Lease:
         self._is_over.set()
         self._thread.join()
         with suppress(OSError):
-            self._write(_FREE, self._tag)
+            # If the reply to the last renewal was lost, the first try learns the lease's tag.
+            for _ in range(2):
+                if self._write(_FREE, self._tag) and self._text == _FREE:
+                    return
 
     def _renew(self) -> None:
         while not self._is_over.wait(_RENEW_S):
@@ -111,7 +114,7 @@ class _Lease:
     def _write(self, text: str, tag: str | None) -> bool:
         """Write the lease if it is as the tag says; return whether it is ours afterwards."""
         try:
-            self._tag = self._place.write_text_if(text, tag)
+            self._tag, self._text = self._place.write_text_if(text, tag), text
         except Refused:
             found = self._place.read_tagged()
             return found is not None and self._adopt(found)
@@ -121,7 +124,7 @@ class _Lease:
         """Whether a lease is ours. The store may have acted on a write whose reply was lost."""
         is_ours = self._identifier in found.text
         if is_ours:
-            self._tag = found.tag
+            self._tag, self._text = found.tag, found.text
         return is_ours
 
     def _is_free(self, found: TaggedText) -> bool:

@@ -18,7 +18,13 @@ from typing import IO, TYPE_CHECKING, ClassVar, Literal, Self
 import obstore
 from typing_extensions import override
 
-from cdc_core.lake_storage.object_store import SCHEME, ObjectStore, Patience, raising_os_errors
+from cdc_core.lake_storage.object_store import (
+    SCHEME,
+    ObjectStore,
+    Patience,
+    StoreFailed,
+    raising_os_errors,
+)
 from cdc_core.lake_storage.place import LakePlace, ListedFile
 
 if TYPE_CHECKING:
@@ -100,7 +106,7 @@ class ObjectPlace(LakePlace):
         with suppress(FileNotFoundError), raising_os_errors(self.uri):
             found = obstore.get(self.store.connect(patience=_OF_LOCKS), self._key)
             text = bytes(found.bytes()).decode("utf-8")
-            return TaggedText(text, found.meta["e_tag"] or "", _to_us(found.meta))
+            return TaggedText(text, self._require_tag(found.meta["e_tag"]), _to_us(found.meta))
         return None
 
     def write_text_if(self, text: str, tag: str | None) -> str:
@@ -116,7 +122,12 @@ class ObjectPlace(LakePlace):
                 written = obstore.put(client, self._key, content, mode=mode)
         except FileExistsError:
             raise Refused(self.uri) from None
-        return written["e_tag"] or ""
+        return self._require_tag(written["e_tag"])
+
+    def _require_tag(self, tag: str | None) -> str:
+        if not tag:
+            raise StoreFailed("it gives an object no tag", self.uri)
+        return tag
 
     @override
     def read_size(self) -> int:

@@ -95,9 +95,9 @@ def _find_problems(root: ObjectPlace) -> Iterator[StoreProblem]:
                 do()
             except _Accepted:
                 yield StoreProblem(
-                    f"the store of {root} does not honour the conditions of writes",
+                    f"the store of {root} does not {name}",
                     name,
-                    "it writes the object",
+                    "it ignores the condition, and writes",
                     "use a store that honours If-None-Match and If-Match on PUT",
                 )
             except OSError as error:

@@ -56,6 +56,7 @@ class Attempt:
 
         Readers do not see the folder. Afterwards the files are in the table's folder, under their
         final names. In an object store, `DirectCommitProtocol.scala` gives them these at once.
+        Raises: OSError if Spark's files are gone, because another process took this one for dead.
         """
         folder = self.table / name_spark_folder(self.identifier, uuid.uuid4().hex[:16])
         # Spark may do a task twice.
@@ -70,6 +71,9 @@ class Attempt:
             for number, file in enumerate(sorted(folder.list_matching("*.parquet"))):
                 files.append(self.table / name_data_file(folder.name, str(number)))
                 file.move_to(files[-1])
+        # Spark writes at least one file, for no rows too.
+        if not files:
+            raise OSError(f"another process has removed what Spark wrote to {folder}")
         folder.remove_folder()
         return files
 
@@ -79,15 +83,15 @@ class Attempt:
 
     def remove_files(self, *, besides: Collection[str]) -> None:
         """Remove the files of this attempt, except those with some names. Raises: OSError."""
-        self.remove_spark_folders()
+        for folder in self.list_spark_folders():
+            folder.remove_folder()
         for file in self.list_files():
             if file.name not in besides:
                 file.remove()
 
-    def remove_spark_folders(self) -> None:
-        """Remove the folders that Spark wrote to. No commit names a file in them."""
-        for folder in (self.table / ATTEMPTS).list_matching(match_spark_folders(self.identifier)):
-            folder.remove_folder()
+    def list_spark_folders(self) -> list[LakePlace]:
+        """The folders that Spark wrote to. No commit names a file in them."""
+        return [*(self.table / ATTEMPTS).list_matching(match_spark_folders(self.identifier))]
 
 
 @contextmanager

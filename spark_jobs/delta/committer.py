@@ -95,9 +95,11 @@ def commit_files(
     _finish(path, table, forced)
 
 
-def take_version(path: LakePlace, table: DeltaTable) -> None:
+def take_version(path: LakePlace, table: DeltaTable, epochs: Sequence[Epoch]) -> None:
     """Commit the next version without a change, so that no paused attempt can commit it.
 
+    The commit names the table's bound again. Else Spark's MERGE in a paused process would find
+    nothing against committing above it. `epochs` are all epochs.
     Raises: DeltaError if another commit came between; MergeError if the disk refuses it; OSError.
     """
     _commit(
@@ -108,7 +110,11 @@ def take_version(path: LakePlace, table: DeltaTable) -> None:
         mode="append",
         schema=table.schema(),
         lossy=read_losses(table),
-        transactions=None,
+        transactions=[
+            Transaction(epoch.app, lsn)
+            for epoch in epochs
+            if (lsn := table.transaction_version(epoch.app)) is not None
+        ],
     )
     _finish(path, table, frozenset())
 
@@ -122,7 +128,7 @@ def _commit(
     mode: Literal["append", "overwrite"],
     schema: Schema,
     lossy: Losses | None,
-    transactions: list[Transaction] | None,
+    transactions: list[Transaction],
 ) -> None:
     """Commit actions as the version above that of `table`. Raises: DeltaError; OSError."""
     mark = make_mark()

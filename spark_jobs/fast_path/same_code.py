@@ -14,22 +14,24 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import resources
+from importlib.metadata import version
 from importlib.resources.abc import Traversable
 from typing import TypeVar
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 # The packages whose code the tasks run.
 _PACKAGES = ("cdc_core", "spark_jobs")
+# The libraries with which the tasks make, read and write data.
+_LIBRARIES = ("pyarrow", "obstore")
 # Seconds. After a refusal, the driver does not ask the executors again for this time.
 _PATIENCE_S = 600.0
 
 _SIGN = "walgate: this executor has other code than the driver"
 # What the text of a failed task says if its executor has other code, or none.
-_SIGNS = (_SIGN, "ModuleNotFoundError", "Can't get attribute")
+_SIGNS = (_SIGN, "ModuleNotFoundError", "PackageNotFoundError", "Can't get attribute")
 _logger = logging.getLogger("walgate.merge")
 
 # When the executors of an application refused last.
@@ -41,8 +43,9 @@ class OtherCode(Exception):
 
 
 def _digest_code() -> str:
-    """The digest of the code that tasks run, and of the versions of Python and pyarrow."""
-    digest = hashlib.sha256(f"{sys.version_info[:2]} {pa.__version__}".encode())
+    """The digest of the code that tasks run, and of the versions of Python and of libraries."""
+    versions = [f"{name} {version(name)}" for name in _LIBRARIES]
+    digest = hashlib.sha256(f"{sys.version_info[:2]} {versions}".encode())
     for package in _PACKAGES:
         for name, text in sorted(_list_modules(resources.files(package), package)):
             digest.update(f"{name}\0".encode() + text)

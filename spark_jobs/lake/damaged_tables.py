@@ -51,8 +51,8 @@ def open_if_readable(folder: LakePlace) -> DeltaTable | None:
 def find_torn(folder: LakePlace) -> UnreadableTable | None:
     """Find a data file of a table's newest version that is missing or torn.
 
-    None if all files are whole, or if the table cannot be opened. Only the size and the footer of a
-    file are read, so damage in the middle of a file is not found.
+    None if all files are whole, or if the storage does not give one of them now. Only the size and
+    the footer of a file are read, so damage in the middle of a file is not found.
     """
     table = open_if_readable(folder)
     if table is None:
@@ -63,13 +63,23 @@ def find_torn(folder: LakePlace) -> UnreadableTable | None:
         what = f"data file {file.name} of version {table.version()} is missing or damaged"
         try:
             read_footer(file)
+            size = file.read_size()
         except (OSError, pa.ArrowException) as error:
-            return _require_new_folder(folder, what, error)
-        if (size := file.read_size()) != named["size_bytes"]:
+            return None if _is_of_storage(error) else _require_new_folder(folder, what, error)
+        if size != named["size_bytes"]:
             return _require_new_folder(
                 folder, what, ValueError(f"expected {named['size_bytes']} bytes, found {size}")
             )
     return None
+
+
+def _is_of_storage(error: Exception) -> bool:
+    """Whether the storage failed, which says nothing about the file that was read.
+
+    If Arrow cannot decode a file, it may raise OSError too, without a number.
+    """
+    is_numbered = isinstance(error, OSError) and error.errno is not None
+    return is_numbered and not isinstance(error, FileNotFoundError)
 
 
 def _require_new_folder(folder: LakePlace, what: str, error: Exception) -> UnreadableTable:

@@ -75,7 +75,7 @@ def compact_table(lake: Lake, name: TableName, epochs: list[Epoch]) -> bool:
     if not _choose_files(folder, table):
         return False
     with lake.lock_table(str(name), jvm=None):
-        clear_attempts(folder)
+        clear_attempts(folder, epochs)
         table = open_table(folder)
         bound = None if table is None else find_bound(table, epochs)
         if table is None or bound is None or not is_plain(table):

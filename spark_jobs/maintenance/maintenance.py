@@ -186,7 +186,7 @@ def _clean_ledger(
 def _locking(lake: Lake, table: TableName) -> Iterator[None]:
     """Hold a table's lock, without what dead merges left in its folder."""
     with lake.lock_table(str(table), jvm=None):
-        clear_attempts(lake.locate(table))
+        clear_attempts(lake.locate(table), lake.read_epochs())
         yield
 
 

@@ -120,7 +120,7 @@ def _prepare_table(
     folder = start.lake.locate(name)
     held.enter_context(start.lake.lock_table(table, jvm=find_jvm(start.session)))
     delta = open_current(folder)
-    if clear_attempts(folder):
+    if clear_attempts(folder, start.epochs):
         delta = open_current(folder)
     found = inspect_table(delta, start.epochs)
     if found is not None and found.bound is not None and found.bound > cut:

@@ -34,7 +34,13 @@ from spark_jobs.log.reading import read_log
 from spark_jobs.modes.current import CURRENT
 from spark_jobs.modes.registry import choose_mode
 from spark_jobs.modes.table_rows import Removal, apply_rows
-from spark_jobs.query.stored import StoredTable, find_stored, make_gone_error, open_version
+from spark_jobs.query.stored import (
+    StoredTable,
+    VersionGone,
+    find_stored,
+    make_gone_error,
+    open_version,
+)
 from spark_jobs.schema.evolution import Halt
 
 
@@ -182,7 +188,7 @@ def _choose_newest(
     for number in range(newest.version(), -1 if opened is None else opened.version(), -1):
         try:
             candidate = open_version(lake, table, number)
-        except LakeError:
+        except VersionGone:
             continue  # Maintenance has removed this version, which no cut names.
         through = find_bound(candidate, epochs)
         if through is not None and through <= at:

@@ -6,13 +6,17 @@ No JVM. If changes above this version must be folded, `as_of` folds them with Sp
 from __future__ import annotations
 
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
 from cdc_core.errors import LakeError, Retry
+from cdc_core.lake_layout import name_commit
+from cdc_core.lake_storage.delta_log import DeltaLog, UnknownCheckpoint
 from cdc_core.lake_storage.delta_tables import open_delta
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import TableName
 from spark_jobs.lake.completeness import Incomplete, read_completeness
 from spark_jobs.lake.cut_plan import Place, needs_fold
@@ -22,6 +26,10 @@ from spark_jobs.lake.ledger import Cut, find_cut, read_states
 from spark_jobs.modes.registry import choose_mode
 from spark_jobs.schema.evolution import Halt
 from spark_jobs.target.older_tables import know_place
+
+
+class VersionGone(LakeError):
+    """Somebody has removed commits or data files of a version that was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +83,23 @@ def find_stored(lake: Lake, table: TableName, at: Bound) -> StoredTable:
 
 
 def open_version(lake: Lake, table: TableName, version: int) -> DeltaTable:
-    """Open a table at a version that a cut names. Raises: LakeError if it is gone."""
+    """Open a version of a table. Raises: VersionGone; LakeError if it cannot be opened now."""
+    folder = lake.locate(table)
     try:
-        return open_delta(lake.locate(table), version=version)
+        return open_delta(folder, version=version)
     except Exception as error:
         # This raises a better error if the table cannot be opened at any version.
-        open_current(lake.locate(table))
-        raise make_gone_error(table, version) from error
+        open_current(folder)
+        if _is_gone(folder, version):
+            raise make_gone_error(table, version) from error
+        raise _make_unopened_error(table, version, error) from error
 
 
 def read_stored(lake: Lake, table: TableName, opened: DeltaTable) -> pa.Table:
     """Read the present rows of an open table by Arrow, in no order.
 
-    Raises: LakeError if a file of its version is gone, or if delta-rs cannot read the table.
+    Raises: VersionGone if a file of its version is gone; LakeError if delta-rs cannot read the
+    table.
     """
     # Unlike delta-rs's own reader for Arrow, this also reads tables with deletion vectors.
     try:
@@ -101,21 +113,44 @@ def read_stored(lake: Lake, table: TableName, opened: DeltaTable) -> pa.Table:
     try:
         stored = pa.table(found)
     except (DeltaError, OSError, pa.ArrowException) as error:
-        # The Delta log still has the version, but some of its data files are gone.
-        raise make_gone_error(table, opened.version()) from error
+        # The Delta log may still have the version, although some of its data files are gone.
+        if _lacks_file(lake.locate(table), opened):
+            raise make_gone_error(table, opened.version()) from error
+        raise _make_unopened_error(table, opened.version(), error) from error
     # DataFusion, which delta-rs reads with, may give texts as string views.
     stored = stored.cast(pa.schema(opened.schema().to_arrow()))
     return choose_mode(lake, table).select_present_arrow(stored)
 
 
-def make_gone_error(table: TableName, version: int) -> LakeError:
+def make_gone_error(table: TableName, version: int) -> VersionGone:
     """The error for a version that a cut names and that is gone."""
-    return LakeError(
+    return VersionGone(
         f"version {version} of {table}, which a cut names, is gone",
         fix="run `walgate merge`: it builds a deleted or restored table again; or read at a newer"
         " LSN, set a longer [lake] grace, and let no VACUUM remove versions",
         retry=Retry.AFTER_FIX,
     )
+
+
+def _make_unopened_error(table: TableName, version: int, error: Exception) -> LakeError:
+    return LakeError(
+        f"version {version} of {table} is there, but cannot be read: {type(error).__name__}",
+        fix="try again; if it fails again, check the storage of the lake and its credentials",
+        retry=Retry.LATER,
+    )
+
+
+def _is_gone(folder: LakePlace, version: int) -> bool:
+    """Whether the log of a table lacks what a reader of a version needs. Raises: OSError."""
+    try:
+        return DeltaLog.list(folder).list_commits(version) is None
+    except UnknownCheckpoint:
+        return not (folder / name_commit(version)).exists()
+
+
+def _lacks_file(folder: LakePlace, opened: DeltaTable) -> bool:
+    paths = pa.table(opened.get_add_actions())["path"].to_pylist()
+    return any(not (folder / unquote(path)).exists() for path in paths)
 
 
 def _require_named(lake: Lake, table: TableName, place: Place, opened: DeltaTable) -> None:

@@ -48,13 +48,13 @@ def configure_store(store: ObjectStore) -> dict[str, str]:
     Without credentials, Hadoop asks the store's own providers. Raises: OSError.
     """
     options = dict(store.options)
-    is_plain = options.get("aws_allow_http") == "true"
+    is_encrypted = not options.get("aws_endpoint", "").startswith("http://")
     is_virtual = options.get("aws_virtual_hosted_style_request") == "true"
     conf = {
         "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
         _LOG_STORE: LOG_STORE,
         _COMMIT_PROTOCOL: COMMIT_PROTOCOL,
-        f"{_S3A}.connection.ssl.enabled": str(not is_plain).lower(),
+        f"{_S3A}.connection.ssl.enabled": str(is_encrypted).lower(),
         f"{_S3A}.path.style.access": str(not is_virtual).lower(),
         f"{_S3A}.endpoint.region": options["aws_region"],
     }

@@ -140,6 +140,27 @@ def test_a_holder_whose_write_got_no_reply_knows_its_own_lease(
 
 
 @pytest.mark.usefixtures("impatient")
+def test_a_lock_is_free_at_once_although_its_last_renewal_got_no_reply(
+    object_lake: ObjectPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = object_lake / "locks" / "t"
+    write, renewed = ObjectPlace.write_text_if, threading.Event()
+
+    def lose_replies_of_renewals(place: ObjectPlace, text: str, tag: str | None) -> str:
+        written = write(place, text, tag)
+        if '"renewals": 1' not in text and text != "{}":
+            renewed.set()
+            raise OSError("no reply")
+        return written
+
+    monkeypatch.setattr(ObjectPlace, "write_text_if", lose_replies_of_renewals)
+    monkeypatch.setattr(object_locks, "_RENEW_S", 0.01)
+    with hold_lock(lock, "t", jvm=None):
+        assert renewed.wait(20)
+    assert lock.read_text() == "{}"
+
+
+@pytest.mark.usefixtures("impatient")
 def test_a_store_that_fails_does_not_grant_a_lock(
     object_lake: ObjectPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,7 +55,7 @@ def test_a_store_that_ignores_conditions_is_refused(
         "refuse a second object of one name",
         "refuse to replace an object that has changed",
     ]
-    with pytest.raises(LakeError, match="does not honour the conditions of writes") as refused:
+    with pytest.raises(LakeError, match="ignores the condition") as refused:
         require_store(replace(object_lake, store=proxy.store))
     assert refused.value.retry is Retry.AFTER_FIX
     assert [*object_lake.list_files()] == [], "the probe is gone"

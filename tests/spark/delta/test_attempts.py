@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
+from cdc_core.lake_layout import name_commit
 from cdc_core.lake_storage.delta_tables import open_delta
 from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.lake_storage.place import LakePlace
@@ -102,7 +105,7 @@ def test_a_process_that_was_only_paused_is_refused_before_its_files_go(
 
     def pause(point: str) -> None:
         assert point == "before_files_committed"
-        clear_attempts(table)
+        clear_attempts(table, [EPOCH])
         assert list_left(table) == set()
 
     monkeypatch.setattr(committer, "reach", pause)
@@ -112,12 +115,55 @@ def test_a_process_that_was_only_paused_is_refused_before_its_files_go(
     assert not attempt.is_unclear
 
 
+def test_a_process_that_wakes_without_the_files_of_spark_commits_nothing(
+    table: LocalPlace,
+) -> None:
+    def write_and_sleep(folder: str) -> None:
+        place = table / "_attempts" / Path(folder).name
+        place.make_folder()
+        pq.write_table(make_row(1), place.path / "part-0.parquet")
+        clear_attempts(table, [EPOCH])
+
+    with pytest.raises(OSError, match="removed"), attempting(table, version=1) as attempt:
+        attempt.take_from_spark(write_and_sleep)
+    assert open_delta(table).version() == 1, "the version of the attempt is taken"
+    assert read_keys(table) == [0]
+    assert list_left(table) == set()
+
+
+def test_the_files_of_spark_stay_until_the_version_is_taken(
+    table: LocalPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sleep(folder: str) -> None:
+        place = table / "_attempts" / Path(folder).name
+        place.make_folder()
+        (place / "part-0.parquet").write_text("")
+        with monkeypatch.context() as patched:
+            patched.setattr(DeltaTable, "create_write_transaction", give_no_reply)
+            with pytest.raises(OSError, match="no reply"):
+                clear_attempts(table, [EPOCH])
+
+    with attempting(table, version=1) as attempt:
+        assert len(attempt.take_from_spark(sleep)) == 1
+
+
+def test_the_commit_that_takes_a_version_has_the_bound_of_the_table(table: LocalPlace) -> None:
+    opened = open_delta(table)
+    with attempting(table, version=1) as attempt:
+        commit(opened, attempt, write(attempt, 1))
+    begin(table, 2)
+    clear_attempts(table, [EPOCH])
+    named = [json.loads(line) for line in (table / name_commit(2)).read_text().splitlines()]
+    (bound,) = [action["txn"] for action in named if "txn" in action]
+    assert (bound["appId"], bound["version"]) == (EPOCH.app, 16)
+
+
 def test_a_commit_of_another_refuses_the_attempt_so_no_other_is_made(table: LocalPlace) -> None:
     begin(table, 1)
     opened = open_delta(table)
     with attempting(table, version=1) as other:
         commit(opened, other, write(other, 2))
-    clear_attempts(table)
+    clear_attempts(table, [EPOCH])
     assert open_delta(table).version() == 1
     assert read_keys(table) == [0, 2]
     assert list_left(table) == set()
@@ -127,7 +173,7 @@ def test_a_process_that_died_after_its_commit_loses_no_file(table: LocalPlace) -
     opened, attempt, file = begin(table, 1)
     write(attempt, 2)
     commit(opened, attempt, file)
-    clear_attempts(table)
+    clear_attempts(table, [EPOCH])
     assert open_delta(table).version() == 1
     assert read_keys(table) == [0, 1]
     assert list_left(table) == set()
@@ -136,7 +182,7 @@ def test_a_process_that_died_after_its_commit_loses_no_file(table: LocalPlace) -
 def test_an_attempt_without_files_needs_no_commit(table: LocalPlace) -> None:
     with attempting(table, version=1):
         Attempt(table, 1, "dead").record.write_text("")
-        clear_attempts(table)
+        clear_attempts(table, [EPOCH])
         assert list_left(table) == set()
     assert open_delta(table).version() == 0
 
@@ -146,7 +192,7 @@ def test_files_stay_if_the_commit_that_may_name_them_is_gone(table: LocalPlace) 
     commit(opened, attempt, file)
     open_delta(table).create_checkpoint()
     (table / "_delta_log" / f"{1:020}.json").remove()
-    clear_attempts(table)
+    clear_attempts(table, [EPOCH])
     assert read_keys(table) == [0, 1]
     assert list_left(table) == set()
 
@@ -185,7 +231,7 @@ def test_files_stay_while_the_commit_may_still_come(
             commit(opened, attempt, write(attempt, 1))
     (file,) = attempt.list_files()
     assert list_left(table) == {file.name, attempt.record.name}
-    clear_attempts(table)
+    clear_attempts(table, [EPOCH])
     assert open_delta(table).version() == 1, "a late commit is refused"
     assert read_keys(table) == [0]
     assert list_left(table) == set()
