@@ -30,6 +30,8 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("walgate")
     seed = int(os.environ.get(SEED_VARIABLE) or random.SystemRandom().randrange(2**32))
     config.stash[SEED_KEY] = seed
+    # The processes of pytest-xdist get the environment of this one.
+    os.environ[SEED_VARIABLE] = str(seed)
     if config.getoption("hypothesis_seed") is None:
         config.option.hypothesis_seed = str(seed)
 

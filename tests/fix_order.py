@@ -1,9 +1,12 @@
-"""The order of a run, and which tests are fast.
+"""The order of a run, which variants of a test it plays, and which tests are fast.
 
 What needs no service comes first, then PostgreSQL and Redis, Spark, Dagster. Run by several
 processes, each has at most one SparkSession. A process takes the tests of one folder of
 `tests/spark` together, or all of the other folders that use a session, or all that runs under
 Dagster, where what starts a JVM is a process of its own.
+
+A test with a JVM takes seconds. A run plays one of its variants, which the seed chooses, and with
+`--all-variants` all of them. `make soak` does that.
 
 A test is fast if it needs no service, plays no simulated history and is not `soak`. Nobody marks it
 by hand: its fixtures show what it needs, and so do the calls of the test and of its fixtures.
@@ -12,7 +15,8 @@ by hand: its fixtures show what it needs, and so do the calls of the test and of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import random
+from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
 from typing import Any
 
@@ -20,6 +24,7 @@ import pytest
 
 from orchestration.demo.servers import running_servers
 from spark_jobs.session.session import open_session
+from tests.fix_header import SEED_KEY
 from tests.fix_postgres import run_postgres
 from tests.fix_spark import find_java, run_spark
 
@@ -43,6 +48,15 @@ _POSTGRES, _SPARK = 1, 2
 _STARTER_NAMES = {starter.__name__ for starter in STARTERS}
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option."""
+    parser.addoption(
+        "--all-variants",
+        action="store_true",
+        help="play each variant of a test with a JVM, and not only one that the seed chooses",
+    )
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Group what has a JVM, before the groups are dealt out; mark what is fast."""
     if _cost(item) >= _SPARK:
@@ -52,9 +66,24 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker(pytest.mark.fast)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(trylast=True)  # After the choice of tests by their markers.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sort by the dearest service a test needs; the order of files stays within each."""
     items.sort(key=_cost)
+    if config.getoption("--all-variants"):
+        return
+    with_jvm = [item.nodeid for item in items if _cost(item) >= _SPARK]
+    left_out = set(with_jvm) - choose_variants(with_jvm, config.stash[SEED_KEY])
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
+    items[:] = [item for item in items if item.nodeid not in left_out]
+
+
+def choose_variants(tests: Sequence[str], seed: int) -> set[str]:
+    """Choose one variant of each test. `tests` has the names of all variants: `file::test[…]`."""
+    variants: dict[str, list[str]] = {}
+    for test in tests:
+        variants.setdefault(test.partition("[")[0], []).append(test)
+    return {random.Random(f"{seed} {name}").choice(found) for name, found in variants.items()}
 
 
 def find_cost(test: Callable[..., Any], fixtures: Mapping[str, Callable[..., Any]]) -> int:

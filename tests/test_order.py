@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestration.demo.servers import running_servers
-from tests.fix_order import SERVICE_FIXTURES, SIMULATOR, find_cost
+from tests.fix_order import SERVICE_FIXTURES, SIMULATOR, choose_variants, find_cost
 
 SERVICES = set().union(*SERVICE_FIXTURES)
 
@@ -52,3 +52,13 @@ def test_the_fast_tests_of_this_run_request_no_service(request: pytest.FixtureRe
     for item in fast:
         assert isinstance(item, pytest.Function)
         assert not (SERVICES | {SIMULATOR}).intersection(item.fixturenames), item.nodeid
+
+
+def test_a_run_plays_one_variant_of_each_test_and_in_time_all() -> None:
+    variants = ["one.py::test_a[x]", "one.py::test_a[y[0]]", "two.py::test_a[x]", "one.py::test_b"]
+    found = [choose_variants(variants, seed) for seed in range(50)]
+    for chosen in found:
+        assert len(chosen) == 3
+        assert {"two.py::test_a[x]", "one.py::test_b"} < chosen
+    assert set().union(*found) == set(variants)
+    assert found == [choose_variants(variants, seed) for seed in range(50)]
