@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pyspark.sql import SparkSession
 
 from cdc_core.crash_points import reach
+from cdc_core.errors import MergeError, Retry
 from cdc_core.lake_storage.store_check import require_store
 from cdc_core.table_states import TableState
 from spark_jobs.lake.completeness import read_completeness
@@ -236,6 +237,7 @@ def _merge_round(
         start.is_news(t, r.place, is_halted=r.halt is not None) for t, r in results.items()
     ):
         return None
+    _require_newest(start, failures)
     halted = _write_states(start.lake, results)
     reach("before_cut")
     written = _write_cut(start, cut, touched, results, halted=halted, summaries=summaries)
@@ -253,6 +255,24 @@ def _merge_round(
         time.monotonic() - began,
     )
     return merged, written
+
+
+def _require_newest(start: RoundStart, failures: Failures) -> None:
+    """Check that no other round has written a cut since this one began.
+
+    A process that was paused may have lost its lock. Its states and its cut would be older than
+    those that another process has written. The commits of its tables stay.
+    Raises: MergeError.
+    """
+    newest = find_cut(start.lake)
+    if (newest and newest.run_id) == (start.cut and start.cut.run_id):
+        return
+    failures.require_none()
+    raise MergeError(
+        "another process has merged this lake since the round began",
+        fix="let one process at a time merge; the next merge goes on from the newest cut",
+        retry=Retry.LATER,
+    )
 
 
 def _write_states(lake: Lake, results: dict[str, TableRound]) -> dict[str, Halt]:

@@ -29,6 +29,9 @@ from spark_jobs.session.store_conf import REQUIRED_CLASSES, StoreJars, configure
 # PySpark logs the full text of every exception to these, and they write it to standard error.
 _REPEATING_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 _DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
+# The names of secret settings: Spark's own pattern, and variables such as AWS_ACCESS_KEY_ID.
+# Source: Spark documentation, "Configuration", spark.redaction.regex.
+_SECRET = re.compile(r"(?i)secret|password|token|access[._]?key")
 
 _CONF = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -55,6 +58,10 @@ _CONF = {
     "spark.cleaner.periodicGC.interval": "5min",
     # A MERGE of many rows writes few files. Arrow must be able to rewrite each of them.
     "spark.sql.files.maxRecordsPerFile": "1000000",
+    # Executors would log the keys that they look for, and the value at which a task fails.
+    "spark.executor.syncLogLevel.enabled": "true",
+    # What its pages, its event log, and its error texts do not show.
+    "spark.redaction.regex": _SECRET.pattern,
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
@@ -65,9 +72,6 @@ _LOOPBACK = "127.0.0.1"
 _PROTECTIONS = ("spark.authenticate", "spark.network.crypto.enabled")
 # A local merge writes as many files as it has shuffle partitions. A cluster keeps its own number.
 _LOCAL_SHUFFLE_PARTITIONS = "4"
-# The settings that Spark itself redacts.
-# Source: Spark documentation, "Configuration", spark.redaction.regex.
-_SECRET = re.compile(r"secret|password|token|access[._]?key", re.IGNORECASE)
 _TASK_DAEMON = "spark_jobs.fast_path.task_daemon"
 _DEATH_S = 5.0
 

@@ -57,6 +57,11 @@ def configure_store(store: ObjectStore) -> dict[str, str]:
         f"{_S3A}.connection.ssl.enabled": str(is_encrypted).lower(),
         f"{_S3A}.path.style.access": str(not is_virtual).lower(),
         f"{_S3A}.endpoint.region": options["aws_region"],
+        # By default, Hadoop buffers rows in files in /tmp, which others can read, and which stay
+        # if the process is killed. In memory, each open file takes one to five of these parts.
+        f"{_S3A}.fast.upload.buffer": "bytebuffer",
+        f"{_S3A}.fast.upload.active.blocks": "4",
+        f"{_S3A}.multipart.size": "16M",
     }
     if "aws_endpoint" in options:
         conf[f"{_S3A}.endpoint"] = options["aws_endpoint"]

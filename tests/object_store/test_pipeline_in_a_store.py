@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 import walgate
 from cdc_core.lake_storage.object_place import ObjectPlace
 from tests.fix_pipeline import Pipeline
+from tests.fix_spark import TEST_CONF
 from tests.postgres_server import Database
 from tests.walgate_command import Answer, run_walgate
 
@@ -18,7 +20,10 @@ ROWS = 500
 
 @pytest.mark.timeout(900)
 def test_a_lake_in_a_store_is_captured_backfilled_merged_verified_and_read(
-    database18: Database, make_pipeline: Callable[..., Pipeline], object_lake: ObjectPlace
+    database18: Database,
+    make_pipeline: Callable[..., Pipeline],
+    object_lake: ObjectPlace,
+    tmp_path: Path,
 ) -> None:
     database18.execute("create table orders (id bigint primary key, note text, paid numeric)")
     database18.execute(
@@ -26,8 +31,13 @@ def test_a_lake_in_a_store_is_captured_backfilled_merged_verified_and_read(
     )
     pipeline = make_pipeline(database18, lake=object_lake)
 
+    # Where Hadoop would buffer what Spark writes.
+    buffers = tmp_path / "buffers"
+    conf = TEST_CONF | {"spark.hadoop.hadoop.tmp.dir": str(buffers)}
+    environment = {"WALGATE_SPARK__CONF": json.dumps(conf)}
+
     def run(*arguments: str) -> Answer:
-        answer = run_walgate(*arguments, folder=pipeline.folder)
+        answer = run_walgate(*arguments, folder=pipeline.folder, environment=environment)
         assert answer.exit_code == 0, answer
         return answer
 
@@ -50,3 +60,4 @@ def test_a_lake_in_a_store_is_captured_backfilled_merged_verified_and_read(
     status = json.loads(run("status", "--json").stdout)
     assert status["lake"]["root"] == str(object_lake)
     assert not (pipeline.folder / "lake").exists(), "nothing of the lake is on this host"
+    assert not buffers.exists(), "rows lie in files that everybody can read"

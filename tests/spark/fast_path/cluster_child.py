@@ -18,12 +18,16 @@ from pyspark.sql import SparkSession
 from cdc_core.settings import SparkSettings
 from spark_jobs.session.session import open_session
 from spark_jobs.target.limits import DEFAULT_LIMITS
+from spark_jobs.target.result import WritePlan
 from tests.fix_cluster import CLUSTER_CONF
 from tests.fix_spark import STATE_FOLDER, TEST_CONF, find_store_jars
 from tests.spark.relations import Entry, delete, insert, make_relation, read, sweep, update
-from tests.spark.small_lake import ALL, SmallLake
+from tests.spark.small_lake import ALL, MERGE_ONLY, SmallLake
 
 T = make_relation("t", "k int4, v text, n numeric")
+# Spark looks for its keys by their texts.
+PEOPLE = make_relation("people", "mail text, n int4")
+CANARY = "c4n4ry-of-a-key"
 SEED = 20261125
 # Many small files, so that a rewrite has several portions.
 LIMITS = replace(
@@ -51,6 +55,9 @@ def play(spark: SparkSession, folder: Path) -> list[list[Any]]:
         gone = [delete(T, str(key), None, None) for key in keys[15:]]
         merge([*changed, *gone, *(insert(T, *make(rng.randrange(2000, 10**9))) for _ in range(5))])
     merge([sweep(T, start=16)])
+    small.merge([insert(PEOPLE, f"{CANARY}-{number}", "1") for number in range(20)])
+    (done,) = small.merge([update(PEOPLE, f"{CANARY}-7", "2")], limits=MERGE_ONLY)
+    assert done.tables["public.people"].way is WritePlan.MERGE
     return rounds
 
 

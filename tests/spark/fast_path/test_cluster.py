@@ -20,7 +20,7 @@ from cdc_core.lake_layout import name_commit
 from cdc_core.lake_storage.object_place import ObjectPlace
 from tests.deadline import wait_for
 from tests.lakes import BUCKET, CREDENTIALS, STORE_VARIABLE, name_lake
-from tests.spark.fast_path.cluster_child import play
+from tests.spark.fast_path.cluster_child import CANARY, play
 from tests.walgate_command import REPOSITORY
 
 Rounds: TypeAlias = list[tuple[str, list[object]]]
@@ -55,6 +55,13 @@ def read_answer(child: subprocess.Popen[str]) -> Rounds:
     return rounds
 
 
+def require_silence(folder: Path) -> None:
+    """Check that the workers whose folders are in this one have written no key to their logs."""
+    logs = [path for name in ("one", "two") for path in (folder / name).rglob("std*")]
+    assert len(logs) >= 4, logs
+    assert not [path for path in logs if CANARY in path.read_text(errors="replace")]
+
+
 def list_rows(rounds: Rounds) -> list[object]:
     """The rows after each round, whatever way it took."""
     return [rows for _, rows in rounds]
@@ -85,6 +92,7 @@ def test_each_quick_way_leaves_the_same_rows_on_a_cluster(
     store = object_lake if place == "store" else None
     with playing_on_cluster(tmp_path / "cluster", master, REPOSITORY, store=store) as child:
         assert read_answer(child) == local
+    require_silence(tmp_path)
 
 
 @pytest.mark.soak
@@ -107,6 +115,7 @@ def test_executors_without_this_code_leave_the_work_to_spark(
         rounds = read_answer(child)
     assert "rewrite_files" not in {way for way, _ in rounds}
     assert list_rows(rounds) == list_rows(local)
+    require_silence(tmp_path)
 
 
 @pytest.mark.soak

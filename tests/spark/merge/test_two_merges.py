@@ -14,21 +14,27 @@ from pyspark.sql import SparkSession
 from cdc_core.errors import MergeError
 from cdc_core.lake_storage import lock_wait
 from cdc_core.lake_storage.local_place import LocalPlace
+from cdc_core.table_states import TableState
 from cdc_core.vocabulary import TableName
 from spark_jobs.delta import committer
 from spark_jobs.delta.attempts import attempting
 from spark_jobs.delta.direct_parquet import write_files
 from spark_jobs.fast_path import arrow_copy
 from spark_jobs.lake.lake import Lake
-from spark_jobs.merge import merge
+from spark_jobs.lake.ledger import read_states
+from spark_jobs.merge import merge, rounds
+from spark_jobs.merge.round_start import RoundStart
 from spark_jobs.merge.rounds import Round, merge_until
+from spark_jobs.session.failures import Failures
 from spark_jobs.target.limits import DEFAULT_LIMITS, MergeLimits
 from spark_jobs.target.result import WritePlan
 from tests.lakes import locate_lake, path_of
-from tests.spark.relations import Entry, delete, insert, make_relation, read, update
+from tests.spark.relations import Entry, delete, insert, make_relation, mark, read, sweep, update
 from tests.spark.small_lake import MERGE_ONLY, SPARK_ONLY, SmallLake
 
 T = make_relation("t", "k int4, v text")
+# v was dropped and added again.
+AGAIN = make_relation("t", "k int4, v text", v={"attnum": 3})
 
 
 @dataclass(frozen=True)
@@ -42,11 +48,13 @@ class Way:
     changes: tuple[list[Entry], list[Entry]]
     limits: MergeLimits
     left: list[tuple[int, str]]
-    refusal: str | None
+    refusal: str
     is_typed: bool = True
 
 
 ADDED = replace(MERGE_ONLY, unshared_reads=1)
+# The table is merged, and the other merge has written a newer cut.
+OVERTAKEN = "another process has merged this lake since the round began"
 # The other merge has removed the attempt, which it took for a dead process's.
 ATTEMPT_GONE = "FileNotFoundError"
 READS = ([read(T, "11", "b"), read(T, "12", "b")], [read(T, "13", "c")])
@@ -59,7 +67,7 @@ CHANGED = [(1, "b"), (2, "c"), (4, "b"), (5, "c")]
 WAYS = {
     "added": Way(WritePlan.APPEND, READS, ADDED, WITH_READS, ATTEMPT_GONE),
     "added_by_spark": Way(WritePlan.APPEND, READS, ADDED, WITH_READS, ATTEMPT_GONE, is_typed=False),
-    "merged": Way(WritePlan.MERGE, CHANGES, MERGE_ONLY, CHANGED, None),
+    "merged": Way(WritePlan.MERGE, CHANGES, MERGE_ONLY, CHANGED, OVERTAKEN),
     "rewritten": Way(WritePlan.REWRITE, CHANGES, SPARK_ONLY, CHANGED, "CommitFailedError"),
     "rewritten_by_arrow": Way(
         WritePlan.REWRITE_FILES, CHANGES, DEFAULT_LIMITS, CHANGED, ATTEMPT_GONE
@@ -146,10 +154,36 @@ def test_two_merges_that_no_lock_keeps_apart_leave_each_row_once(
     monkeypatch.setattr(Lake, "lock_table", lambda *_, **__: nullcontext())
     race.run()
     said = [error.message.rpartition("public.t: ")[2] for error in race.errors]
-    assert said == ([] if way.refusal is None else [way.refusal])
+    assert said == [way.refusal]
     race.small.merge(on_round=race.keep_ways)
     assert race.ways == {way.plan}
     assert race.small.rows(T) == way.left
+
+
+def test_a_round_that_another_has_overtaken_writes_no_state(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It found the table halted. Meanwhile another process has cured it, and merged it."""
+    small = SmallLake(spark, tmp_path)
+    small.merge([insert(T, "1", "a")])
+    small.commit([insert(AGAIN, "2", "b")])
+    (start,) = small.commit([mark(T)])
+    monkeypatch.setattr(Lake, "lock_table", lambda *_, **__: nullcontext())
+    is_cured, require_newest = False, rounds._require_newest
+
+    def cure_first(round_start: RoundStart, failures: Failures) -> None:
+        nonlocal is_cured
+        if not is_cured:
+            is_cured = True
+            small.merge([read(AGAIN, "2", "b")], [sweep(AGAIN, start=start)])
+        require_newest(round_start, failures)
+
+    monkeypatch.setattr(rounds, "_require_newest", cure_first)
+    with pytest.raises(MergeError, match=OVERTAKEN):
+        small.merge()
+    assert read_states(small.lake)["public.t"].state is TableState.STREAMING
+    small.merge([insert(AGAIN, "3", "c")])
+    assert small.rows(AGAIN) == [(2, "b"), (3, "c")]
 
 
 @pytest.mark.parametrize("way", ["added", "added_by_spark", "rewritten_by_arrow"], indirect=True)
