@@ -58,8 +58,10 @@ _CONF = {
     "spark.cleaner.periodicGC.interval": "5min",
     # A MERGE of many rows writes few files. Arrow must be able to rewrite each of them.
     "spark.sql.files.maxRecordsPerFile": "1000000",
-    # Executors would log the keys that they look for, and the value at which a task fails.
-    "spark.executor.syncLogLevel.enabled": "true",
+    # Executors would log the value at which a task fails. With this level for log4j's own default,
+    # Spark does not load its default, which logs all. A log4j2.properties of a worker is stronger.
+    # Source: Apache Log4j documentation, "Log4j API", log4j2.level.
+    "spark.executor.defaultJavaOptions": "-Dlog4j2.level=OFF",
     # What its pages, its event log, and its error texts do not show.
     "spark.redaction.regex": _SECRET.pattern,
     "spark.ui.enabled": "false",

@@ -13,6 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cdc_core.settings import SparkSettings
@@ -25,8 +27,8 @@ from tests.spark.relations import Entry, delete, insert, make_relation, read, sw
 from tests.spark.small_lake import ALL, MERGE_ONLY, SmallLake
 
 T = make_relation("t", "k int4, v text, n numeric")
-# Spark looks for its keys by their texts.
-PEOPLE = make_relation("people", "mail text, n int4")
+# Spark looks for its keys by their texts, and fails at one of them.
+PEOPLE = make_relation("people", "mail text, n int4", key="mail")
 CANARY = "c4n4ry-of-a-key"
 SEED = 20261125
 # Many small files, so that a rewrite has several portions.
@@ -56,8 +58,11 @@ def play(spark: SparkSession, folder: Path) -> list[list[Any]]:
         merge([*changed, *gone, *(insert(T, *make(rng.randrange(2000, 10**9))) for _ in range(5))])
     merge([sweep(T, start=16)])
     small.merge([insert(PEOPLE, f"{CANARY}-{number}", "1") for number in range(20)])
-    (done,) = small.merge([update(PEOPLE, f"{CANARY}-7", "2")], limits=MERGE_ONLY)
-    assert done.tables["public.people"].way is WritePlan.MERGE
+    done = small.merge([update(PEOPLE, f"{CANARY}-7", "2")], limits=MERGE_ONLY)
+    assert done[-1].tables["public.people"].way is WritePlan.MERGE, done
+    people = spark.read.format("delta").load(str(small.lake.locate(PEOPLE.table)))
+    with pytest.raises(PySparkException, match=CANARY):
+        people.selectExpr("cast(mail as int)").collect()
     return rounds
 
 
