@@ -1,11 +1,11 @@
-# `setup` stands before every other target; once done, it takes a moment and no network.
+# Every other target needs `setup`, which takes a moment and no network once it is done.
 .PHONY: setup setup-s3 setup-soak demo up test test-fast bench check soak transcripts pictures lock
 
 python := .venv/bin/python
 # The suites that soak also runs with their lakes in an object store.
 in_store := tests/staging tests/capture/test_interfaces.py tests/spark tests/backfill tests/verify \
 	tests/recover tests/end_to_end/test_random_streams.py tests/end_to_end/test_backfill.py
-# The tests that kill a process at a named point. In a store, this process also meets faults.
+# The tests that kill a process at a named point. The killed process also meets the store's faults.
 kills := tests/spark/merge/test_killed_merge.py tests/spark/maintenance/test_killed_maintenance.py \
 	tests/backfill/test_crashes.py tests/end_to_end/test_log_equals_truth.py
 
@@ -14,7 +14,7 @@ setup:
 	@tooling/java.sh
 	@$(python) tooling/spark_jars.py delta
 
-# What a lake in an object store needs besides: 13 MB of JARs, and Spark's class for its commits.
+# What a lake in an object store needs besides: 13 MB of JARs, and Walgate's two classes for Spark.
 setup-s3: setup
 	@$(python) tooling/spark_jars.py s3
 

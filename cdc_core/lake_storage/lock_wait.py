@@ -20,7 +20,7 @@ def wait_for_lock(try_take: Callable[[], bool], name: str, *, poll_s: float) -> 
         if time.monotonic() > deadline:
             raise MergeError(
                 f"{name} is locked by another process",
-                fix="wait until the other merge ends, or stop it",
+                fix="wait until that merge or maintenance ends, or stop it",
                 retry=Retry.LATER,
             )
         time.sleep(poll_s)

@@ -3,9 +3,11 @@
 A lease is an object in `locks/` of the lake that names its holder. A thread of the holder writes it
 again every few seconds. Each write is conditional: it succeeds only if the object is as the writer
 has seen it last. If the holder dies, nobody renews the lease, and after its life the next process
-takes it over. So a holder that was only paused may have lost its lease. Then Delta refuses its
-commit, if another one came between. If none came, the commit succeeds. So nobody may remove files
-that such a holder could still commit.
+takes it over.
+
+A holder that was paused may have lost its lease. If another process has committed in between, Delta
+refuses the holder's commit; otherwise the commit succeeds. So a commit takes its version before
+anybody removes its files (`abandoned_attempts`).
 """
 
 from __future__ import annotations
@@ -107,7 +109,7 @@ class _Lease:
                     return
 
     def _describe(self) -> str:
-        """The text of the next write. The tags of equal texts are equal, so no two are."""
+        """The text of the next write. Each differs: equal texts would get equal tags."""
         self._renewals += 1
         return json.dumps({**self._holder, "renewals": self._renewals})
 
@@ -121,7 +123,7 @@ class _Lease:
         return True
 
     def _adopt(self, found: TaggedText) -> bool:
-        """Whether a lease is ours. The store may have acted on a write whose reply was lost."""
+        """Whether a lease is ours. A write may have succeeded although its reply was lost."""
         is_ours = self._identifier in found.text
         if is_ours:
             self._tag, self._text = found.tag, found.text
@@ -130,7 +132,7 @@ class _Lease:
     def _is_free(self, found: TaggedText) -> bool:
         """Whether a lease has no holder, or one that has not renewed it for its life.
 
-        Both times are of the store's clock.
+        The store's clock gives both times.
         """
         if found.text == _FREE:
             return True

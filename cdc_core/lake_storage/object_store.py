@@ -69,7 +69,7 @@ class ObjectStore:
         }
 
     def connect(self, *, patience: Patience = _USUAL) -> S3Store:
-        """Open the store, or give the connection of this process. Raises: OSError."""
+        """Give this process's connection; open it at its first use. Raises: OSError."""
         _require_own_threads()
         return _connect(self, find_credentials(os.environ), patience)
 

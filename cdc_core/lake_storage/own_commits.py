@@ -1,7 +1,7 @@
 """Recognises the commits of this process by a mark in each.
 
-The storage may act on a commit, and its reply may be lost. delta-rs then repeats the commit, and
-finds the version taken: by this same commit.
+The storage may make a commit although its reply is lost. delta-rs then tries again, and finds the
+version taken by its own first try.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def commit_once(
 ) -> None:
     """Make a version of a table: `commit` gets the properties of the commit, and makes it.
 
-    The commit becomes this version, and no later one. If `commit` fails although the store has made
-    the version, this function does not fail.
+    The commit becomes this version, and no later one. If `commit` fails although the version has
+    its mark, this function returns as if it had not failed.
     Raises: CommitFailedError if another commit made the version; DeltaError; OSError.
     """
     mark = make_mark()
@@ -41,7 +41,7 @@ def commit_once(
 
 
 def find_outcome(table: LakePlace, version: int, mark: dict[str, str]) -> bool | None:
-    """Whether a version of a table is the marked commit; None if no commit has made the version.
+    """True if a version of a table is the marked commit, False if it is another one; None without.
 
     Raises: OSError.
     """

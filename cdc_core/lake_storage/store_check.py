@@ -17,7 +17,7 @@ from cdc_core.lake_storage.object_store import StoreFailed
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.lake_storage.store_credentials import NoCredentials
 
-# With equal texts, the tag would not change.
+# The texts differ, because the store gives equal texts equal tags.
 _TEXTS = [f"{number}: written by walgate check" for number in ("first", "second", "third")]
 _PROBE = "_check-"
 # No check takes this long. Microseconds.
@@ -128,7 +128,7 @@ def _write(probe: ObjectPlace, text: str, tag: str | None) -> str:
     try:
         return probe.write_text_if(text, tag)
     except Refused:
-        # The reply to the first try may be lost, and the second one refused.
+        # The first try may have succeeded without a reply. Then the second one is refused.
         found = probe.read_tagged()
         if found is None or found.text != text:
             raise StoreFailed("it refuses a write whose condition is true", probe.uri) from None
@@ -142,7 +142,7 @@ def _require_refusal(probe: ObjectPlace, text: str, tag: str | None) -> None:
 
 
 def _replace_twice(probe: ObjectPlace) -> None:
-    """Replace an object if it is as it was read. The second time it no longer is."""
+    """Replace an object twice with the same tag: the second time, the tag is old."""
     found = probe.read_tagged()
     if found is None:
         raise StoreFailed("the object is gone", probe.uri)

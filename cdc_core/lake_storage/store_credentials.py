@@ -1,4 +1,4 @@
-"""Finds the credentials of an object store: those that its other programs use on this host.
+"""Finds the credentials of an object store where other programs of this host look for them.
 
 The environment has them, or a file of profiles. Without both, delta-rs, obstore, and Spark each ask
 the store's own providers, such as the role of this host. Credentials are never in `walgate.toml`.
@@ -25,7 +25,7 @@ class NoCredentials(OSError):
 
 @dataclass(frozen=True, slots=True)
 class StoreCredentials:
-    """A key of an object store. The token is empty if the key is not of a session."""
+    """A key of an object store. The token is empty for a key that does not expire."""
 
     key_id: str
     secret: str
@@ -69,7 +69,7 @@ def _read_profile(file: Path, profile: str, *, is_named: bool) -> StoreCredentia
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        # FileNotFoundError would mean that an object is missing.
+        # Callers would take FileNotFoundError for a missing object.
         raise NoCredentials(
             f"{file} cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8'}"
         ) from error

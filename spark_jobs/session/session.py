@@ -3,7 +3,8 @@
 Only programs of this host reach the driver, unless `[spark.conf]` names another address.
 
 The JVM ends after the process that started it: the JVM reads a pipe from that process, and ends at
-the pipe's end. Until then the JVM may still commit, so `lake.Lake.lock_table` waits for its end.
+the pipe's end. Until then the JVM may still commit. In a folder, the next holder of a table's lock
+waits for its end; in an object store, the lock outlives the JVM.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ _CONF = {
 # The driver's address: only programs of this host reach it, unless the settings say another one.
 _DRIVER_HOST, _BIND_ADDRESS = "spark.driver.host", "spark.driver.bindAddress"
 _LOOPBACK = "127.0.0.1"
-# If other hosts reach the driver, they must have a secret, and nobody may read along.
+# If other hosts reach the driver, they need a secret, and the connection is encrypted.
 _PROTECTIONS = ("spark.authenticate", "spark.network.crypto.enabled")
 # A local merge writes as many files as it has shuffle partitions. A cluster keeps its own number.
 _LOCAL_SHUFFLE_PARTITIONS = "4"

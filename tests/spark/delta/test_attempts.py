@@ -118,14 +118,14 @@ def test_a_process_that_was_only_paused_is_refused_before_its_files_go(
 def test_a_process_that_wakes_without_the_files_of_spark_commits_nothing(
     table: LocalPlace,
 ) -> None:
-    def write_and_sleep(folder: str) -> None:
+    def write_and_be_cleared(folder: str) -> None:
         place = table / "_attempts" / Path(folder).name
         place.make_folder()
         pq.write_table(make_row(1), place.path / "part-0.parquet")
         clear_attempts(table, [EPOCH])
 
     with pytest.raises(OSError, match="removed"), attempting(table, version=1) as attempt:
-        attempt.take_from_spark(write_and_sleep)
+        attempt.take_from_spark(write_and_be_cleared)
     assert open_delta(table).version() == 1, "the version of the attempt is taken"
     assert read_keys(table) == [0]
     assert list_left(table) == set()
@@ -134,7 +134,7 @@ def test_a_process_that_wakes_without_the_files_of_spark_commits_nothing(
 def test_the_files_of_spark_stay_until_the_version_is_taken(
     table: LocalPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def sleep(folder: str) -> None:
+    def write_and_look_dead(folder: str) -> None:
         place = table / "_attempts" / Path(folder).name
         place.make_folder()
         (place / "part-0.parquet").write_text("")
@@ -144,7 +144,7 @@ def test_the_files_of_spark_stay_until_the_version_is_taken(
                 clear_attempts(table, [EPOCH])
 
     with attempting(table, version=1) as attempt:
-        assert len(attempt.take_from_spark(sleep)) == 1
+        assert len(attempt.take_from_spark(write_and_look_dead)) == 1
 
 
 def test_the_commit_that_takes_a_version_has_the_bound_of_the_table(table: LocalPlace) -> None:

@@ -11,9 +11,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from cdc_core.errors import LakeError, Retry
-from cdc_core.lake_storage.delta_tables import open_delta
-from cdc_core.lake_storage.place import LakePlace
+from cdc_core.errors import LakeError
 from cdc_core.vocabulary import Lsn, Relation
 from spark_jobs.lake.completeness import read_completeness
 from spark_jobs.lake.lake import Bound, find_bound, read_losses
@@ -22,7 +20,6 @@ from spark_jobs.lake.ledger import find_cut, find_oldest_bound, read_requests, w
 from spark_jobs.log.files import LogFiles
 from spark_jobs.maintenance import compaction, cut_ledgers, maintenance
 from spark_jobs.maintenance.thinning import Keeping
-from spark_jobs.query import stored
 from spark_jobs.query.as_of import keep_newest, table_at
 from spark_jobs.query.read_bound import find_bound_at
 from tests.lakes import path_of
@@ -147,32 +144,6 @@ def test_a_verification_compares_a_version_that_no_cut_names_after_the_grace(
     before = count_data_files(lake)
     keeper.maintain(SOON, later=50 * MINUTE)
     assert count_data_files(lake) < before
-
-
-def test_a_version_that_cannot_be_opened_now_is_not_taken_for_one_that_is_gone(
-    lake: SmallLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Otherwise a verification would call an older version equal, which nobody reads any more."""
-    cut = find_cut(lake.lake)
-    assert cut is not None
-    folder = lake.lake.locate(T.table)
-    DeltaTable(path_of(folder)).delete()
-    newest, failed = DeltaTable(path_of(folder)).version(), list[int]()
-
-    def fail_once(place: LakePlace, version: int | None = None) -> DeltaTable:
-        if (place, version) == (folder, newest) and not failed:
-            failed.append(newest)
-            raise OSError(5, "the store failed: SlowDown")
-        return open_delta(place, version=version)
-
-    monkeypatch.setattr(stored, "open_delta", fail_once)
-    with (
-        holding_lease(lake.lake, cut.bound) as lease,
-        pytest.raises(LakeError, match=f"version {newest} of public.t is there") as caught,
-    ):
-        table_at(lake.spark, lake.lake, T.table, cut.bound, lease_of_newest=lease)
-    assert caught.value.retry is Retry.LATER
-    assert failed
 
 
 def test_a_verification_compares_the_version_of_a_cut_that_came_after_its_lease(
