@@ -6,6 +6,7 @@ replies to them. What a test does itself has no faults.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -64,3 +65,7 @@ def _run_proxy(endpoint: str, seed: int) -> Iterator[str]:
             yield proxy.stdout.readline().strip()
         finally:
             proxy.stdin.close()
+            faults: dict[str, int] = json.loads(proxy.stdout.read())
+    print(f"the store's faults: {faults}", file=sys.stderr)  # noqa: T201 - The run ends.
+    if not faults.get("lost replies to commits"):
+        raise pytest.UsageError("--store-faults: no child process lost the reply to a commit")

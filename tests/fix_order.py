@@ -1,9 +1,8 @@
 """The order of a run, which variants of a test it plays, and which tests are fast.
 
 What needs no service comes first, then PostgreSQL and Redis, Spark, Dagster. Run by several
-processes, each has at most one SparkSession. A process takes the tests of one folder of
-`tests/spark` together, or all of the other folders that use a session, or all that runs under
-Dagster, where what starts a JVM is a process of its own.
+processes, each has at most one SparkSession. A process takes together the tests of one folder that
+use a session, or all that runs under Dagster, where what starts a JVM is a process of its own.
 
 A test with a JVM takes seconds. A run plays one of its variants, which the seed chooses, and with
 `--all-variants` all of them. `make soak` does that.
@@ -100,8 +99,8 @@ def find_cost(test: Callable[..., Any], fixtures: Mapping[str, Callable[..., Any
 def _choose_group(item: pytest.Item) -> str:
     if "spark" not in _list_fixtures(item):
         return "dagster"
-    folders = item.nodeid.split("/")
-    return f"spark_{folders[2]}" if folders[:2] == ["tests", "spark"] else "spark_beside"
+    folders = item.nodeid.partition("::")[0].split("/")[1:-1] or ["files"]
+    return "_".join(["spark", *folders[folders[0] == "spark" :]])
 
 
 def _cost(item: pytest.Item) -> int:

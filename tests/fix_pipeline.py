@@ -57,6 +57,11 @@ class Pipeline:
         self.write_configuration(dsn or database.dsn, redis)
 
     @property
+    def spool(self) -> Path:
+        """The folder of the spool, which is on this host even if the lake is not."""
+        return self.load_settings().lake.spool
+
+    @property
     def root(self) -> Path:
         """The folder of the lake. If the lake is in a store, this is a new copy of it."""
         if isinstance(self.lake, ObjectPlace):

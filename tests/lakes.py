@@ -89,10 +89,13 @@ def mirror_lake(root: ObjectPlace, folder: Path) -> None:
         for found in batch:
             file = folder / found["path"].removeprefix(f"{prefix}/")
             names.add(file)
-            # Only these are written again.
-            if not file.exists() or file.name in {"_last_checkpoint", TOMBSTONES}:
+            written_s = found["last_modified"].timestamp()
+            # Only these are written again, unless another lake takes the place of this one.
+            is_rewritten = file.name in {"_last_checkpoint", TOMBSTONES}
+            if is_rewritten or not file.exists() or file.stat().st_mtime != written_s:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_bytes(bytes(obstore.get(client, found["path"]).bytes()))
+                os.utime(file, (written_s, written_s))
     for file in folder.rglob("*"):
         if file.is_file() and file not in names:
             file.unlink()

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import random
 import sys
 import threading
@@ -19,6 +20,7 @@ from urllib.parse import urlsplit
 
 from typing_extensions import override
 
+from cdc_core.lake_layout import DELTA_LOG
 from cdc_core.lake_storage.object_store import ObjectStore
 from tests.lakes import describe_store
 
@@ -93,7 +95,8 @@ class Faults:
 def _find_possible_loss(request: Request) -> tuple[str, float] | None:
     """The kind of lost reply that is possible for a request, and its share."""
     if request.is_conditional_write:
-        return "lost replies to conditional writes", 0.25
+        kind = "commits" if f"/{DELTA_LOG}/" in request.path else "other conditional writes"
+        return f"lost replies to {kind}", 0.25
     if request.method in {"PUT", "POST"}:
         return "lost replies to other writes", 0.05
     return None
@@ -198,12 +201,13 @@ def _reply(
 
 
 def main(endpoint: str, seed: int) -> None:
-    """Run a proxy before the store at an endpoint, and print its own endpoint."""
-    proxy = StoreProxy(describe_store(endpoint))
-    proxy.choose = Faults(seed).choose
+    """Run a proxy before the store at an endpoint; print its own endpoint, and later its faults."""
+    proxy, faults = StoreProxy(describe_store(endpoint)), Faults(seed)
+    proxy.choose = faults.choose
     with proxy.run() as running:
         print(dict(running.store.options)["aws_endpoint"], flush=True)  # noqa: T201 - The answer.
         sys.stdin.read()
+    print(json.dumps(faults.counts), flush=True)  # noqa: T201 - The answer.
 
 
 if __name__ == "__main__":

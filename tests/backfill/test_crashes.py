@@ -116,7 +116,7 @@ def check(
         assert source, table
         assert fold(pipeline.root, table) == source, table
     assert pipeline.require_truth() > 0
-    assert not list((pipeline.root / "spool").glob("*-*"))
+    assert not list(pipeline.spool.glob("*-*"))
 
 
 def test_what_is_staged_is_not_read_again(

@@ -54,4 +54,4 @@ def test_tables_backfilled_under_load_equal_their_source(
     entries = read_changes(pipeline.root, "public.pgbench_accounts")
     assert {entry["op"] for entry in entries} == {"read", "update", "sweep"}
     assert len({entry["relation_version"] for entry in entries}) == 1
-    assert not list((pipeline.root / "spool").glob("*-*"))
+    assert not list(pipeline.spool.glob("*-*"))

@@ -95,7 +95,7 @@ def test_f14_a_large_transaction_takes_bounded_memory_and_one_commit(
     print(f"{rows} rows: {seen // MB} MB")  # noqa: T201 - a figure worth seeing with -s.
     assert seen <= bound, f"{seen // MB} MB"
     require_one_transaction(pipeline.root, rows)
-    assert not list((pipeline.root / "spool").iterdir())
+    assert not list(pipeline.spool.iterdir())
 
 
 def require_one_transaction(root: Path, rows: int) -> None:

@@ -92,7 +92,7 @@ def test_lost_replies_and_refusals_neither_lose_nor_double_a_change(
         assert read_lake(failing) == read_source(failing)
     assert failing.require_truth() == rounds * 10
     assert min(faults.counts.values()) > 0, faults.counts
-    assert len(faults.counts) == 3, faults.counts
+    assert len(faults.counts) == 4, faults.counts
 
 
 @pytest.mark.timeout(600)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Callable
 
 import pytest
@@ -99,5 +98,5 @@ def test_another_server_and_a_log_that_is_gone_are_found(
     filled.database = ours
     filled.write_configuration(ours.dsn)
     assert read_refusals(filled) == []
-    shutil.rmtree(filled.root)
+    filled.lake.remove_folder()
     require_found(filled, "the log is gone from")

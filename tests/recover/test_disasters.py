@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -22,6 +21,7 @@ from tests.backfill.test_crashes import start_worker
 from tests.deadline import wait_for
 from tests.fix_pipeline import DEADLINE_S, Pipeline
 from tests.histories.test_history_14_restored_server import copy_cold, put_back
+from tests.lakes import copy_lake, locate_lake
 from tests.postgres_server import Database, PostgresServer
 from tests.recover.recovering import (
     ORDERS,
@@ -105,17 +105,17 @@ def test_a_slot_that_is_gone_made_again_or_ahead_of_an_older_lake_or_of_none(
     assert epoch is not None
     assert epoch.first_lsn == slot["confirmed"]
 
-    copy = filled.folder / "copy"
-    shutil.copytree(filled.root, copy)
+    copy = locate_lake(filled.folder / "copy")
+    copy_lake(filled.lake, copy)
     change(filled)
     filled.catch_up()
-    shutil.rmtree(filled.root)
-    copy.rename(filled.root)
+    filled.lake.remove_folder()
+    copy_lake(copy, filled.lake)
     assert recover_whole(filled, "past the staged LSN", "the lake is an older copy").number == 4
 
     change(filled)
-    shutil.rmtree(filled.root)
-    assert recover_whole(filled, f"the log is gone from {filled.root}").number == 1
+    filled.lake.remove_folder()
+    assert recover_whole(filled, f"the log is gone from {filled.lake}").number == 1
 
 
 def test_without_yes_all_is_said_and_nothing_done(filled: Pipeline) -> None:
@@ -243,13 +243,13 @@ def test_a_slot_in_use_or_of_others_is_left_alone(
     filled: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings, slot = read_settings(filled), filled.slot
-    shutil.rmtree(filled.root)
+    filled.lake.remove_folder()
     monkeypatch.setattr("cdc_core.source.slot_renewal._PATIENCE_S", 0.0)
     with closing(ReplicationStream(settings.source)) as stream:
         stream.start(slot=slot, publications=settings.source.publication, origin="any")
         with pytest.raises(SlotInUse, match=f"PID {stream.pid}, expected nobody"):
             list(recover(settings, plan_recovery(settings)))
-        assert not filled.root.exists()
+        assert not filled.lake.exists()
         with (
             psycopg.connect(filled.database.dsn, autocommit=True) as connection,
             pytest.raises(SlotInUse, match=f"PID {stream.pid}, expected nobody"),

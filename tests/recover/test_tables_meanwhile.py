@@ -5,7 +5,6 @@ The slot is lost by the server's own limit; the lake is put back from an older c
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Callable
 
@@ -25,6 +24,7 @@ from spark_jobs.merge.rounds import merge_until
 from spark_jobs.query.as_of import table_at
 from spark_jobs.query.read_bound import find_bound_at
 from tests.fix_pipeline import Pipeline
+from tests.lakes import copy_lake, locate_lake
 from tests.postgres_server import PostgresServer
 from tests.recover.recovering import ORDERS, change, fill, lose_slot, read_settings
 
@@ -111,13 +111,13 @@ def test_tables_keep_their_rows_until_they_equal_the_source_again(reader: Reader
 def test_tables_of_a_lake_that_is_an_older_copy_equal_the_source_again(reader: Reader) -> None:
     pipeline = reader.pipeline
     reader.merge()
-    copy = pipeline.folder / "copy"
-    shutil.copytree(pipeline.root, copy)
+    copy = locate_lake(pipeline.folder / "copy")
+    copy_lake(pipeline.lake, copy)
     kept = reader.read()
     change(pipeline)
     pipeline.catch_up()
-    shutil.rmtree(pipeline.root)
-    copy.rename(pipeline.root)
+    pipeline.lake.remove_folder()
+    copy_lake(copy, pipeline.lake)
     settings = read_settings(pipeline)
     list(recover(settings, plan_recovery(settings)))
     assert reader.read() == kept != reader.read_source()

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import Lsn, TableName
 from spark_jobs.lake import leases
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.lake.leases import LIFE, Lease, Leased, holding_lease, list_leased
 from tests.deadline import wait_for
-from tests.lakes import locate_lake
+from tests.lakes import locate_lake, on_disk, path_of
 
 AT = Bound(1, Lsn(5))
 
@@ -24,8 +25,8 @@ def lake(tmp_path: Path) -> Lake:
     return Lake(locate_lake(tmp_path))
 
 
-def list_files(lake: Lake) -> list[Path]:
-    return list((Path(lake.root.uri) / "leases").glob("*"))
+def list_files(lake: Lake) -> list[LakePlace]:
+    return [*(lake.root / "leases").list_matching("*")]
 
 
 def list_now(lake: Lake) -> set[Leased]:
@@ -60,26 +61,30 @@ def test_the_lease_of_a_killed_process_ends_by_itself(lake: Lake) -> None:
     lease.end()
 
 
+@on_disk  # It changes the time of a file.
 def test_a_lease_is_renewed(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "_RENEW_S", 0.01)
     with holding_lease(lake, AT):
-        (file,) = list_files(lake)
+        (place,) = list_files(lake)
+        file = path_of(place)
         os.utime(file, (0, 0))
         wait_for(lambda: file.stat().st_mtime > 0, 30, "a renewal")
 
 
+@on_disk  # A store has no folders, so nothing can take the name of one.
 def test_who_cannot_write_reads_without_a_lease(lake: Lake) -> None:
-    (Path(lake.root.uri) / "leases").write_text("no folder")
+    (lake.root / "leases").write_text("no folder")
     with holding_lease(lake, AT):
         pass
 
 
 def test_a_lease_that_is_being_written_is_passed_over(lake: Lake) -> None:
     with holding_lease(lake, AT):
-        (Path(lake.root.uri) / "leases" / "torn.json").write_text('{"epo')
+        (lake.root / "leases" / "torn.json").write_text('{"epo')
         assert list_now(lake) == {Leased(AT)}
 
 
+@on_disk  # It changes the time of a file.
 def test_a_lease_keeps_versions_also_after_it_was_renewed(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,7 +92,8 @@ def test_a_lease_keeps_versions_also_after_it_was_renewed(
     with holding_lease(lake, AT) as lease:
         lease.keep_version(TableName("public", "t"), 3)
         lease.keep_version(TableName("public", "t"), 4)
-        (file,) = list_files(lake)
+        (place,) = list_files(lake)
+        file = path_of(place)
         os.utime(file, (0, 0))
         wait_for(lambda: file.stat().st_mtime > 0, 30, "a renewal")
         assert list_now(lake) == {Leased(AT, frozenset({("public.t", 3), ("public.t", 4)}))}
