@@ -117,11 +117,22 @@ def test_spark_gets_the_options_of_the_store_and_the_credentials_of_the_host(
         "path.style.access": "true",
         "endpoint.region": "eu-north-1",
         "endpoint": "http://store",
+        "fast.upload.buffer": "bytebuffer",
+        "fast.upload.active.blocks": "4",
+        "multipart.size": "16M",
         "access.key": "key",
         "secret.key": "secret",
         "session.token": "token",
         "aws.credentials.provider": "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider",
     }
+
+
+@pytest.mark.parametrize("endpoint", [None, "https://store"])
+def test_spark_encrypts_unless_the_endpoint_says_otherwise(endpoint: str | None) -> None:
+    options = {"aws_region": "eu-north-1", "aws_allow_http": "true"}
+    options |= {} if endpoint is None else {"aws_endpoint": endpoint}
+    conf = configure_store(ObjectStore("lakes", tuple(options.items())))
+    assert conf["spark.hadoop.fs.s3a.connection.ssl.enabled"] == "true"
 
 
 def test_missing_jars_are_named(tmp_path: Path) -> None:
