@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cdc_core.settings import Settings
     from cdc_core.source.problems import Problem
 
 ANSWER_VERSION = 1
+CLUSTER_CODE = "spark_cluster"
 _ANSWER_IS_NO = 1
 
 
@@ -26,21 +30,28 @@ def check(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Answer as JSON.")] = False,
 ) -> int:
-    """Find every problem of the source and of the lake's object store, each with its fix.
+    """Find every problem of the source, of the object store and of the cluster, with its fix.
 
     Also checks that the source matches the log. Exits 1 on an error.
     """
     from cdc_core.capture.readiness import describe_store_problems, find_refusals
+    from cdc_core.errors import WalgateError
     from cdc_core.source.connection import open_for_query
     from cdc_core.source.preflight import find_problems
     from cdc_core.source.problems import sort_problems
 
     settings = context.obj.load_settings()
     source = settings.source
-    with closing(open_for_query(source, application_name="walgate check")) as connection:
-        problems = find_problems(connection, source, settings.tables)
-    in_store = describe_store_problems(settings.lake.root)
-    problems = sort_problems([*in_store, *find_refusals(settings, problems), *problems])
+    elsewhere = [*describe_store_problems(settings.lake.root), *_find_cluster_problems(settings)]
+    try:
+        with closing(open_for_query(source, application_name="walgate check")) as connection:
+            problems = find_problems(connection, source, settings.tables)
+        problems = sort_problems([*elsewhere, *find_refusals(settings, problems), *problems])
+    except WalgateError:
+        # The source does not answer. What was found elsewhere must not be lost.
+        for problem in elsewhere:
+            typer.echo(str(problem), err=True)
+        raise
     if as_json:
         answer = {"version": ANSWER_VERSION, "problems": [asdict(p) for p in problems]}
         typer.echo(json.dumps(answer, indent=2))
@@ -49,6 +60,29 @@ def check(
             typer.echo(str(problem))
         typer.echo(_summary(problems))
     return _ANSWER_IS_NO if any(problem.severity == "error" for problem in problems) else 0
+
+
+def _find_cluster_problems(settings: Settings) -> Iterator[Problem]:
+    """Yield what the cluster does not do; nothing without one, which needs no JVM."""
+    from cdc_core.source.problems import Problem, Severity
+
+    if settings.spark.master.startswith("local"):
+        return
+    from cdc_core.errors import WalgateError
+    from orchestration.runs.spark import open_spark
+    from spark_jobs.fast_path.cluster_check import find_cluster_problem
+
+    try:
+        session = open_spark(settings)
+    except WalgateError as error:
+        expected = f"an application to begin at {settings.spark.master}"
+        yield Problem(Severity.ERROR, CLUSTER_CODE, error.message, expected, "an error", error.fix)
+        return
+    found = find_cluster_problem(session)
+    session.stop()
+    if found is not None:
+        severity = Severity.WARNING if found.is_only_slow else Severity.ERROR
+        yield Problem(severity, CLUSTER_CODE, found.what, found.expected, found.found, found.fix)
 
 
 def _summary(problems: list[Problem]) -> str:

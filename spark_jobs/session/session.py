@@ -18,12 +18,12 @@ from pathlib import Path
 from subprocess import TimeoutExpired
 from urllib.parse import urlsplit
 
-from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from cdc_core.errors import ConfigurationError, MergeError, Retry
+from cdc_core.errors import ConfigurationError, MergeError, Retry, WalgateError
 from cdc_core.settings import SparkSettings
 from spark_jobs.session.store_conf import REQUIRED_CLASSES, StoreJars, configure_store
 
@@ -86,7 +86,8 @@ def open_session(
 
     If the settings say "packages" and `jars_folder` has the Delta JARs, Spark needs no network.
     `store` is the object store of the lake, if it is in one.
-    Raises: ConfigurationError if a folder holds no Delta JAR, or not those for the store; OSError.
+    Raises: ConfigurationError if a folder holds no Delta JAR, or not those for the store;
+    WalgateError if the master takes no application; OSError.
     """
     conf = _configure(spark, jars_folder, store)
     builder = SparkSession.builder
@@ -99,7 +100,14 @@ def open_session(
         # Python tasks run this program's code. Another interpreter may lack its packages.
         os.environ["PYSPARK_PYTHON"] = sys.executable
     _launch(conf)
-    session = builder.getOrCreate()
+    try:
+        session = builder.getOrCreate()
+    except Py4JJavaError as error:
+        raise WalgateError(
+            f"Spark could not begin an application at its master {spark.master}",
+            fix="start the master, or correct [spark] master; or set it to local[*] for this host",
+            retry=Retry.LATER,
+        ) from error
     # Spark would print a failed task's error with a row value in it. It raises the error anyway.
     session.sparkContext.setLogLevel("OFF")
     for name in _REPEATING_LOGGERS:

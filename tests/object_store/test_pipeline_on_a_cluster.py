@@ -54,6 +54,7 @@ def test_merges_and_verifications_run_on_a_cluster(
         ]
         return str(found["result"])
 
+    assert "spark_cluster" not in run("check").stdout
     run("backfill", "public.orders")
     run("merge")
     database18.execute("update orders set note = 'changed' where id % 10 = 0")
@@ -68,5 +69,43 @@ def test_merges_and_verifications_run_on_a_cluster(
     expected = database18.query("select id, note from orders order by id")
     rows = sorted(zip(table["id"].to_pylist(), table["note"].to_pylist(), strict=True))
     assert rows == [tuple(row) for row in expected]
-    # Each merge and each verification was an application of the cluster.
-    assert (tmp_path / "cluster.log").read_text().count("Registered app") == 4
+    # The check, each merge and each verification was an application of the cluster.
+    assert (tmp_path / "cluster.log").read_text().count("Registered app") == 5
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_a_check_names_what_a_cluster_does_not_do(
+    database18: Database, make_pipeline: Callable[..., Pipeline], master: str, tmp_path: Path
+) -> None:
+    pipeline = make_pipeline(database18)
+
+    def find_problems(master: str, code: Path, **more: str) -> list[tuple[str, str]]:
+        conf = TEST_CONF | CLUSTER_CONF | {"spark.executorEnv.PYTHONPATH": str(code)} | more
+        environment = {
+            "WALGATE_SPARK__MASTER": master,
+            "WALGATE_SPARK__CONF": json.dumps(conf),
+            "PYSPARK_PYTHON": sys.executable,
+        }
+        answer = run_walgate(
+            "check", "--json", folder=pipeline.folder, environment=environment, deadline_s=400.0
+        )
+        problems = json.loads(answer.stdout)["problems"]
+        found = [one for one in problems if one["code"] == "spark_cluster"]
+        assert answer.exit_code == int(any(one["severity"] == "error" for one in problems))
+        return [(one["severity"], one["what"]) for one in found]
+
+    assert find_problems(master, REPOSITORY) == []
+    for package in ("cdc_core", "spark_jobs"):
+        (tmp_path / "code" / package).mkdir(parents=True)
+        (tmp_path / "code" / package / "__init__.py").touch()
+    ((severity, what),) = find_problems(master, tmp_path / "code")
+    assert severity == "warning"
+    assert "lack code of this program" in what
+    greedy = {"spark.executor.memory": "9g"}
+    ((severity, what),) = find_problems(master, REPOSITORY, **greedy)
+    assert severity == "error"
+    assert "no executor of the cluster takes a task" in what
+    ((severity, what),) = find_problems("spark://127.0.0.1:1", REPOSITORY)
+    assert severity == "error"
+    assert "could not begin an application at its master spark://127.0.0.1:1" in what
