@@ -67,9 +67,10 @@ def list_rows(rounds: Rounds) -> list[object]:
     return [rows for _, rows in rounds]
 
 
-def is_executor(process: psutil.Process) -> bool:
+def has_class(process: psutil.Process, name: str) -> bool:
+    """Whether a process is a JVM with some main class."""
     try:
-        return "CoarseGrainedExecutorBackend" in " ".join(process.cmdline())
+        return name in " ".join(process.cmdline())
     except psutil.Error:  # It has ended.
         return False
 
@@ -120,8 +121,12 @@ def test_executors_without_this_code_leave_the_work_to_spark(
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_an_executor_that_is_killed_in_mid_merge_changes_no_result(
-    local: Rounds, tmp_path: Path, master: str, object_lake: ObjectPlace
+@pytest.mark.parametrize(
+    ("victim", "said"),
+    [("CoarseGrainedExecutorBackend", "Removing executor"), (".worker.Worker", "Removing worker")],
+)
+def test_an_executor_or_a_worker_that_is_killed_in_mid_merge_changes_no_result(
+    local: Rounds, tmp_path: Path, master: str, object_lake: ObjectPlace, victim: str, said: str
 ) -> None:
     table = ObjectPlace(f"s3://{BUCKET}", object_lake.store)
     table /= name_lake(tmp_path / "cluster" / "lake") + "/tables/public/t"
@@ -129,6 +134,6 @@ def test_an_executor_that_is_killed_in_mid_merge_changes_no_result(
         # The second round runs, or is about to.
         wait_for((table / name_commit(2)).exists, 300.0, "a merged round")
         children = psutil.Process().children(recursive=True)
-        executor = next(process for process in children if is_executor(process))
-        executor.kill()
+        next(process for process in children if has_class(process, victim)).kill()
         assert list_rows(read_answer(child)) == list_rows(local)
+    assert said in (tmp_path / "cluster.log").read_text()
