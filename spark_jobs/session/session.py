@@ -103,9 +103,11 @@ def open_session(
     try:
         session = builder.getOrCreate()
     except Py4JJavaError as error:
+        reason = error.java_exception.getClass().getSimpleName()
         raise WalgateError(
-            f"Spark could not begin an application at its master {spark.master}",
-            fix="start the master, or correct [spark] master; or set it to local[*] for this host",
+            f"Spark could not begin an application at its master {spark.master}: {reason}",
+            fix="start the master, or correct [spark] master and [spark.conf];"
+            " .walgate/spark.log may say more",
             retry=Retry.LATER,
         ) from error
     # Spark would print a failed task's error with a row value in it. It raises the error anyway.
