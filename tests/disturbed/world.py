@@ -177,7 +177,7 @@ class DisturbedWorld(World):
         if self.child is None or not self.child.is_running:
             self.start_capture()
         worker = self._start_worker(table, held)
-        spool = self.pipeline.root / "spool"
+        spool = self.pipeline.spool
         wait_for(
             lambda: any(spool.glob("chunk-*.arrow")) or not worker.is_running,
             DEADLINE_S,

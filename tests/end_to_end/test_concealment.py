@@ -107,7 +107,7 @@ def test_secrets_are_nowhere_on_any_path(
     killed = concealing.start("--until-current", "--debug", WALGATE_CRASH_AT="while_spooling")
     killed.wait()
     assert killed.exit_code == -9, killed.output()
-    assert any(path.is_file() for path in (concealing.root / "spool").rglob("*"))
+    assert any(path.is_file() for path in concealing.spool.rglob("*"))
     assert find_secrets(concealing.folder) == []
     outputs += [killed.output(), concealing.catch_up().stderr]
     answer = run_walgate(

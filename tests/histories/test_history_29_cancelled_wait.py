@@ -45,7 +45,7 @@ def test_history_29_each_read_enters_at_its_own_watermark(
     # Ours never wait for a standby; a role or a server may be set up so that they do.
     monkeypatch.setitem(connection.OUTPUT_SETTINGS, "synchronous_commit", "on")
     capture = pipeline.start_streaming()
-    spool = pipeline.root / "spool"
+    spool = pipeline.spool
 
     gate = Gate()
     monkeypatch.setattr("cdc_core.backfill.reading.reach", gate.reach)

@@ -175,7 +175,7 @@ def test_history_26_more_than_may_be_remembered_voids_the_chunk_of_a_paused_work
         worker = start_worker(
             pipeline, tables=[str(T)], WALGATE_HOLD_AT=f"after_chunk_stored={held}"
         )
-        spool = pipeline.root / "spool"
+        spool = pipeline.spool
         wait_for(lambda: list(spool.glob("chunk-*")), DEADLINE_S, "a chunk to stand open")
         # One transaction of more keys than may be remembered, each row of the chunk among them.
         table.execute(

@@ -128,7 +128,7 @@ def test_without_yes_all_is_said_and_nothing_done(filled: Pipeline) -> None:
     assert answer.exit_code == 1, answer
     for said in (
         f"slot {filled.slot} does not exist",
-        f"1. begin epoch 2 in {filled.root}",
+        f"1. begin epoch 2 in {filled.lake}",
         f"2. SELECT pg_create_logical_replication_slot('{filled.slot}', 'pgoutput');",
         "3. queue a whole backfill of 1 tables: public.orders",
         "Nothing was changed",
@@ -176,7 +176,7 @@ def test_a_backfill_that_runs_meanwhile_begins_again_in_the_new_epoch(
     worker = start_worker(
         filled, tables=[str(ORDERS)], WALGATE_HOLD_AT=f"after_chunk_stored={held}"
     )
-    spool = filled.root / "spool"
+    spool = filled.spool
     wait_for(lambda: list(spool.glob("chunk-*.arrow")), DEADLINE_S, "a chunk to stand open")
     filled.finish(capture)
     wait_for(lambda: take_slot_away(filled), DEADLINE_S, "the slot to be dropped")
