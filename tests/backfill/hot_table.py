@@ -67,12 +67,17 @@ class Difference:
 
 
 def lay(pipeline: Pipeline, rows: int) -> Path:
-    """Make the table and its rows; give the folder of the pipeline that has the stream alone."""
+    """Make the table and its rows; give the folder of the pipeline that has the stream alone.
+
+    The lake of that pipeline is in this folder, wherever the lakes of the run are.
+    """
     database, streamed = pipeline.database, pipeline.folder / "streamed"
     streamed.mkdir()
     file = pipeline.folder / "walgate.toml"
     text = file.read_text()
-    (streamed / "walgate.toml").write_text(text)
+    lines = (line for line in text.splitlines() if not line.startswith("storage_options"))
+    local = ('root = "lake"' if line.startswith("root =") else line for line in lines)
+    (streamed / "walgate.toml").write_text("\n".join(local))
     database.execute(_TABLE)
     database.execute(_MOVE)
     database.execute(f"insert into hot select i, 0, 'old' from generate_series(1, {rows}) i")
