@@ -71,14 +71,12 @@ def make_bucket(endpoint: str) -> bool:
 def start_server(port: int) -> BaseWSGIServer:
     """Start the server in a thread of this process; 0 means a free port."""
     # Only a process that runs the server needs moto.
-    from moto.moto_server.werkzeug_app import (  # noqa: PLC0415
-        DomainDispatcherApplication,
-        create_backend_app,
-    )
+    from moto.moto_server.werkzeug_app import create_backend_app  # noqa: PLC0415
     from werkzeug.serving import make_server  # noqa: PLC0415
 
     logging.getLogger("werkzeug").disabled = True
-    answer, writing = DomainDispatcherApplication(create_backend_app), threading.Lock()
+    # moto's own program looks for the service of each request, which takes more time than the rest.
+    answer, writing = create_backend_app("s3"), threading.Lock()
 
     def serve(request: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         """Answer a request. moto first looks at a condition, then writes: one write at a time."""
