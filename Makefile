@@ -41,8 +41,8 @@ test-fast: setup
 
 soak: setup-soak
 	@WALGATE_COMPILED_PLANS=1 $(python) -m pytest -m soak --timeout 1800 -n 2 tests/simulation
-	@WALGATE_COMPILED_PLANS=1 $(python) -m pytest -m soak --all-variants --timeout 1800 \
-		--ignore tests/simulation --ignore tests/object_store
+	@WALGATE_COMPILED_PLANS=1 $(python) -m pytest -m soak --timeout 1800 --ignore tests/simulation \
+		--ignore tests/object_store
 	@$(python) -m pytest --all-variants --timeout 1800 -n 3 --dist loadgroup
 	@$(python) -m pytest --all-variants --timeout 1800 --lakes-in-store --store versitygw $(in_store)
 	@$(python) -m pytest -m "" --all-variants --timeout 1800 --lakes-in-store --store versitygw \

@@ -5,7 +5,7 @@ processes, each has at most one SparkSession. A process takes together the tests
 use a session, or all that runs under Dagster, where what starts a JVM is a process of its own.
 
 A test with a JVM takes seconds. A run plays one of its variants, which the seed chooses, and with
-`--all-variants` all of them. `make soak` does that.
+`--all-variants` all of them. `make soak` does that. What is marked `soak` is always played whole.
 
 A test is fast if it needs no service, plays no simulated history and is not `soak`. Nobody marks it
 by hand: its fixtures show what it needs, and so do the calls of the test and of its fixtures.
@@ -60,7 +60,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Group what has a JVM, before the groups are dealt out; mark what is fast."""
     if _cost(item) >= _SPARK:
         item.add_marker(pytest.mark.xdist_group(_choose_group(item)))
-    is_long = SIMULATOR in _list_fixtures(item) or item.get_closest_marker("soak") is not None
+    is_long = SIMULATOR in _list_fixtures(item) or _is_soak(item)
     if _cost(item) == 0 and not is_long:
         item.add_marker(pytest.mark.fast)
 
@@ -71,7 +71,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=_cost)
     if config.getoption("--all-variants"):
         return
-    with_jvm = [item.nodeid for item in items if _cost(item) >= _SPARK]
+    with_jvm = [item.nodeid for item in items if _cost(item) >= _SPARK and not _is_soak(item)]
     left_out = set(with_jvm) - choose_variants(with_jvm, config.stash[SEED_KEY])
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
     items[:] = [item for item in items if item.nodeid not in left_out]
@@ -96,11 +96,16 @@ def find_cost(test: Callable[..., Any], fixtures: Mapping[str, Callable[..., Any
     return max(ranks, default=0)
 
 
+def _is_soak(item: pytest.Item) -> bool:
+    return item.get_closest_marker("soak") is not None
+
+
 def _choose_group(item: pytest.Item) -> str:
     if "spark" not in _list_fixtures(item):
         return "dagster"
     folders = item.nodeid.partition("::")[0].split("/")[1:-1] or ["files"]
-    return "_".join(["spark", *folders[folders[0] == "spark" :]])
+    own = folders[1:] if folders[0] == "spark" else folders
+    return "_".join(["spark", *own])
 
 
 def _cost(item: pytest.Item) -> int:

@@ -41,7 +41,7 @@ def commit_once(
 
 
 def find_outcome(table: LakePlace, version: int, mark: dict[str, str]) -> bool | None:
-    """True if a version of a table is the marked commit, False if it is another one; None without.
+    """True if a version of a table is the marked commit, False if another; None if there is none.
 
     Raises: OSError.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -41,8 +42,9 @@ def garble_footer(file: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [remove, shorten, lengthen, garble_footer])
-def test_a_file_that_is_not_whole_makes_a_table_damaged(table: LocalPlace, damage: object) -> None:
-    assert callable(damage)
+def test_a_file_that_is_not_whole_makes_a_table_damaged(
+    table: LocalPlace, damage: Callable[[Path], None]
+) -> None:
     assert find_torn(table) is None
     (file,) = table.path.glob("*.parquet")
     damage(file)

@@ -163,7 +163,7 @@ def test_two_merges_that_no_lock_keeps_apart_leave_each_row_once(
 def test_a_round_that_another_has_overtaken_writes_no_state(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It found the table halted. Meanwhile another process has cured it, and merged it."""
+    """The round found the table halted. Before its end, another process cured the table."""
     small = SmallLake(spark, tmp_path)
     small.merge([insert(T, "1", "a")])
     small.commit([insert(AGAIN, "2", "b")])
