@@ -43,11 +43,11 @@ soak: setup-soak
 	@WALGATE_COMPILED_PLANS=1 $(python) -m pytest -m soak --timeout 1800 -n 2 tests/simulation
 	@WALGATE_COMPILED_PLANS=1 $(python) -m pytest -m soak --timeout 1800 --ignore tests/simulation \
 		--ignore tests/object_store
-	@$(python) -m pytest --all-variants --timeout 1800 -n 3 --dist loadgroup
-	@$(python) -m pytest --all-variants --timeout 1800 --lakes-in-store --store versitygw $(in_store)
-	@$(python) -m pytest -m "" --all-variants --timeout 1800 --lakes-in-store --store versitygw \
+	@$(python) -m pytest --every-test --timeout 1800 -n 3 --dist loadgroup
+	@$(python) -m pytest --every-test --timeout 1800 --lakes-in-store --store versitygw $(in_store)
+	@$(python) -m pytest -m "" --every-test --timeout 1800 --lakes-in-store --store versitygw \
 		--store-faults 1 $(kills)
-	@$(python) -m pytest -m "" --all-variants --timeout 1800 --store versitygw tests/object_store
+	@$(python) -m pytest -m "" --every-test --timeout 1800 --store versitygw tests/object_store
 
 # About 25 minutes; a busy machine changes the figures.
 bench: setup

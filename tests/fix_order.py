@@ -1,11 +1,12 @@
-"""The order of a run, which variants of a test it plays, and which tests are fast.
+"""The order of a run, which tests with a JVM it plays, and which tests are fast.
 
 What needs no service comes first, then PostgreSQL and Redis, Spark, Dagster. Run by several
 processes, each has at most one SparkSession. A process takes together the tests of one folder that
 use a session, or all that runs under Dagster, where what starts a JVM is a process of its own.
 
-A test with a JVM takes seconds. A run plays one of its variants, which the seed chooses, and with
-`--all-variants` all of them. `make soak` does that. What is marked `soak` is always played whole.
+A test with a JVM takes seconds. The seed of a run chooses half of those of each folder, and one
+variant of each. A test that is marked `core` is always among them. With `--every-test`, a run plays
+all tests in all variants, and `make soak` does so. What is marked `soak` is always played whole.
 
 A test is fast if it needs no service, plays no simulated history and is not `soak`. Nobody marks it
 by hand: its fixtures show what it needs, and so do the calls of the test and of its fixtures.
@@ -15,7 +16,7 @@ by hand: its fixtures show what it needs, and so do the calls of the test and of
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import CodeType
 from typing import Any
 
@@ -50,9 +51,9 @@ _STARTER_NAMES = {starter.__name__ for starter in STARTERS}
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option."""
     parser.addoption(
-        "--all-variants",
+        "--every-test",
         action="store_true",
-        help="play each variant of a test with a JVM, and not only one that the seed chooses",
+        help="play all tests with a JVM in all variants, and not a sample that the seed chooses",
     )
 
 
@@ -69,20 +70,38 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sort by the dearest service a test needs; the order of files stays within each."""
     items.sort(key=_cost)
-    if config.getoption("--all-variants"):
+    if config.getoption("--every-test"):
         return
-    with_jvm = [item.nodeid for item in items if _cost(item) >= _SPARK and not _is_soak(item)]
-    left_out = set(with_jvm) - choose_variants(with_jvm, config.stash[SEED_KEY])
+    with_jvm = [item for item in items if _cost(item) >= _SPARK and not _is_soak(item)]
+    names = [item.nodeid for item in with_jvm]
+    core = {item.nodeid for item in with_jvm if item.get_closest_marker("core")}
+    left_out = set(names) - choose_tests(names, core, config.stash[SEED_KEY])
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
     items[:] = [item for item in items if item.nodeid not in left_out]
 
 
-def choose_variants(tests: Sequence[str], seed: int) -> set[str]:
-    """Choose one variant of each test. `tests` has the names of all variants: `file::test[…]`."""
+def choose_tests(names: Sequence[str], core: Collection[str], seed: int) -> set[str]:
+    """Choose one variant of each test of `core`, and of half of the others of each folder.
+
+    A name is that of a variant: `folder/file::test[…]`. Of an odd number, the larger half is taken.
+    """
     variants: dict[str, list[str]] = {}
-    for test in tests:
-        variants.setdefault(test.partition("[")[0], []).append(test)
-    return {random.Random(f"{seed} {name}").choice(found) for name, found in variants.items()}
+    for name in names:
+        variants.setdefault(name.partition("[")[0], []).append(name)
+    others: dict[str, list[str]] = {}
+    for test, found in variants.items():
+        if not set(core).intersection(found):
+            others.setdefault(test.partition("::")[0].rpartition("/")[0], []).append(test)
+    left_out = {
+        test
+        for folder, tests in others.items()
+        for test in random.Random(f"{seed} {folder}").sample(tests, len(tests) // 2)
+    }
+    return {
+        random.Random(f"{seed} {test}").choice(found)
+        for test, found in variants.items()
+        if test not in left_out
+    }
 
 
 def find_cost(test: Callable[..., Any], fixtures: Mapping[str, Callable[..., Any]]) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestration.demo.servers import running_servers
-from tests.fix_order import SERVICE_FIXTURES, SIMULATOR, choose_variants, find_cost
+from tests.fix_order import SERVICE_FIXTURES, SIMULATOR, choose_tests, find_cost
 
 SERVICES = set().union(*SERVICE_FIXTURES)
 
@@ -54,11 +54,19 @@ def test_the_fast_tests_of_this_run_request_no_service(request: pytest.FixtureRe
         assert not (SERVICES | {SIMULATOR}).intersection(item.fixturenames), item.nodeid
 
 
-def test_a_run_plays_one_variant_of_each_test_and_in_time_all() -> None:
-    variants = ["one.py::test_a[x]", "one.py::test_a[y[0]]", "two.py::test_a[x]", "one.py::test_b"]
-    found = [choose_variants(variants, seed) for seed in range(50)]
+def test_a_run_plays_half_of_a_folder_in_one_variant_each_and_in_time_all() -> None:
+    tests = [f"a/{file}.py::test_{number}" for file in "xy" for number in range(3)]
+    variants = [f"{test}[{variant}]" for test in tests for variant in ("1", "2[0]")]
+    alone, core = "b/z.py::test_alone", "a/x.py::test_core"
+    names = [*variants, alone, core]
+    found = [choose_tests(names, {core}, seed) for seed in range(100)]
     for chosen in found:
-        assert len(chosen) == 3
-        assert {"two.py::test_a[x]", "one.py::test_b"} < chosen
-    assert set().union(*found) == set(variants)
-    assert found == [choose_variants(variants, seed) for seed in range(50)]
+        assert {alone, core} < chosen
+        assert len({name.partition("[")[0] for name in chosen}) == len(chosen) == 5
+    assert set().union(*found) == set(names)
+    assert found == [choose_tests(names, {core}, seed) for seed in range(100)]
+
+
+def test_a_core_test_is_played_in_one_variant() -> None:
+    names = ["a/x.py::test_core[1]", "a/x.py::test_core[2]"]
+    assert {len(choose_tests(names, set(names), seed)) for seed in range(20)} == {1}

@@ -43,6 +43,7 @@ def start_demo(tmp_path: Path) -> Iterator[START]:
         demo.end()
 
 
+@pytest.mark.core
 @pytest.mark.timeout(2 * DEADLINE_S)
 @pytest.mark.parametrize(
     "live",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from pyspark.sql import SparkSession
 
 from cdc_core.vocabulary import TableName
@@ -18,6 +19,7 @@ TABLES = [f"public.{name}" for name in KEYS]
 KEYLESS = "public.pgbench_history"
 
 
+@pytest.mark.core
 def test_a_database_with_data_leads_to_whole_tables(
     database18: Database, make_pipeline: Callable[..., Pipeline], spark: SparkSession
 ) -> None:

@@ -198,6 +198,7 @@ class World:
         return wrong
 
 
+@pytest.mark.core
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("seed", "version", "histories"),

@@ -18,6 +18,7 @@ from tests.walgate_command import Answer, run_walgate
 ROWS = 500
 
 
+@pytest.mark.core
 @pytest.mark.timeout(900)
 def test_a_lake_in_a_store_is_captured_backfilled_merged_verified_and_read(
     database18: Database,

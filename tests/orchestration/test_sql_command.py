@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.fix_postgres import lend_database
-from tests.fix_spark import STATE_FOLDER, find_java
+from tests.fix_spark import STATE_FOLDER, find_java, quick_spark
 from tests.postgres_server import PostgresServer
 from tests.requirement import report_missing
 from tests.walgate_command import run_walgate
@@ -37,6 +37,8 @@ def folder(
         database.execute('create table "Odd s"."T~1" (id int primary key, "a b" text)')
         arguments = ["--dsn", database.dsn, "--slot", f"s_{database.name}", "--create"]
         assert run_walgate("init", *arguments, folder=home).exit_code == 0
+        with (home / "walgate.toml").open("a") as file:
+            file.write("\n".join(quick_spark()))
         database.execute(
             "insert into orders values"
             " (1, %s, '\\x00ff'), (2, E'a\\tb\\nc\\\\d', null), (3, '', '')",

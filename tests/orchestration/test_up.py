@@ -43,6 +43,7 @@ def dagster(
             dagster.end()
 
 
+@pytest.mark.core
 def test_a_page_is_up_once_its_address_is_printed(dagster: RunningDagster) -> None:
     assert dagster.answers()
     printed = dagster.child.output()

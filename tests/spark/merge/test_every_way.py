@@ -95,6 +95,7 @@ def describe(merged: TableMergeResult) -> dict[str, Any]:
     return {name: getattr(merged, name) for name in counted}
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(
     "rounds", [10, pytest.param(300, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])]
 )

@@ -51,6 +51,7 @@ def kill_merge(folder: Path, point: str, *, limits: MergeLimits) -> None:
     assert done.returncode == -signal.SIGKILL, done.stdout.decode(errors="replace")[-2000:]
 
 
+@pytest.mark.core
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "kills",
