@@ -20,11 +20,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
 from cdc_core.crash_points import reach
-from cdc_core.lake_layout import DATA_FILES, DELTA_LOG, LOG_FILES, name_local_checksum
+from cdc_core.lake_layout import DATA_FILES, DELTA_LOG, LOG_FILES
 from cdc_core.lake_storage.delta_log import DeltaLog, UnknownCheckpoint
 from cdc_core.lake_storage.place import LakePlace, ListedFile
 from cdc_core.lake_storage.tombstones import Tombstones
@@ -183,9 +184,7 @@ def _remove(
         with lock():
             newer = read_newer()
             gone = [f for f in files[first : first + _FILES_AT_ONCE] if f.name not in newer]
-            for file in gone:
-                (folder / name_local_checksum(file.name)).remove()
-                (folder / file.name).remove()
-                reach("after_file_removed")
+            after_each = partial(reach, "after_file_removed")
+            folder.remove_files([file.name for file in gone], after_each=after_each)
         removed += Space.of(gone)
     return removed

@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import BinaryIO, ClassVar, Self
 
 from typing_extensions import override
 
-from cdc_core.lake_layout import name_copy
+from cdc_core.lake_layout import name_copy, name_local_checksum
 from cdc_core.lake_storage.local_files import NewLocalFile, sync_path
 from cdc_core.lake_storage.place import LakePlace, ListedFile
 
@@ -121,6 +121,15 @@ class LocalPlace(LakePlace):
     @override
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)
+
+    @override
+    def remove_files(
+        self, names: Sequence[str], *, after_each: Callable[[], None] = lambda: None
+    ) -> None:
+        for name in names:
+            (self / name_local_checksum(name)).remove()
+            (self / name).remove()
+            after_each()
 
     @override
     def make_folder(self) -> None:

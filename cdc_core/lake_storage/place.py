@@ -16,7 +16,7 @@ from __future__ import annotations
 import posixpath
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, ClassVar, Protocol, Self
@@ -168,6 +168,15 @@ class LakePlace(ABC):
     @abstractmethod
     def remove(self) -> None:
         """Remove a file, if it is there."""
+
+    @abstractmethod
+    def remove_files(
+        self, names: Sequence[str], *, after_each: Callable[[], None] = lambda: None
+    ) -> None:
+        """Remove those files of this folder that are there, by their names.
+
+        Calls `after_each` once for each name, when the file of that name is gone.
+        """
 
     @abstractmethod
     def make_folder(self) -> None:

@@ -16,6 +16,7 @@ from cdc_core.capture.recovery import begin_recovery, choose_number, finish_reco
 from cdc_core.crash_points import reach
 from cdc_core.errors import Retry, SlotInUse, SourceError, SubscriptionChanged
 from cdc_core.lake_layout import EPOCHS
+from cdc_core.lake_storage.store_check import require_store
 from cdc_core.settings import Settings
 from cdc_core.source.connection import open_for_query
 from cdc_core.source.first_reading import find_costly_readings
@@ -106,7 +107,7 @@ def list_steps(settings: Settings, recovery: Recovery) -> Iterator[str]:
 def recover(settings: Settings, recovery: Recovery) -> Iterator[str]:
     """Recover, and yield each step once it is done; a second run goes on where the first ended.
 
-    Raises: SlotInUse, SourceError, StagingError.
+    Raises: LakeError, SlotInUse, SourceError, StagingError.
     """
     _require_ready(settings, recovery)
     steps = list_steps(settings, recovery)
@@ -125,7 +126,8 @@ def recover(settings: Settings, recovery: Recovery) -> Iterator[str]:
 
 
 def _require_ready(settings: Settings, recovery: Recovery) -> None:
-    """Check that nothing prevents any step. Raises: SlotInUse, SourceError."""
+    """Check that nothing prevents any step. Raises: LakeError, SlotInUse, SourceError."""
+    require_store(settings.lake.root)
     source, slot = settings.source, recovery.diagnosis.slot
     if slot is not None and slot.active_pid is not None:
         raise SlotInUse(

@@ -121,6 +121,19 @@ def test_what_is_removed_need_not_be_there(lake: LakePlace) -> None:
     assert list_names(lake) == ["ab"]
 
 
+def test_files_of_a_folder_are_removed_by_name(lake: LakePlace) -> None:
+    names = [f"{number}.parquet" for number in range(3)]
+    for name in [*names, "other"]:
+        (lake / name).write_text("")
+    left: list[int] = []
+    # The second time, they are gone.
+    for _ in range(2):
+        lake.remove_files(names, after_each=lambda: left.append(len(list_names(lake))))
+        assert list_names(lake) == ["other"]
+    assert len(left) == 6
+    assert left[2:] == [1, 1, 1, 1]
+
+
 def test_another_file_changes_a_folder(lake: LakePlace) -> None:
     folder = lake / "folder"
     assert folder.read_change() is None
