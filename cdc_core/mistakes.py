@@ -20,6 +20,7 @@ from cdc_core.lake_layout import RESERVED_FOLDERS
 from cdc_core.lake_roots import RootError, is_in_store
 from cdc_core.origins import Key, Mistake
 from cdc_core.quantities import parse_duration
+from cdc_core.setting_values import SECRET_NAME, flatten_conf
 
 # An address with a user probably has a password, too.
 _USER_IN_URL = re.compile(r"://[^/]*@")
@@ -49,6 +50,7 @@ HASH_KEY_VARIABLE = "WALGATE_HASH_KEY"
 # Characters. The fix makes 256 random bits in hex. A word could be guessed from hashed values.
 _MIN_HASH_KEY_LENGTH = 32
 _HASH_KEY_FIX = f"set {HASH_KEY_VARIABLE} or hash_key_file to the output of `openssl rand -hex 32`"
+_CONF_VARIABLE = "WALGATE_SPARK__CONF"
 # Defaults from here on are sizes, which the template shows with their unit.
 _SMALLEST_SIZE = 1e6
 # The default of `[merge] run_minutes`.
@@ -73,6 +75,7 @@ def find_mistakes(
     if isinstance(source, dict):
         mistakes += _find_source_mistakes(written, source, environ, folder=folder)
     mistakes += _find_hash_key_mistakes(values, environ, folder=folder)
+    mistakes += _find_conf_mistakes(written)
     if isinstance(lake, dict) and all(isinstance(lake.get(key), str) for key in ("root", "spool")):
         root = None if is_in_store(lake["root"]) else folder / lake["root"]
         mistakes += _find_spool_mistakes(root, folder / lake["spool"], folder)
@@ -221,6 +224,23 @@ def _find_secret_file_mistakes(name: str, file: Path, *, what: str) -> list[Mist
     if len(text.splitlines()) != 1:
         return [Mistake(key, "expected one line", f"write {what} and nothing else into it")]
     return []
+
+
+def _find_conf_mistakes(written: Mapping[str, Any]) -> list[Mistake]:
+    """Refuse secrets of Spark in the file."""
+    spark = written.get("spark")
+    conf = spark.get("conf") if isinstance(spark, dict) else None
+    if not isinstance(conf, dict):
+        return []
+    return [
+        Mistake(
+            ("spark", "conf"),
+            f"the secret {name} in the file",
+            f"set {_CONF_VARIABLE} to a JSON object with it, which is added to [spark.conf]",
+        )
+        for name in flatten_conf(conf)
+        if SECRET_NAME.search(name)
+    ]
 
 
 def _find_retention_mistakes(values: Mapping[str, Any]) -> list[Mistake]:

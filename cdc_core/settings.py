@@ -296,7 +296,10 @@ def _read_text(file: Path) -> str:
 def _override(
     written: Mapping[str, Any], environ: Mapping[str, str], origins: Origins
 ) -> tuple[dict[str, Any], list[Mistake]]:
-    """Override the file's values with the environment's; add the sections that must exist."""
+    """Override the file's values with the environment's; add the sections that must exist.
+
+    Where both have a table of options, an option of the environment overrides that of the file.
+    """
     values: dict[str, Any] = {
         section: dict(keys) if isinstance(keys, dict) else keys for section, keys in written.items()
     }
@@ -312,9 +315,14 @@ def _override(
         if not isinstance(entries, dict):
             continue
         try:
-            entries[key] = json.loads(value) if value.startswith(("{", "[")) else value
+            given = json.loads(value) if value.startswith(("{", "[")) else value
         except ValueError:
             mistakes.append(Mistake((section, key), "not JSON", fix="write a JSON list or object"))
+            continue
+        in_file = entries.get(key)
+        if isinstance(in_file, dict) and isinstance(given, dict):
+            given = in_file | given
+        entries[key] = given
     return values, mistakes
 
 

@@ -10,7 +10,6 @@ waits for its end; in an object store, the lock outlives the JVM.
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -24,15 +23,13 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from cdc_core.errors import ConfigurationError, MergeError, Retry, WalgateError
+from cdc_core.setting_values import SECRET_NAME
 from cdc_core.settings import SparkSettings
 from spark_jobs.session.store_conf import REQUIRED_CLASSES, StoreJars, configure_store
 
 # PySpark logs the full text of every exception to these, and they write it to standard error.
 _REPEATING_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 _DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
-# The names of secret settings: Spark's own pattern, and variables such as AWS_ACCESS_KEY_ID.
-# Source: Spark documentation, "Configuration", spark.redaction.regex.
-_SECRET = re.compile(r"(?i)secret|password|token|access[._]?key")
 
 _CONF = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -64,7 +61,7 @@ _CONF = {
     # Source: Apache Log4j documentation, "Log4j API", log4j2.level.
     "spark.executor.defaultJavaOptions": "-Dlog4j2.level=OFF",
     # What its pages, its event log, and its error texts do not show.
-    "spark.redaction.regex": _SECRET.pattern,
+    "spark.redaction.regex": SECRET_NAME.pattern,
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
@@ -123,7 +120,7 @@ def _launch(conf: Mapping[str, str]) -> None:
     PySpark puts these settings on the JVM's command line, which every user of the machine can read.
     The session gives the secrets to the running JVM.
     """
-    public = [(key, value) for key, value in conf.items() if not _SECRET.search(key)]
+    public = [(key, value) for key, value in conf.items() if not SECRET_NAME.search(key)]
     launched = SparkConf(loadDefaults=False).setAll(public)
     SparkContext._ensure_initialized(conf=launched)  # noqa: SLF001 - Nothing public does it.
 

@@ -207,6 +207,15 @@ BROKEN: dict[str, tuple[str, dict[str, str], list[list[str]]]] = {
         {},
         [["walgate.toml:5", "lake.storage_options", "no credentials", "AWS_PROFILE"]],
     ),
+    "secrets_of_spark_in_the_file": (
+        SOURCE + LAKE + f"[spark.conf]\n'spark.authenticate.secret' = '{CANARY}'\n"
+        f"spark.ssl.keyPassword = '{CANARY}'\n",
+        {"WALGATE_SPARK__CONF": '{"spark.authenticate.secret": "one of the environment"}'},
+        [
+            ["spark.conf", "spark.authenticate.secret in the file", "WALGATE_SPARK__CONF"],
+            ["spark.conf", "spark.ssl.keyPassword in the file", "WALGATE_SPARK__CONF"],
+        ],
+    ),
     "an_option_of_a_store_that_does_not_exist": (
         SOURCE + "[lake]\nroot = 's3://bucket/lake'\nstorage_options = { regoin = 'x' }\n",
         {},
