@@ -41,11 +41,15 @@ class Healing:
 
 def damage_customers(session: SparkSession, lake: Lake) -> None:
     """Delete a row of the customers' Delta table, change one and add one. Raises: MergeError."""
-    path = lake.locate(DAMAGED).uri
     with lake.lock_table(str(DAMAGED), jvm=find_jvm(session)):
-        table = DeltaTable.forPath(session, path)
-        table.delete(f"id = {_DELETED}")
-        table.update(f"id = {_CHANGED}", {"name": functions.lit("Nobody")})
-        copied = table.toDF().where(f"id = {_COPIED}")
-        added = copied.withColumn("id", functions.lit(_ADDED).cast("long"))
-        added.write.format("delta").mode("append").save(path)
+        table = DeltaTable.forPath(session, lake.locate(DAMAGED).uri)
+        key = functions.col("id")
+        rows = table.toDF().where(key.isin(_DELETED, _CHANGED, _COPIED))
+        new_key = functions.when(key == _COPIED, functions.lit(_ADDED).cast("long")).otherwise(key)
+        # One commit: merges wait for the lock, but not for long.
+        damage = table.alias("table").merge(
+            rows.withColumn("id", new_key).alias("row"), "table.id = row.id"
+        )
+        damage = damage.whenMatchedDelete(f"table.id = {_DELETED}")
+        damage = damage.whenMatchedUpdate(set={"name": functions.lit("Nobody")})
+        damage.whenNotMatchedInsertAll().execute()
