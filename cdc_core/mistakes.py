@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args, get_origin
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
@@ -20,7 +21,7 @@ from cdc_core.lake_layout import RESERVED_FOLDERS
 from cdc_core.lake_roots import RootError, is_in_store
 from cdc_core.origins import Key, Mistake
 from cdc_core.quantities import parse_duration
-from cdc_core.setting_values import SECRET_NAME, flatten_conf
+from cdc_core.setting_values import SECRET_NAME
 
 # An address with a user probably has a password, too.
 _USER_IN_URL = re.compile(r"://[^/]*@")
@@ -75,7 +76,7 @@ def find_mistakes(
     if isinstance(source, dict):
         mistakes += _find_source_mistakes(written, source, environ, folder=folder)
     mistakes += _find_hash_key_mistakes(values, environ, folder=folder)
-    mistakes += _find_conf_mistakes(written)
+    mistakes += [*_find_secrets(written)]
     if isinstance(lake, dict) and all(isinstance(lake.get(key), str) for key in ("root", "spool")):
         root = None if is_in_store(lake["root"]) else folder / lake["root"]
         mistakes += _find_spool_mistakes(root, folder / lake["spool"], folder)
@@ -226,21 +227,29 @@ def _find_secret_file_mistakes(name: str, file: Path, *, what: str) -> list[Mist
     return []
 
 
-def _find_conf_mistakes(written: Mapping[str, Any]) -> list[Mistake]:
-    """Refuse secrets of Spark in the file."""
-    spark = written.get("spark")
-    conf = spark.get("conf") if isinstance(spark, dict) else None
-    if not isinstance(conf, dict):
-        return []
-    return [
-        Mistake(
-            ("spark", "conf"),
-            f"the secret {name} in the file",
-            f"set {_CONF_VARIABLE} to a JSON object with it, which is added to [spark.conf]",
-        )
-        for name in flatten_conf(conf)
-        if SECRET_NAME.search(name)
-    ]
+def _find_secrets(written: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Refuse secrets of Redis and of Spark in the file."""
+    redis, spark = (
+        section if isinstance(section := written.get(name), dict) else {}
+        for name in ("redis", "spark")
+    )
+    url, conf = redis.get("url"), spark.get("conf")
+    with suppress(ValueError):
+        if isinstance(url, str) and urlsplit(url).password:
+            yield Mistake(("redis", "url"), "a password in the file", "set WALGATE_REDIS__URL")
+    for path in _list_options(conf if isinstance(conf, dict) else {}):
+        if SECRET_NAME.search(".".join(path)):
+            fix = f"remove it, and set {_CONF_VARIABLE} to a JSON object with it"
+            yield Mistake(("spark", "conf", *path), "a secret in the file", fix)
+
+
+def _list_options(table: Mapping[str, Any]) -> Iterator[Key]:
+    """The path of each option of a table, and of the tables in it."""
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from ((name, *path) for path in _list_options(value))
+        else:
+            yield (name,)
 
 
 def _find_retention_mistakes(values: Mapping[str, Any]) -> list[Mistake]:

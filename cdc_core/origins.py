@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 Key = tuple[str, ...]
 
 _HEADER = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?\Z")
-_ENTRY = re.compile(r"\s*([A-Za-z0-9_.-]+|\"[^\"]+\")\s*=")
+_PART = re.compile(r"\"([^\"]*)\"|'([^']*)'|([A-Za-z0-9_-]+)")
+_ENTRY = re.compile(r"\s*([A-Za-z0-9_.-]+|\"[^\"]+\"|'[^']+')\s*=")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -64,4 +65,4 @@ class Origins:
 
 def _split_key(text: str) -> Key:
     """Split a TOML key into its parts; a quoted part stays whole."""
-    return tuple(a or b for a, b in re.findall(r'"([^"]*)"|([A-Za-z0-9_-]+)', text))
+    return tuple(a or b or c for a, b, c in _PART.findall(text))

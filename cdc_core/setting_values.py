@@ -106,14 +106,14 @@ def _spell_type(value: object) -> str:
     return str(ColumnType.parse(value))
 
 
-def flatten_conf(value: object) -> dict[str, str]:
+def _flatten_conf(value: object) -> dict[str, str]:
     """Accept `spark.x.y = 1` with or without quotes around the key; write values as Spark does."""
     if not isinstance(value, dict):
         raise ValueError("expected a table of Spark settings")  # noqa: TRY004 - pydantic's contract.
     flat: dict[str, str] = {}
     for key, entry in value.items():
         if isinstance(entry, dict):
-            nested = flatten_conf(entry)
+            nested = _flatten_conf(entry)
             flat.update({f"{key}.{k}": v for k, v in nested.items()})
         else:
             flat[key] = str(entry).lower() if isinstance(entry, bool) else str(entry)
@@ -173,7 +173,7 @@ Duration = Annotated[Pause, AfterValidator(_require_time)]
 Count = Annotated[int, BeforeValidator(_refuse_bool), Field(gt=0)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_split_list)]
 JarsPlace = Annotated[str, BeforeValidator(_resolve_jars)]
-SparkConf = Annotated[dict[str, str], BeforeValidator(flatten_conf)]
+SparkConf = Annotated[dict[str, str], BeforeValidator(_flatten_conf)]
 RedisUrl = Annotated[str, AfterValidator(_check_redis_url)]
 Pattern = Annotated[str, AfterValidator(_check_pattern)]
 ColumnTypes = Annotated[

@@ -319,11 +319,15 @@ def _override(
         except ValueError:
             mistakes.append(Mistake((section, key), "not JSON", fix="write a JSON list or object"))
             continue
-        in_file = entries.get(key)
-        if isinstance(in_file, dict) and isinstance(given, dict):
-            given = in_file | given
-        entries[key] = given
+        entries[key] = _combine(entries.get(key), given)
     return values, mistakes
+
+
+def _combine(in_file: object, given: object) -> object:
+    """The value of the environment; of two tables, the options of both."""
+    if not (isinstance(in_file, dict) and isinstance(given, dict)):
+        return given
+    return in_file | {key: _combine(in_file.get(key), value) for key, value in given.items()}
 
 
 def _with_secrets(settings: Settings, environ: Mapping[str, str]) -> Settings:

@@ -1,12 +1,14 @@
 """The order of a run, which tests with a JVM it plays, and which tests are fast.
 
-What needs no service comes first, then PostgreSQL and Redis, Spark, Dagster. Run by several
-processes, each has at most one SparkSession. A process takes together the tests of one folder that
-use a session, or all that runs under Dagster, where what starts a JVM is a process of its own.
+The tests run in the order of the services that they need: none, PostgreSQL or Redis, Spark,
+Dagster. pytest-xdist gives each group of tests to one worker. The tests of a folder that use the
+SparkSession are a group. All other tests with a JVM are the group `dagster`: they start their JVMs
+in processes of their own. So a worker has at most one SparkSession.
 
-A test with a JVM takes seconds. The seed of a run chooses half of those of each folder, and one
-variant of each. A test that is marked `core` is always among them. With `--every-test`, a run plays
-all tests in all variants, and `make soak` does so. What is marked `soak` is always played whole.
+A run plays half of the tests with a JVM in each folder, one variant of each. The seed chooses both.
+This also holds for `pytest PATH`. A test that is marked `core` is always played, in one variant.
+With `--every-test`, a run plays all tests in all variants, as `make soak` does. A test that is
+marked `soak` is always played in all variants.
 
 A test is fast if it needs no service, plays no simulated history and is not `soak`. Nobody marks it
 by hand: its fixtures show what it needs, and so do the calls of the test and of its fixtures.
@@ -58,7 +60,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Group what has a JVM, before the groups are dealt out; mark what is fast."""
+    """Group what has a JVM, before pytest-xdist distributes the groups; mark what is fast."""
     if _cost(item) >= _SPARK:
         item.add_marker(pytest.mark.xdist_group(_choose_group(item)))
     is_long = SIMULATOR in _list_fixtures(item) or _is_soak(item)
@@ -68,7 +70,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)  # After the choice of tests by their markers.
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Sort by the dearest service a test needs; the order of files stays within each."""
+    """Sort by the most expensive service a test needs; the order of files stays within each."""
     items.sort(key=_cost)
     if config.getoption("--every-test"):
         return
@@ -83,7 +85,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def choose_tests(names: Sequence[str], core: Collection[str], seed: int) -> set[str]:
     """Choose one variant of each test of `core`, and of half of the others of each folder.
 
-    A name is that of a variant: `folder/file::test[…]`. Of an odd number, the larger half is taken.
+    A name is that of a variant: `folder/file::test[…]`. Of an odd number, one more is played than
+    left out.
     """
     variants: dict[str, list[str]] = {}
     for name in names:
@@ -105,7 +108,7 @@ def choose_tests(names: Sequence[str], core: Collection[str], seed: int) -> set[
 
 
 def find_cost(test: Callable[..., Any], fixtures: Mapping[str, Callable[..., Any]]) -> int:
-    """The rank of the dearest service that a test needs; 0 if it needs none.
+    """The rank of the most expensive service that a test needs; 0 if it needs none.
 
     `fixtures` has the functions of all fixtures that the test requests, also through others.
     """

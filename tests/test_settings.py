@@ -17,7 +17,7 @@ conf = { "spark.task.maxFailures" = 1, spark.speculation = true }
 
 
 def test_options_of_the_environment_are_added_to_those_of_the_file(tmp_path: Path) -> None:
-    given = '{"spark.authenticate.secret": "s3cret", "spark.task.maxFailures": "2"}'
+    given = '{"spark.task.maxFailures": "2", "spark": {"authenticate": {"secret": "s3cret"}}}'
     settings = parse_settings(
         FILE, file=tmp_path / "walgate.toml", environ={"WALGATE_SPARK__CONF": given}
     )

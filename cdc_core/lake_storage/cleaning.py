@@ -6,8 +6,8 @@ a needed version has it. A commit or checkpoint stays if it is needed to read a 
 the log of a table may have gaps. Everything else goes once it is older than the grace: the files of
 other versions, and files that no commit names because their writer died.
 
-A data file also stays until it is older than the newest commit. Delta then refuses the commit of
-its writer, if that writer was only paused: the commit extends an older version.
+A data file that is newer than the newest commit also stays, because its writer may still commit
+it. The writer of an older file extends a version that is no longer the newest, so Delta refuses it.
 
 The commits of some tables go before the data files that they removed. Tombstones then say when the
 table lost a file, and the file stays for the grace.
@@ -116,7 +116,7 @@ def clean_table(
         if early is not None:
             kept_data |= early.tombstones.find(log, since_us=before_us)
         kept_commits = set[str]().union(*map(log.list_names, needed))
-        # Delta refuses the commit of a writer whose file is older than the newest commit.
+        # The writer of a newer file may still commit it.
         limit_us = min(before_us, log.commits[log.newest].modified_us)
         data = _divide(table, DATA_FILES, kept_data, limit_us)
         commits = _divide(table / DELTA_LOG, LOG_FILES, kept_commits, commits_before_us)

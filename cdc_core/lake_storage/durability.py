@@ -1,4 +1,4 @@
-"""Forces files to the disk, and writes files that the disk refused to new files.
+"""Forces files to the disk. If the disk refuses a file, writes its bytes to a new file.
 
 Linux reports a failed write to one fsync only. The next fsync of that file succeeds, although the
 disk never got the bytes. So after a refusal only a copy is durable: a new file with the same bytes,
@@ -76,9 +76,9 @@ def make_durable(
     """
     versions = range(above + 1, through + 1)
     try:
-        _handle_commits(table, versions, lambda file: file.sync(), besides=forced)
+        _handle_commits(table, versions, lambda file: file.sync(), except_for=forced)
     except OSError:
-        _rewrite(table, versions, besides=forced)
+        _rewrite(table, versions, except_for=forced)
 
 
 def rewrite_commits(table: LakePlace, *, above: int, through: int) -> None:
@@ -86,7 +86,7 @@ def rewrite_commits(table: LakePlace, *, above: int, through: int) -> None:
 
     Raises: OSError.
     """
-    _rewrite(table, range(above + 1, through + 1), besides=frozenset())
+    _rewrite(table, range(above + 1, through + 1), except_for=frozenset())
 
 
 def locate_commit(table: LakePlace, version: int) -> LakePlace:
@@ -117,10 +117,10 @@ def remove_old_copies(folder: LakePlace) -> None:
                 copied.remove()
 
 
-def _rewrite(table: LakePlace, versions: range, *, besides: Collection[LakePlace]) -> None:
+def _rewrite(table: LakePlace, versions: range, *, except_for: Collection[LakePlace]) -> None:
     for folder in (table, table / DELTA_LOG):
         remove_old_copies(folder)
-    _handle_commits(table, versions, lambda file: file.rewrite(), besides=besides)
+    _handle_commits(table, versions, lambda file: file.rewrite(), except_for=except_for)
 
 
 def _handle_commits(
@@ -128,17 +128,17 @@ def _handle_commits(
     versions: range,
     handle: Callable[[LakePlace], None],
     *,
-    besides: Collection[LakePlace],
+    except_for: Collection[LakePlace],
 ) -> None:
     """Call `handle` with each file that the commits added, then make the names durable.
 
-    This leaves out the files and folders in `besides`. It reads nothing of a storage on which
+    This leaves out the files and folders in `except_for`. It reads nothing of a storage on which
     everything is durable at once.
     """
     if table.is_durable_at_once:
         return
     log = table / DELTA_LOG
-    for file in sorted({*_list_files(table, log, versions)}.difference(besides)):
+    for file in sorted({*_list_files(table, log, versions)}.difference(except_for)):
         if not file.exists():
             continue  # VACUUM removed the file. A reader that still needs it fails.
         handle(file)
@@ -148,7 +148,7 @@ def _handle_commits(
             handle(sums)
     # A second fsync of a folder can be trusted: if the journal of a file system fails, the file
     # system takes no more writes at all.
-    for folder in {table, log}.difference(besides):
+    for folder in {table, log}.difference(except_for):
         folder.sync()
     if versions and versions[0] == 0:
         # The process that made the table may have made the folders above it.

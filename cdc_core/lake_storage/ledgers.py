@@ -19,7 +19,7 @@ from cdc_core.lake_layout import CHECKPOINT_PROPERTIES, name_commit
 from cdc_core.lake_storage.arrow_files import open_input
 from cdc_core.lake_storage.delta_tables import choose_checkpoints, is_delta, open_delta
 from cdc_core.lake_storage.durability import make_durable, rewrite_commits
-from cdc_core.lake_storage.own_commits import find_outcome, make_mark
+from cdc_core.lake_storage.own_commits import is_own_commit, make_commit_id
 from cdc_core.lake_storage.place import LakePlace
 
 # If several processes append at once, one commit succeeds, and the others try again.
@@ -40,10 +40,10 @@ def append_numbered(
     `force` forces the files of the commit to the disk. Raises: DeltaError; OSError; what `force`
     raises.
     """
-    # All tries have one mark: the store may still carry out a try that it refused.
-    mark = make_mark()
+    # All tries have one identifier: a try that seemed to fail may have been committed.
+    commit_id = make_commit_id()
     for _ in range(_TRIES):
-        version = _try_append(folder, rows, schema, mark)
+        version = _try_append(folder, rows, schema, commit_id)
         if version is not None:
             force(folder, above=version - 1, through=version)
             return
@@ -121,16 +121,16 @@ def replace_rows(
     Return False if another process committed since, or if nobody knows yet whether this succeeded.
     Raises: DeltaError; OSError; what `force` raises.
     """
-    version, mark = ledger.version() + 1, make_mark()
+    version, commit_id = ledger.version() + 1, make_commit_id()
     try:
         write_deltalake(
             ledger,
             pa.Table.from_pylist([*rows], schema=schema),
             mode="overwrite",
-            commit_properties=CommitProperties(max_commit_retries=0, custom_metadata=mark),
+            commit_properties=CommitProperties(max_commit_retries=0, custom_metadata=commit_id),
         )
     except CommitFailedError:
-        if not find_outcome(folder, version, mark):
+        if not is_own_commit(folder, version, commit_id):
             return False
     force(folder, above=version - 1, through=version)
     return True
@@ -140,7 +140,7 @@ def _try_append(
     folder: LakePlace,
     rows: Sequence[Mapping[str, object]],
     schema: pa.Schema,
-    mark: dict[str, str],
+    commit_id: dict[str, str],
 ) -> int | None:
     """Append rows and return the version; None if another commit came between.
 
@@ -152,7 +152,7 @@ def _try_append(
         ledger = None
     number = 0 if ledger is None else ledger.version() + 1
     numbered = pa.Table.from_pylist([{**row, "number": number} for row in rows], schema=schema)
-    once = CommitProperties(max_commit_retries=0, custom_metadata=mark)
+    once = CommitProperties(max_commit_retries=0, custom_metadata=commit_id)
     try:
         if ledger is None:
             write_deltalake(
@@ -166,7 +166,7 @@ def _try_append(
         else:
             write_deltalake(ledger, numbered, mode="append", commit_properties=once)
     except (DeltaError, OSError) as error:
-        if find_outcome(folder, number, mark):
+        if is_own_commit(folder, number, commit_id):
             return number
         if isinstance(error, CommitFailedError):
             return None

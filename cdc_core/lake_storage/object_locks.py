@@ -5,9 +5,10 @@ again every few seconds. Each write is conditional: it succeeds only if the obje
 has seen it last. If the holder dies, nobody renews the lease, and after its life the next process
 takes it over.
 
-A holder that was paused may have lost its lease. If another process has committed in between, Delta
-refuses the holder's commit; otherwise the commit succeeds. So a commit takes its version before
-anybody removes its files (`abandoned_attempts`).
+A holder that was paused may have lost its lease. It goes on all the same. If another process has
+committed in between, Delta refuses the holder's commit; otherwise the commit succeeds. So before a
+process removes the files of an abandoned attempt, it commits the version of that attempt itself
+(`abandoned_attempts`).
 """
 
 from __future__ import annotations
@@ -90,11 +91,12 @@ class _Lease:
         self._thread.start()
 
     def release(self) -> None:
-        """Free the lease, if this object still holds it. If the store fails, it ends by itself."""
+        """Free the lease, if this object still holds it. If the store fails, the lease expires."""
         self._is_over.set()
         self._thread.join()
         with suppress(OSError):
-            # If the reply to the last renewal was lost, the first try learns the lease's tag.
+            # If the reply to the last renewal was lost, our tag is old. The first try is refused,
+            # and reads the new tag.
             for _ in range(2):
                 if self._write(_FREE, self._tag) and self._text == _FREE:
                     return
@@ -123,7 +125,10 @@ class _Lease:
         return True
 
     def _adopt(self, found: TaggedText) -> bool:
-        """Whether a lease is ours. A write may have succeeded although its reply was lost."""
+        """Return whether a lease is ours; if so, remember its tag.
+
+        A write may have succeeded although its reply was lost.
+        """
         is_ours = self._identifier in found.text
         if is_ours:
             self._tag, self._text = found.tag, found.text

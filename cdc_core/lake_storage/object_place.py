@@ -110,9 +110,9 @@ class ObjectPlace(LakePlace):
         return None
 
     def write_text_if(self, text: str, tag: str | None) -> str:
-        """Write an object if its state has a tag, or if it does not exist; return the new tag.
+        """Write an object if it still has a tag; without a tag, only if it does not exist.
 
-        Raises: Refused; OSError.
+        Returns the new tag. Raises: Refused; OSError.
         """
         mode: Literal["create"] | UpdateVersion = "create" if tag is None else {"e_tag": tag}
         try:

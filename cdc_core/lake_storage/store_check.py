@@ -48,7 +48,7 @@ _USUAL_FIX = "check aws_endpoint in [lake] storage_options, the network, and the
 
 @dataclass(frozen=True, slots=True)
 class StoreProblem:
-    """Something that an object store cannot do for these credentials."""
+    """What an object store does not do, or does not allow these credentials."""
 
     what: str
     expected: str
@@ -85,9 +85,9 @@ def _find_problems(root: ObjectPlace) -> Iterator[StoreProblem]:
         "write an object": lambda: written.append(_write(probe, _TEXTS[0], None)),
         "read an object": probe.read_text,
         "list objects": lambda: _remove_old_probes(root),
-        "refuse a second object of one name": lambda: _require_refusal(probe, _TEXTS[1], None),
+        "refuse to create an object that exists": lambda: _require_refusal(probe, _TEXTS[1], None),
         "refuse to replace an object that has changed": lambda: _replace_twice(probe),
-        "delete several objects at once": lambda: root.remove_files([probe.name]),
+        "delete a list of objects": lambda: root.remove_files([probe.name]),
     }
     try:
         for name, do in tries.items():

@@ -1,7 +1,7 @@
 """Finds the credentials of an object store where other programs of this host look for them.
 
 The environment has them, or a file of profiles. Without both, delta-rs, obstore, and Spark each ask
-the store's own providers, such as the role of this host. Credentials are never in `walgate.toml`.
+their own providers, such as the role of this host. Credentials are never in `walgate.toml`.
 
 Source: AWS SDKs and Tools Reference Guide, "Environment variables", "Shared config and credentials
 files".
@@ -50,7 +50,7 @@ def name_variables(credentials: StoreCredentials | None) -> dict[str, str]:
 
 
 def find_credentials(environ: Mapping[str, str]) -> StoreCredentials | None:
-    """Find the credentials of this host; None if the store's own providers have to give them.
+    """Find the credentials of this host; None if only the libraries can find them.
 
     Raises: NoCredentials if the environment names a file that cannot be read, or a profile that the
     file lacks.

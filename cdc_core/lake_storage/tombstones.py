@@ -19,9 +19,9 @@ from cdc_core.lake_storage.place import LakePlace
 class Tombstones:
     """The tombstones of a table, in a file of its folder.
 
-    A process may be paused in `write` while another process removes commits. Then it writes its own
-    tombstones over those of these commits. So an object that lives on, as that of capture does,
-    remembers what it found, and writes that again.
+    A process may be paused in `write` while another process removes commits. When it wakes, it
+    overwrites the newer tombstones of the other one. So this object remembers all that it found,
+    and writes it again at the next `write`. Capture keeps one object for its whole session.
     """
 
     def __init__(self, table: LakePlace) -> None:

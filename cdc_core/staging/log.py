@@ -38,7 +38,7 @@ from cdc_core.lake_layout import (
 )
 from cdc_core.lake_storage.delta_tables import open_delta
 from cdc_core.lake_storage.durability import list_commit, locate_commit, remove_old_copies
-from cdc_core.lake_storage.own_commits import find_outcome, make_mark
+from cdc_core.lake_storage.own_commits import is_own_commit, make_commit_id
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.lake_storage.tombstones import Tombstones
 from cdc_core.layout import CHANGES_SCHEMA, EPOCHS_SCHEMA
@@ -311,14 +311,14 @@ class Log:
         subscription: Subscription,
     ) -> None:
         """Commit to the version that this object is at, durably. Raises: DeltaError, OSError."""
-        extended, mark = self._changes.version() + 1, make_mark()
+        extended, commit_id = self._changes.version() + 1, make_commit_id()
         try:
             self._changes.create_write_transaction(
                 [*actions],
                 "append",
                 self._changes.schema(),
                 commit_properties=CommitProperties(
-                    custom_metadata=subscription.describe() | mark,
+                    custom_metadata=subscription.describe() | commit_id,
                     app_transactions=[*points],
                     max_commit_retries=0,
                 ),
@@ -327,7 +327,7 @@ class Log:
             )
         except CommitFailedError:
             # The store may have made the commit, and its reply may be lost.
-            if not find_outcome(self.changes_folder, extended, mark):
+            if not is_own_commit(self.changes_folder, extended, commit_id):
                 raise
         for file in list_commit(self.changes_folder, extended):
             file.sync()

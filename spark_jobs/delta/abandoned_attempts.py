@@ -2,8 +2,8 @@
 
 A process that looks dead may only be paused: its lock in an object store is a lease, which ends. If
 the attempt has files, a commit without a change takes its version before they go. Delta then
-refuses the process if it wakes. An attempt without files keeps its version free: if its process
-wakes, it may still write files and commit them.
+refuses the process if it wakes. If the attempt has no files, nobody takes its version. Its process
+may still wake, write files and commit them, and that is correct.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def clear_attempts(table: LakePlace, epochs: Sequence[Epoch]) -> bool:
 def _clear(attempt: Attempt, table: DeltaTable | None, epochs: Sequence[Epoch]) -> bool:
     """Remove the files of an attempt that no commit names; return whether it is over.
 
-    The files are listed only once: those that come later are of a process that woke.
+    The files are listed only once. Files that appear later are of a process that woke. They stay.
     """
     files, folders = attempt.list_files(), attempt.list_spark_folders()
     if table is None or not (files or folders):
@@ -53,8 +53,8 @@ def _clear(attempt: Attempt, table: DeltaTable | None, epochs: Sequence[Epoch]) 
     for folder in folders:
         folder.remove_folder()
     committed = _read_commits(attempt.table, range(attempt.version, newest + 1))
-    # If the file of a commit is missing, it may have named any of the files. Maintenance removes
-    # those that no needed version has.
+    # If the file of a commit is missing, nobody knows which files it named, so all of them stay.
+    # Maintenance removes those that no needed version has.
     if committed is not None:
         for file in files:
             if file.name not in committed:

@@ -1,5 +1,7 @@
 """Attempts to write a table. Each one names its files with its own identifier, and commits once.
 
+Delta names the files of Spark's MERGE itself, so only maintenance finds those of a dead process.
+
 A file gets its final name at once; only a commit makes it part of the table. A record in the folder
 of the table says that the attempt runs. By it, the next merge removes what a dead process left
 (`abandoned_attempts`).
@@ -81,12 +83,12 @@ class Attempt:
         """The data files of this attempt in the table's folder."""
         return [*self.table.list_matching(match_data_files(self.identifier))]
 
-    def remove_files(self, *, besides: Collection[str]) -> None:
-        """Remove the files of this attempt, except those with some names. Raises: OSError."""
+    def remove_files(self, *, keep: Collection[str]) -> None:
+        """Remove the files of this attempt, but keep those with some names. Raises: OSError."""
         for folder in self.list_spark_folders():
             folder.remove_folder()
         for file in self.list_files():
-            if file.name not in besides:
+            if file.name not in keep:
                 file.remove()
 
     def list_spark_folders(self) -> list[LakePlace]:
@@ -98,7 +100,8 @@ class Attempt:
 def attempting(table: LakePlace, *, version: int) -> Iterator[Attempt]:
     """Attempt to commit a version of a table; after the block, remove the files it did not commit.
 
-    They stay if the storage refuses that, or if nobody knows whether it has the commit.
+    These files stay if nobody knows whether the storage has the commit, or if the storage refuses
+    to remove them.
     Raises: OSError.
     """
     attempt = Attempt(table, version, uuid.uuid4().hex)
@@ -112,7 +115,7 @@ def attempting(table: LakePlace, *, version: int) -> Iterator[Attempt]:
             with suppress(OSError):
                 # To list the folder of a large table takes time.
                 if attempt.committed is None or attempt.may_have_unused:
-                    attempt.remove_files(besides=attempt.committed or ())
+                    attempt.remove_files(keep=attempt.committed or ())
                 attempt.record.remove()
 
 

@@ -27,7 +27,7 @@ from pyspark.sql import types as T
 
 from cdc_core.crash_points import reach
 from cdc_core.lake_storage.delta_tables import open_delta, renew_access
-from cdc_core.lake_storage.own_commits import find_outcome, make_mark
+from cdc_core.lake_storage.own_commits import is_own_commit, make_commit_id
 from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.delta.attempts import Attempt
 from spark_jobs.delta.direct_parquet import has_schema
@@ -35,9 +35,9 @@ from spark_jobs.delta.file_writer import WrittenFile
 from spark_jobs.lake.durability import require_durable, require_forced
 from spark_jobs.lake.lake import Bound, Epoch, Losses, format_losses, read_losses
 
-# Commits from one checkpoint to the next. Each checkpoint names the files that left the table
-# within an hour, and stays for the grace, so more of them take space. With fewer of them, a kept
-# version needs more commits, and each opening of the table lists all commits.
+# Commits from one checkpoint to the next. More checkpoints take more space: each stays for the
+# grace, and names the files that left the table within an hour. With fewer checkpoints, a reader of
+# a kept version reads more commits, and each opening of the table lists them all.
 _CHECKPOINT_INTERVAL = 10
 
 
@@ -98,8 +98,8 @@ def commit_files(
 def take_version(path: LakePlace, table: DeltaTable, epochs: Sequence[Epoch]) -> None:
     """Commit the next version without a change, so that no paused attempt can commit it.
 
-    The commit names the table's bound again. Else Spark's MERGE in a paused process would find
-    nothing against committing above it. `epochs` are all epochs.
+    The commit repeats the table's bound, so that the MERGE of a paused process finds a conflict.
+    Without it, that MERGE would commit the version after this one. `epochs` are all epochs.
     Raises: DeltaError if another commit came between; MergeError if the disk refuses it; OSError.
     """
     _commit(
@@ -131,7 +131,7 @@ def _commit(
     transactions: list[Transaction],
 ) -> None:
     """Commit actions as the version above that of `table`. Raises: DeltaError; OSError."""
-    mark = make_mark()
+    commit_id = make_commit_id()
     if attempt is not None:
         attempt.is_unclear = True
     try:
@@ -141,7 +141,7 @@ def _commit(
             mode,
             schema,
             commit_properties=CommitProperties(
-                custom_metadata={"userMetadata": format_losses(lossy), **mark},
+                custom_metadata={"userMetadata": format_losses(lossy), **commit_id},
                 app_transactions=transactions,
                 # After another commit, the rows that this one is based on may be out of date.
                 max_commit_retries=0,
@@ -151,7 +151,7 @@ def _commit(
             ),
         )
     except (DeltaError, OSError):
-        is_own = find_outcome(path, table.version() + 1, mark)
+        is_own = is_own_commit(path, table.version() + 1, commit_id)
         if attempt is not None:
             attempt.is_unclear = is_own is None
         if not is_own:

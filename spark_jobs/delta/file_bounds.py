@@ -19,11 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-# The first columns have statistics, as many as Delta takes by itself. The NULLs of the columns in
-# `_ALWAYS_COUNTED` are counted at any place.
+# Only so many columns have statistics, as by Delta's default. The NULLs of the columns in
+# `_ALWAYS_COUNTED` are counted wherever these columns are.
 _MAX_COLUMNS = 32
 _ALWAYS_COUNTED = ("_raw", "_holes")
-# For each of these columns, a leaf in Parquet that is NULL in the rows where the column is NULL.
+# Leaves in Parquet, each with its column. A leaf is NULL in the rows where its column is NULL.
 _LEAVES = {"_raw.key_value.key": "_raw", "_holes.list.element": "_holes"}
 _MAX_CHARACTERS = 32
 # No character sorts after it.

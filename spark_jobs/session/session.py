@@ -2,9 +2,9 @@
 
 Only programs of this host reach the driver, unless `[spark.conf]` names another address.
 
-The JVM ends after the process that started it: the JVM reads a pipe from that process, and ends at
-the pipe's end. Until then the JVM may still commit. In a folder, the next holder of a table's lock
-waits for its end; in an object store, the lock outlives the JVM.
+When the process ends, its JVM ends soon after, because its pipe from the process closes. Until then
+the JVM may still commit. In a folder, the next holder of a table's lock waits for that JVM. In an
+object store the lock is a lease, which usually lasts longer than the JVM.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ _CONF = {
     "spark.cleaner.periodicGC.interval": "5min",
     # A MERGE of many rows writes few files. Arrow must be able to rewrite each of them.
     "spark.sql.files.maxRecordsPerFile": "1000000",
-    # Executors would log the value at which a task fails. With this level for log4j's own default,
-    # Spark does not load its default, which logs all. A log4j2.properties of a worker is stronger.
+    # Executors would log the value at which a task fails. If this level is set, Spark does not load
+    # its own configuration of log4j, which logs errors. A worker's log4j2.properties overrides it.
     # Source: Apache Log4j documentation, "Log4j API", log4j2.level.
     "spark.executor.defaultJavaOptions": "-Dlog4j2.level=OFF",
     # What its pages, its event log, and its error texts do not show.

@@ -15,8 +15,8 @@ from pyspark.util import inheritable_thread_target
 
 _Result = TypeVar("_Result")
 
-# Each merge of a first copy may hold 256 MB of keys in this process. So many cores must not mean as
-# many merges.
+# Each merge of a first copy may hold 256 MB of keys in this process. So the number of merges is
+# limited, whatever the number of cores.
 _MAX_AT_ONCE = 4
 
 
@@ -45,8 +45,8 @@ def run_side_by_side(session: SparkSession, jobs: Sequence[Callable[[], _Result]
                 errors.append(error)
 
     count = min(len(jobs), session.sparkContext.defaultParallelism, _MAX_AT_ONCE)
-    # Each thread has a copy of the properties. Daemon threads: a run that is called off ends its
-    # process, although a job goes on.
+    # Each thread has a copy of the properties. The threads are daemons, so that a cancelled run can
+    # end while a job still runs.
     threads = [
         Thread(target=inheritable_thread_target(session)(work), name=f"merge-{i}", daemon=True)
         for i in range(count)

@@ -45,7 +45,7 @@ def configure_store(store: ObjectStore) -> dict[str, str]:
     """Give Spark the options of a store, the credentials of this host, and Walgate's classes.
 
     Spark redacts the values of credentials, and `open_session` keeps them off the command line.
-    Without credentials, Hadoop asks the store's own providers. Raises: OSError.
+    Without credentials, Hadoop asks its own providers. Raises: OSError.
     """
     options = dict(store.options)
     is_encrypted = not options.get("aws_endpoint", "").startswith("http://")

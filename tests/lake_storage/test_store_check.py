@@ -52,7 +52,7 @@ def test_a_store_that_ignores_conditions_is_refused(
     proxy.choose = lambda _: Unconditional()
     problems = find_store_problems(replace(object_lake, store=proxy.store))
     assert [problem.expected for problem in problems] == [
-        "refuse a second object of one name",
+        "refuse to create an object that exists",
         "refuse to replace an object that has changed",
     ]
     with pytest.raises(LakeError, match="ignores the condition") as refused:

@@ -137,6 +137,7 @@ BROKEN: dict[str, tuple[str, dict[str, str], list[list[str]]]] = {
             ["walgate.toml:2", "source.dsn", "connect_timeout as a whole number"],
             ["walgate.toml:3", "source.slott", "did you mean slot"],
             ["walgate.toml:7", "redis.url", "a port from 1 to 65535"],
+            ["walgate.toml:7", "redis.url: a password in the file", "set WALGATE_REDIS__URL"],
         ],
     ),
     "a_uri_with_mistakes": (
@@ -212,8 +213,8 @@ BROKEN: dict[str, tuple[str, dict[str, str], list[list[str]]]] = {
         f"spark.ssl.keyPassword = '{CANARY}'\n",
         {"WALGATE_SPARK__CONF": '{"spark.authenticate.secret": "one of the environment"}'},
         [
-            ["spark.conf", "spark.authenticate.secret in the file", "WALGATE_SPARK__CONF"],
-            ["spark.conf", "spark.ssl.keyPassword in the file", "WALGATE_SPARK__CONF"],
+            ["walgate.toml:6", "spark.authenticate.secret: a secret in the file", "_SPARK__CONF"],
+            ["walgate.toml:7", "spark.ssl.keyPassword: a secret in the file", "_SPARK__CONF"],
         ],
     ),
     "an_option_of_a_store_that_does_not_exist": (
