@@ -53,8 +53,6 @@ def parse_options(written: Mapping[str, object]) -> dict[str, str]:
         text = str(value).lower() if isinstance(value, bool) else value
         if not isinstance(text, str) or not text:
             raise ValueError(f"expected a text for {option}")
-        if option == "aws_endpoint" and "@" in text:
-            raise ValueError(f"expected no credentials in aws_endpoint: {_CREDENTIALS_FIX}")
         if option in _FLAGS and text not in {"true", "false"}:
             raise ValueError(f"expected true or false for {option}, found {text!r}")
         options[option] = text
@@ -108,6 +106,8 @@ def locate_in_store(
             "expected aws_region in storage_options, or AWS_REGION in the environment",
             fix=_REGION_FIX,
         )
+    if "@" in found.get("aws_endpoint", ""):
+        raise RootError("expected no credentials in aws_endpoint", fix=_CREDENTIALS_FIX)
     is_unencrypted = found.get("aws_endpoint", "").startswith("http://")
     if is_unencrypted and found.get("aws_allow_http") != "true":
         raise RootError(

@@ -30,6 +30,7 @@ _SECRET_KEYS: set[Key] = {
     ("source", "password"),
     ("redis", "url"),
     ("spark", "conf"),
+    ("lake", "storage_options"),
 }
 _EXAMPLES: dict[Key, str] = {
     ("source", "dsn"): '"host=/var/run/postgresql dbname=shop user=walgate"',

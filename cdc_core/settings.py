@@ -298,7 +298,7 @@ def _override(
 ) -> tuple[dict[str, Any], list[Mistake]]:
     """Override the file's values with the environment's; add the sections that must exist.
 
-    Where both have a table of options, an option of the environment overrides that of the file.
+    To `[spark.conf]`, the environment adds options: the secret ones must not be in the file.
     """
     values: dict[str, Any] = {
         section: dict(keys) if isinstance(keys, dict) else keys for section, keys in written.items()
@@ -315,16 +315,17 @@ def _override(
         if not isinstance(entries, dict):
             continue
         try:
-            given = json.loads(value) if value.startswith(("{", "[")) else value
+            given = json.loads(value) if value.lstrip().startswith(("{", "[")) else value
         except ValueError:
             mistakes.append(Mistake((section, key), "not JSON", fix="write a JSON list or object"))
             continue
-        entries[key] = _combine(entries.get(key), given)
+        is_added = (section, key) == ("spark", "conf")
+        entries[key] = _combine(entries.get(key), given) if is_added else given
     return values, mistakes
 
 
 def _combine(in_file: object, given: object) -> object:
-    """The value of the environment; of two tables, the options of both."""
+    """Add the options of the environment to those of the file, and replace those that both have."""
     if not (isinstance(in_file, dict) and isinstance(given, dict)):
         return given
     return in_file | {key: _combine(in_file.get(key), value) for key, value in given.items()}

@@ -88,9 +88,26 @@ def test_each_mistake_of_a_root_has_a_fix_of_its_own(tmp_path: Path, lake: str, 
         'root = "gs://key:hush@bucket/lake"',
         'root = "s3://bucket"\nstorage_options = { aws_endpoint = "https://key:hush@host" }',
         'root = "s3://bucket"\nstorage_options = { aws_region = "https://key:hush@host" }',
+        'root = "s3://bucket"\nstorage_options = "aws_secret_access_key=hush"',
     ],
 )
 def test_no_message_repeats_a_password_of_an_address(tmp_path: Path, lake: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         read(tmp_path, f"{lake}\nunknown = 1")
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"AWS_ENDPOINT_URL": "https://key:hush@host"},
+        {"WALGATE_LAKE__STORAGE_OPTIONS": "aws_secret_access_key=hush"},
+        {"WALGATE_LAKE__STORAGE_OPTIONS": ' { "aws_secret_access_key": "hush" }'},
+    ],
+)
+def test_no_message_repeats_a_secret_of_the_environment(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        read(tmp_path, 'root = "s3://bucket/lake"', {"AWS_REGION": "here", **environ})
     assert "hush" not in str(caught.value)

@@ -18,6 +18,7 @@ from orchestration.backfill.backfill import reread_keys, run_backfills
 from orchestration.capture.own_capture import ensuring_capture
 from orchestration.verification.table_comparison import Keys
 from orchestration.verification.verify import Tell, verify_tables
+from spark_jobs.session.executors import await_executor, requiring_executors
 
 # For more keys than this, a whole backfill is cheaper than reading each key.
 _MAX_KEYS = 10_000
@@ -50,7 +51,9 @@ def verify_and_heal(
 
     Uses the running capture, or one of its own. Raises: WalgateError.
     """
-    with ensuring_capture(settings, stop):
+    with ensuring_capture(settings, stop), requiring_executors(session):
+        # A snapshot holds back the source, so it must not wait for executors.
+        await_executor(session)
         first = verify_tables(
             settings, session, named, stop=stop, tell=tell, is_rotating=is_rotating
         )

@@ -52,6 +52,8 @@ def _clear(attempt: Attempt, table: DeltaTable | None, epochs: Sequence[Epoch]) 
     # A process that wakes now commits nothing, whatever it still finds in the folders.
     for folder in folders:
         folder.remove_folder()
+    if attempt.list_spark_folders():
+        return False
     committed = _read_commits(attempt.table, range(attempt.version, newest + 1))
     # If the file of a commit is missing, nobody knows which files it named, so all of them stay.
     # Maintenance removes those that no needed version has.

@@ -116,7 +116,9 @@ def attempting(table: LakePlace, *, version: int) -> Iterator[Attempt]:
                 # To list the folder of a large table takes time.
                 if attempt.committed is None or attempt.may_have_unused:
                     attempt.remove_files(keep=attempt.committed or ())
-                attempt.record.remove()
+                # By the record, the next merge finds a folder that the storage did not remove.
+                if not (attempt.may_have_unused and attempt.list_spark_folders()):
+                    attempt.record.remove()
 
 
 def read_attempt(record: LakePlace) -> Attempt | None:

@@ -15,6 +15,7 @@ from deltalake.exceptions import DeltaError
 
 from cdc_core.errors import LakeError, Retry
 from cdc_core.lake_storage.arrow_files import read_footer
+from cdc_core.lake_storage.delta_log import DeltaLog, UnknownCheckpoint
 from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.lake.lake import open_table
 
@@ -29,7 +30,12 @@ def open_current(folder: LakePlace) -> DeltaTable | None:
     Raises: UnreadableTable.
     """
     try:
-        return open_table(folder)
+        try:
+            return open_table(folder)
+        except DeltaError:
+            # delta-rs does not say whether the log is damaged, or the storage failed.
+            _read_log(folder)
+            return open_table(folder)
     except DeltaError as error:
         raise _require_new_folder(folder, "its Delta log cannot be opened", error) from error
     except OSError as error:
@@ -38,6 +44,18 @@ def open_current(folder: LakePlace) -> DeltaTable | None:
             fix="check that the lake's storage is up, and that this user may read the folder",
             retry=Retry.AFTER_FIX,
         ) from error
+
+
+def _read_log(folder: LakePlace) -> None:
+    """Read what delta-rs reads to open a table. Raises: OSError if the storage fails."""
+    try:
+        log = DeltaLog.list(folder)
+        log.read_files([log.newest])
+    except OSError as error:
+        if _is_of_storage(error):
+            raise
+    except (UnknownCheckpoint, ValueError, KeyError, TypeError, pa.ArrowException):
+        pass  # The log is damaged, or has a form that only delta-rs reads.
 
 
 def open_if_readable(folder: LakePlace) -> DeltaTable | None:

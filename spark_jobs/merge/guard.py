@@ -52,8 +52,8 @@ def rewrite_table(
     """Overwrite the result of a MERGE, starting from the table before it.
 
     The new table has one row for each key, with the changes of the MERGE. A change that is older
-    than its key's row is left out. `target` is the table before the MERGE, `after` the one after
-    it; the new commit extends that one.
+    than its key's row is left out. `target` is the table before the MERGE, `after` the one that
+    the MERGE made. The new commit extends that one.
     Raises: DeltaError if another commit came between; OSError.
     """
     schema, mode = target.schema, target.mode

@@ -57,7 +57,9 @@ def merge_by_key(  # noqa: PLR0917 - What is written, where, and what its commit
         return own.version, written
     # Queue the backfill before the rewrite: a crash between the two must not lose it.
     queue_tables(lake, [plan.table], reason=damage, since=plan.upper)
-    after = open_delta(path)
+    # A process that was paused may have lost its lock, and others may have committed since. Then
+    # Delta refuses the rewrite, because it extends this version.
+    after = open_delta(path, version=own.version)
     written = rewrite_table(target, after, epoch, plan, outcome)
     return after.version() + 1, written
 

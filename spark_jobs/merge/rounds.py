@@ -39,6 +39,7 @@ from spark_jobs.merge.round_size import RoundSize
 from spark_jobs.merge.round_start import RoundStart, find_behind
 from spark_jobs.merge.tables import TableRound, has_sweep, merge_tables
 from spark_jobs.schema.evolution import Halt
+from spark_jobs.session.executors import requiring_executors
 from spark_jobs.session.failures import Failures
 from spark_jobs.session.session import find_jvm, reporting_jvm_death
 from spark_jobs.target.limits import DEFAULT_LIMITS, MergeLimits
@@ -104,14 +105,18 @@ def merge_until(
     the newest cut says. It also writes the newest commits of cuts and states again, because the
     disk may have refused them before.
     Raises: LakeError if the lake has no epoch; MergeError if another process merges, if the merge
-    of a table failed, or if Spark's JVM died.
+    of a table failed, or if Spark's JVM died; WalgateError if the cluster gives no executor.
     """
     epochs = require_epochs(lake)
     log = LogFiles.open(lake)
     staged = None if log is None else log.find_staged(epochs)
     size = RoundSize.of(round_rows)
     rounds: list[Round] = []
-    with reporting_jvm_death(session), lake.lock_table("rounds", jvm=find_jvm(session)):
+    with (
+        reporting_jvm_death(session),
+        requiring_executors(session),
+        lake.lock_table("rounds", jvm=find_jvm(session)),
+    ):
         if is_thorough:
             rewrite_newest_commit(lake.cuts)
             rewrite_newest_commit(lake.states)

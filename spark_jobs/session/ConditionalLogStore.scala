@@ -20,20 +20,40 @@ class ConditionalLogStore(conf: Configuration) extends HadoopFileSystemLogStore(
   override def write(
       path: Path, actions: JavaIterator[String], overwrite: JavaBoolean, hadoop: Configuration
   ): Unit = {
-    val bytes = new ByteArrayOutputStream()
-    actions.forEachRemaining(action => bytes.write((action + "\n").getBytes(UTF_8)))
+    val buffer = new ByteArrayOutputStream()
+    actions.forEachRemaining(action => buffer.write((action + "\n").getBytes(UTF_8)))
+    val bytes = buffer.toByteArray
     val store = path.getFileSystem(hadoop)
-    try create(store, path, bytes.toByteArray, overwrite)
-    catch {
+    try {
+      if (bytes.length < store.getConf.getLongBytes(PartSize, 0)) create(store, path, bytes, overwrite)
+      else createAtOnce(path, hadoop, bytes, overwrite)
+    } catch {
       case refused: IOException if !overwrite && store.exists(path) =>
         // The reply to the first try may be lost, and the second one refused.
-        if (!Arrays.equals(read(store, path), bytes.toByteArray)) {
+        if (!Arrays.equals(read(store, path), bytes)) {
           throw new FileAlreadyExistsException(path.toString)
         }
     }
   }
 
   override def isPartialWriteVisible(path: Path, hadoop: Configuration): JavaBoolean = false
+
+  private val PartSize = "fs.s3a.multipart.size"
+
+  /** Writes a commit that is larger than a part by one request, too.
+    *
+    * A store may honour the condition of a request that writes an object, and ignore that of a
+    * request that joins parts. The check at each start tries only the first.
+    */
+  private def createAtOnce(
+      path: Path, hadoop: Configuration, bytes: Array[Byte], overwrite: Boolean
+  ): Unit = {
+    val own = new Configuration(hadoop)
+    own.setLong(PartSize, bytes.length + 1L)
+    val store = FileSystem.newInstance(path.toUri, own)
+    try create(store, path, bytes, overwrite)
+    finally store.close()
+  }
 
   private def create(store: FileSystem, path: Path, bytes: Array[Byte], overwrite: Boolean): Unit = {
     val file = store.createFile(path).overwrite(true)

@@ -70,6 +70,8 @@ _DRIVER_HOST, _BIND_ADDRESS = "spark.driver.host", "spark.driver.bindAddress"
 _LOOPBACK = "127.0.0.1"
 # If other hosts reach the driver, they need a secret, and the connection is encrypted.
 _PROTECTIONS = ("spark.authenticate", "spark.network.crypto.enabled")
+# Without this setting, an application takes all cores of a standalone cluster.
+_MOST_CORES = "spark.cores.max"
 # A local merge writes as many files as it has shuffle partitions. A cluster keeps its own number.
 _LOCAL_SHUFFLE_PARTITIONS = "4"
 _TASK_DAEMON = "spark_jobs.fast_path.task_daemon"
@@ -182,7 +184,8 @@ def _choose_address(spark: SparkSettings) -> dict[str, str]:
     if host is None and _is_on_this_host(spark.master):
         host = _LOOPBACK
     missing = [] if host else [f"{_DRIVER_HOST} for executors of {spark.master}"]
-    if host is None or not _is_loopback(host):
+    bound = spark.conf.get(_BIND_ADDRESS, host)
+    if host is None or bound is None or not (_is_loopback(host) and _is_loopback(bound)):
         wanted = (name for name in _PROTECTIONS if spark.conf.get(name) != "true")
         missing += [f"{name} = true for a driver that other hosts reach" for name in wanted]
     if missing:
@@ -194,6 +197,16 @@ def _choose_address(spark: SparkSettings) -> dict[str, str]:
         )
     assert host is not None
     return {_DRIVER_HOST: host, _BIND_ADDRESS: host}
+
+
+def _require_share(spark: SparkSettings) -> None:
+    """Check that an application leaves cores of a cluster to others. Raises: ConfigurationError."""
+    if spark.master.startswith("spark://") and _MOST_CORES not in spark.conf:
+        raise ConfigurationError(
+            [f"[spark.conf]: expected {_MOST_CORES} for {spark.master}, found no limit"],
+            fix=f'set "{_MOST_CORES}" to at most half of the cores of the cluster: a merge and a'
+            " verification run at the same time, and each would take all cores",
+        )
 
 
 def _is_loopback(host: str) -> bool:
@@ -215,6 +228,7 @@ def _configure(
         # Other machines may lack this program.
         conf["spark.python.daemon.module"] = _TASK_DAEMON
     conf |= _choose_address(spark)
+    _require_share(spark)
     folder = jars_folder if spark.delta_jars == "packages" else Path(spark.delta_jars)
     if spark.delta_jars == "provided":
         pass

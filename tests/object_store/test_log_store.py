@@ -19,6 +19,7 @@ from cdc_core.lake_storage.object_store import ObjectStore
 from spark_jobs.session.store_conf import StoreJars, configure_store
 from spark_jobs.session.store_jar import LOG_STORE, locate_store_jar
 from tests.fix_spark import find_java
+from tests.store_proxy import Request, StoreProxy
 from tests.walgate_command import REPOSITORY
 
 # Writes each of some texts under one name, and says which of them were refused.
@@ -41,9 +42,9 @@ session = open_session(
 jvm, hadoop = session._jvm, session.sparkContext._jsc.hadoopConfiguration()
 store = jvm.walgate.ConditionalLogStore(hadoop)
 refused = []
-for text, overwrite in json.load(sys.stdin):
+for text, overwrite, times in json.load(sys.stdin):
     lines = jvm.java.util.ArrayList()
-    lines.add(text)
+    lines.add(text * times)
     try:
         store.write(jvm.org.apache.hadoop.fs.Path(uri), lines.iterator(), overwrite, hadoop)
         refused.append(None)
@@ -66,21 +67,32 @@ def test_a_commit_needs_a_free_name_and_each_file_gets_its_last_name(
     java = find_java()
     assert java is not None
     commit = object_lake / "t/_delta_log/00000000000000000001.json"
-    endpoint = dict(object_lake.store.options)["aws_endpoint"]
-    # The second write of the first text is that of a writer whose first reply was lost.
-    writes = [("first", False), ("second", False), ("first", False), ("third", True)]
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, commit.uri, endpoint],
-        input=json.dumps(writes),
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=REPOSITORY,
-        env={**os.environ, "JAVA_HOME": str(java)},
-    )
+    # The second write of the first text is that of a writer whose first reply was lost. The fourth
+    # commit is larger than a part of an upload.
+    writes = [
+        ("first", False, 1),
+        ("second", False, 1),
+        ("first", False, 1),
+        ("a large commit", False, 2_000_000),
+        ("third", True, 1),
+    ]
+    requests: list[Request] = []
+    with StoreProxy(object_lake.store).run() as proxy:
+        proxy.choose = requests.append
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, commit.uri, dict(proxy.store.options)["aws_endpoint"]],
+            input=json.dumps(writes),
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=REPOSITORY,
+            env={**os.environ, "JAVA_HOME": str(java)},
+        )
     assert done.returncode == 0, done.stderr
     refused, (first, second, left) = map(json.loads, done.stdout.splitlines()[-2:])
-    assert refused == [None, "FileAlreadyExistsException", None, None]
+    assert refused == [None, *["FileAlreadyExistsException", None] * 2]
+    assert not [one for one in requests if "upload" in one.path], "each commit is one request"
+    assert sum(one.is_conditional_write for one in requests) >= 4
     assert commit.read_text() == "third\n"
     table = commit.parent.parent
     found = {file.name for file in table.list_matching("part-*")}

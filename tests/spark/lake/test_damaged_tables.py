@@ -7,13 +7,17 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
 
+from cdc_core.lake_layout import name_commit
+from cdc_core.lake_storage.delta_log import DeltaLog
 from cdc_core.lake_storage.local_place import LocalPlace
 from cdc_core.lake_storage.object_store import StoreFailed
 from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.lake import damaged_tables
-from spark_jobs.lake.damaged_tables import find_torn
+from spark_jobs.lake.damaged_tables import UnreadableTable, find_torn, open_current
+from spark_jobs.lake.lake import open_table
 
 
 @pytest.fixture
@@ -66,3 +70,36 @@ def test_a_file_that_the_storage_does_not_give_does_not(
 
     monkeypatch.setattr(damaged_tables, "read_footer", fail)
     assert find_torn(table) is None
+
+
+def test_a_log_that_is_not_whole_makes_a_table_damaged(table: LocalPlace) -> None:
+    assert open_current(table) is not None
+    (table / name_commit(0)).write_text('{"add":')
+    with pytest.raises(UnreadableTable, match="cannot be opened") as damaged:
+        open_current(table)
+    assert damaged.value.fix.startswith("delete ")
+
+
+def test_a_log_that_the_storage_does_not_give_does_not(
+    table: LocalPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """delta-rs may give a failure of the storage the type of a damaged log."""
+    calls: list[LakePlace] = []
+
+    def open_once_in_vain(folder: LakePlace) -> DeltaTable | None:
+        calls.append(folder)
+        if len(calls) == 1:
+            raise DeltaError("Generic S3 error")
+        return open_table(folder)
+
+    monkeypatch.setattr(damaged_tables, "open_table", open_once_in_vain)
+    assert open_current(table) is not None
+
+    def fail(_: LakePlace) -> None:
+        raise StoreFailed("SlowDown", "s3://b/t")
+
+    calls.clear()
+    monkeypatch.setattr(DeltaLog, "list", fail)
+    with pytest.raises(UnreadableTable, match="SlowDown") as failed:
+        open_current(table)
+    assert failed.value.fix.startswith("check that the lake's storage is up")
