@@ -44,6 +44,7 @@ def hold_file_lock(file: LocalPlace, name: str, *, jvm: int | None) -> Iterator[
             holder = f"{_name_place(lock.fileno())} {jvm} {read_start(jvm)}"
             os.pwrite(lock.fileno(), holder.encode("ascii"), 0)
         yield
+        # Not after an error: the JVM may still commit, so the next holder waits for its end.
         os.ftruncate(lock.fileno(), 0)
 
 

@@ -26,7 +26,7 @@ from cdc_core.errors import MergeError
 from cdc_core.lake_storage.lock_wait import wait_for_lock
 from cdc_core.lake_storage.object_place import ObjectPlace, Refused, TaggedText
 
-# Seconds. A lease that nobody renewed for its life is free.
+# Seconds. A lease that nobody renewed for its life is free. Two renewals in a row may fail.
 _LIFE_S = 30.0
 _RENEW_S = 8.0
 _POLL_S = 0.25

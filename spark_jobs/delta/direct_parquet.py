@@ -77,7 +77,7 @@ def has_exact_files(table: DeltaTable) -> bool:
 
 
 def can_read_files(path: LakePlace, table: DeltaTable, names: list[str]) -> bool:
-    """Whether files of a table can be read directly, but for the rows that were deleted in them."""
+    """Whether files of a table can be read directly, if the caller leaves out deleted rows."""
     return _has_plain_files(table) and not any(
         _PATTERN.intersection((path / name).uri) for name in names
     )
@@ -152,9 +152,11 @@ def list_deletions(table: DeltaTable) -> set[str]:
 
 
 def _has_plain_files(table: DeltaTable) -> bool:
-    """Whether the files of a table have its rows, but for those that were deleted in them."""
+    """Whether the files of a table have its rows, and perhaps rows that were deleted in them."""
     protocol = table.protocol()
-    is_old = protocol.min_reader_version == 1
-    return (
-        is_old or _READER_FEATURES.issuperset(protocol.reader_features or {"another"})
-    ) and not table.metadata().partition_columns
+    features = protocol.reader_features or ()
+    # A newer protocol without a list of features is unknown.
+    is_known = protocol.min_reader_version == 1 or (
+        len(features) > 0 and _READER_FEATURES.issuperset(features)
+    )
+    return is_known and not table.metadata().partition_columns

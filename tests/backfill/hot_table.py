@@ -67,7 +67,7 @@ class Difference:
 
 
 def lay(pipeline: Pipeline, rows: int) -> Path:
-    """Make the table and its rows; give the folder of the pipeline that has the stream alone.
+    """Make the table and its rows; return the folder of the pipeline without a backfill.
 
     The lake of that pipeline is in this folder, wherever the lakes of the run are.
     """
