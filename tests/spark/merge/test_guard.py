@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.lake.ledger import find_cut, read_requests
+from cdc_core.errors import MergeError
+from spark_jobs.lake.ledger import find_cut, queue_tables, read_requests
+from spark_jobs.merge import merge_by_key
 from spark_jobs.merge.guard import find_damage
 from spark_jobs.target.result import WritePlan
 from tests.spark.relations import Entry, insert, make_relation, read, sweep, update
@@ -74,6 +77,22 @@ def test_a_row_without_a_position_is_replaced_by_any_change(small: SmallLake) ->
     assert done.tables["public.t"].way is WritePlan.MERGE
     assert small.rows(T) == [(1, "a"), (2, "b"), (3, "a")]
     assert not read_requests(small.lake)
+
+
+def test_what_others_committed_after_the_merge_is_not_overwritten(
+    small: SmallLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The merge was paused between its MERGE and the rewrite, and has lost its lock."""
+    run(small, "insert into {0} by name select * from {0} where k = 2")
+
+    def queue_and_sleep(*arguments: Any, **named: Any) -> None:
+        queue_tables(*arguments, **named)
+        run(small, "update {} set v = 'others' where k = 3")
+
+    monkeypatch.setattr(merge_by_key, "queue_tables", queue_and_sleep)
+    with pytest.raises(MergeError, match="could not be merged"):
+        small.merge([update(T, "2", "b")])
+    assert (3, "others") in small.rows(T)
 
 
 @pytest.mark.parametrize(
