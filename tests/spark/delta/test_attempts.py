@@ -235,3 +235,18 @@ def test_files_stay_while_the_commit_may_still_come(
     assert open_delta(table).version() == 1, "a late commit is refused"
     assert read_keys(table) == [0]
     assert list_left(table) == set()
+
+
+def test_a_folder_that_the_storage_does_not_remove_is_found_again(
+    table: LocalPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_by_spark(uri: str) -> None:
+        Path(uri).mkdir()
+        pq.write_table(make_row(1), Path(uri) / "part-0.parquet")
+
+    with monkeypatch.context() as failing, attempting(table, version=1) as attempt:
+        failing.setattr(LocalPlace, "remove_folder", lambda _: None)
+        attempt.take_from_spark(write_by_spark)
+    assert len(list_left(table)) == 2, "the folder, and the record by which it is found"
+    assert clear_attempts(table, [EPOCH])
+    assert not list_left(table)
