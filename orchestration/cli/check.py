@@ -75,8 +75,8 @@ def _find_cluster_problems(settings: Settings) -> Iterator[Problem]:
     try:
         session = open_spark(settings)
     except WalgateError as error:
-        expected = f"an application to begin at {settings.spark.master}"
-        yield Problem(Severity.ERROR, CLUSTER_CODE, error.message, expected, "an error", error.fix)
+        what, expected = "Spark cannot use the cluster", f"a session at {settings.spark.master}"
+        yield Problem(Severity.ERROR, CLUSTER_CODE, what, expected, error.message, error.fix)
         return
     found = find_cluster_problem(session)
     session.stop()

@@ -93,7 +93,7 @@ def test_a_check_names_what_a_cluster_does_not_do(
         problems = json.loads(answer.stdout)["problems"]
         found = [one for one in problems if one["code"] == "spark_cluster"]
         assert answer.exit_code == int(any(one["severity"] == "error" for one in problems))
-        return [(one["severity"], one["what"]) for one in found]
+        return [(one["severity"], f"{one['what']}: {one['found']}") for one in found]
 
     assert find_problems(master, REPOSITORY) == []
     for package in ("cdc_core", "spark_jobs"):
