@@ -24,6 +24,7 @@ class LocalPlace(LakePlace):
     """A path of a file system."""
 
     is_durable_at_once: ClassVar[bool] = False
+    lists_by_request: ClassVar[bool] = False
 
     @classmethod
     def of(cls, path: Path) -> Self:

@@ -58,6 +58,7 @@ class ObjectPlace(LakePlace):
     store: ObjectStore
 
     is_durable_at_once: ClassVar[bool] = True
+    lists_by_request: ClassVar[bool] = True
 
     @override
     def find_options(self) -> dict[str, str]:

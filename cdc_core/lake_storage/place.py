@@ -61,6 +61,8 @@ class LakePlace(ABC):
 
     # Whether what was written is on the disk, so that no call has to force it there.
     is_durable_at_once: ClassVar[bool]
+    # Whether one request lists a thousand files, and each look at a file is a request, too.
+    lists_by_request: ClassVar[bool]
 
     def __str__(self) -> str:
         """The text for messages."""

@@ -39,6 +39,8 @@ _PROPERTIES = frozenset({VECTORS_PROPERTY, TABLE_PROPERTY, *KEEPING_PROPERTIES})
 # Limits of a direct read, which reads every file of a table. Delta would skip some.
 _MAX_BYTES = 64 << 20
 _MAX_FILES = 32
+# Of a folder in an object store, Spark reads more files than this by listing the folder.
+_FEW_FILES = 8
 # Spark takes these in a path as a pattern. Encoded, they are not the file's name.
 _PATTERN = frozenset("{}[]*?\\%")
 
@@ -90,7 +92,13 @@ def read_files(
     schema = T.StructType.fromJson(json.loads(table.schema().to_json()))
     if not names:
         return session.createDataFrame([], schema)
-    return session.read.schema(schema).parquet(*((path / name).uri for name in names))
+    reader = session.read.schema(schema)
+    if path.lists_by_request and len(names) > _FEW_FILES:
+        # Spark would ask for each file three times before it reads it. It lists a folder at once,
+        # and opens only files that this condition leaves.
+        rows = reader.parquet(path.uri)
+        return rows.where(rows.metadataColumn("_metadata").getField("file_name").isin(names))
+    return reader.parquet(*((path / name).uri for name in names))
 
 
 def is_plain(table: DeltaTable) -> bool:

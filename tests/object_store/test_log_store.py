@@ -24,11 +24,16 @@ from tests.walgate_command import REPOSITORY
 
 # Writes each of some texts under one name, and says which of them were refused.
 PROGRAM = """
-import json, sys
+import io, json, sys
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import write_deltalake
 from py4j.protocol import Py4JJavaError
+from cdc_core.lake_storage.delta_tables import open_delta
 from cdc_core.lake_storage.object_place import ObjectPlace
 from cdc_core.settings import SparkSettings
 from spark_jobs.delta.attempts import Attempt
+from spark_jobs.delta.direct_parquet import read_files
 from spark_jobs.session.session import open_session
 from spark_jobs.session.store_conf import StoreJars
 from tests.lakes import describe_store
@@ -58,6 +63,16 @@ attempt = Attempt(table, 1, "attempt")
 writes = [attempt.take_from_spark(session.range(9).repartition(2).write.parquet) for _ in range(2)]
 left = [*(table / "_attempts").list_matching()]
 print(json.dumps([[file.name for file in files] for files in writes] + [len(left)]))
+# Some files of a table with more of them.
+many = table.parent / "many"
+for key in range(12):
+    options = many.find_options()
+    write_deltalake(many.uri, pa.table({"k": [key]}), mode="append", storage_options=options)
+opened = open_delta(many)
+names = sorted(pa.table(opened.get_add_actions())["path"].to_pylist())[2:]
+rows = read_files(session, many, opened, names)
+own = [pq.read_table(io.BytesIO((many / name).read_bytes()))["k"][0].as_py() for name in names]
+print(json.dumps(sorted(row.k for row in rows.collect()) == sorted(own)))
 """
 
 
@@ -89,7 +104,7 @@ def test_a_commit_needs_a_free_name_and_each_file_gets_its_last_name(
             env={**os.environ, "JAVA_HOME": str(java)},
         )
     assert done.returncode == 0, done.stderr
-    refused, (first, second, left) = map(json.loads, done.stdout.splitlines()[-2:])
+    refused, (first, second, left), read = map(json.loads, done.stdout.splitlines()[-3:])
     assert refused == [None, *["FileAlreadyExistsException", None] * 2]
     assert not [one for one in requests if "upload" in one.path], "each commit is one request"
     assert sum(one.is_conditional_write for one in requests) >= 4
@@ -100,6 +115,9 @@ def test_a_commit_needs_a_free_name_and_each_file_gets_its_last_name(
     assert len(found) == len(first) + len(second) + 1, "each run of a task has names of its own"
     assert len(first) == 2
     assert left == 0
+    assert read, "the rows of the wanted files, and no others"
+    looks = [one for one in requests if one.method == "HEAD" and "/many/part-" in one.path]
+    assert len(looks) <= 10, "one for each file that is opened"
     rows = [pq.read_table(io.BytesIO((table / name).read_bytes())) for name in first]
     assert sorted(pa.concat_tables(rows)["id"].to_pylist()) == [*range(9)]
 
