@@ -299,8 +299,8 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "require_durable", lambda *_, **__: None)
     monkeypatch.setattr(rounds, "write_states", _write_states)
     monkeypatch.setattr(rounds, "write_cut", _write_cut)
-    for name in ("reporting_jvm_death", "requiring_executors"):
-        monkeypatch.setattr(rounds, name, lambda _: nullcontext())
+    monkeypatch.setattr(rounds, "reporting_jvm_death", lambda _: nullcontext())
+    monkeypatch.setattr(rounds, "requiring_executors", lambda _: nullcontext())
     monkeypatch.setattr(rounds, "reach", _reach)
     monkeypatch.setattr(as_of, "_read_version", _read_version)
     monkeypatch.setattr(stored, "_is_trimmed", _is_below_trim)
