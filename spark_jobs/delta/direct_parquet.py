@@ -10,6 +10,7 @@ Source: the Delta protocol, sections Add File and Remove File, Transaction Ident
 from __future__ import annotations
 
 import json
+from errno import ENOENT
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -88,17 +89,23 @@ def can_read_files(path: LakePlace, table: DeltaTable, names: list[str]) -> bool
 def read_files(
     session: SparkSession, path: LakePlace, table: DeltaTable, names: list[str]
 ) -> DataFrame:
-    """The rows of some files of a table, for which `can_read` is true."""
+    """The rows of some files of a table, for which `can_read` is true.
+
+    Raises: OSError or AnalysisException if one of the files is missing.
+    """
     schema = T.StructType.fromJson(json.loads(table.schema().to_json()))
     if not names:
         return session.createDataFrame([], schema)
     reader = session.read.schema(schema)
-    if path.lists_by_request and len(names) > _FEW_FILES:
-        # Spark would ask for each file three times before it reads it. It lists a folder at once,
-        # and opens only files that this condition leaves.
-        rows = reader.parquet(path.uri)
-        return rows.where(rows.metadataColumn("_metadata").getField("file_name").isin(names))
-    return reader.parquet(*((path / name).uri for name in names))
+    if not path.lists_by_request or len(names) <= _FEW_FILES:
+        return reader.parquet(*((path / name).uri for name in names))
+    # Spark would ask for each file three times before it reads it. It lists a folder at once, and
+    # opens only files that this condition leaves. A missing file would be missing in silence.
+    rows = reader.parquet(path.uri)
+    listed = {unquote(uri).rpartition("/")[2] for uri in rows.inputFiles()}
+    if missing := set(names) - listed:
+        raise FileNotFoundError(ENOENT, "a file of the table is missing", (path / min(missing)).uri)
+    return rows.where(rows.metadataColumn("_metadata").getField("file_name").isin(names))
 
 
 def is_plain(table: DeltaTable) -> bool:

@@ -73,6 +73,11 @@ names = sorted(pa.table(opened.get_add_actions())["path"].to_pylist())[2:]
 rows = read_files(session, many, opened, names)
 own = [pq.read_table(io.BytesIO((many / name).read_bytes()))["k"][0].as_py() for name in names]
 print(json.dumps(sorted(row.k for row in rows.collect()) == sorted(own)))
+(many / names[3]).remove()
+try:
+    read_files(session, many, opened, names)
+except FileNotFoundError as error:
+    print(json.dumps(error.filename.endswith(names[3])))
 """
 
 
@@ -104,7 +109,7 @@ def test_a_commit_needs_a_free_name_and_each_file_gets_its_last_name(
             env={**os.environ, "JAVA_HOME": str(java)},
         )
     assert done.returncode == 0, done.stderr
-    refused, (first, second, left), read = map(json.loads, done.stdout.splitlines()[-3:])
+    refused, (first, second, left), read, named = map(json.loads, done.stdout.splitlines()[-4:])
     assert refused == [None, *["FileAlreadyExistsException", None] * 2]
     assert not [one for one in requests if "upload" in one.path], "each commit is one request"
     assert sum(one.is_conditional_write for one in requests) >= 4
@@ -116,6 +121,7 @@ def test_a_commit_needs_a_free_name_and_each_file_gets_its_last_name(
     assert len(first) == 2
     assert left == 0
     assert read, "the rows of the wanted files, and no others"
+    assert named, "a file that is missing"
     looks = [one for one in requests if one.method == "HEAD" and "/many/part-" in one.path]
     assert len(looks) <= 10, "one for each file that is opened"
     rows = [pq.read_table(io.BytesIO((table / name).read_bytes())) for name in first]
