@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
 
 from cdc_core.errors import LakeError, Retry
+from cdc_core.lake_storage.delta_tables import open_delta
 from cdc_core.vocabulary import Lsn
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.log.files import LogFiles
@@ -62,7 +62,7 @@ def test_a_time_finds_the_end_of_the_last_transaction_at_or_before_it(
             log.commit()
     if is_compacted:
         # Another program puts both epochs into one file.
-        DeltaTable(lake.changes.uri).optimize.compact()
+        open_delta(lake.changes).optimize.compact()
     newest = model[-1][0]
     end_of_first = max(bound for _, bound in model if bound.epoch == 1)
     times = {time + step * MICROSECOND for time, _ in model for step in (-1, 0, 1)}
@@ -131,7 +131,7 @@ def test_a_time_between_two_epochs_is_refused(lake: Lake) -> None:
             ends.append(Bound(log.epoch, Lsn(log.add([insert(TABLE, "1")]))))
         log.commit()
     # Another program puts both epochs into one file.
-    DeltaTable(lake.changes.uri).optimize.compact()
+    open_delta(lake.changes).optimize.compact()
     assert find_bound_at(lake, at(1_500_000)) == ends[0]
     assert find_bound_at(lake, at(5_500_000)) == ends[2]
     for microseconds in (2_000_000, 4_999_999):
