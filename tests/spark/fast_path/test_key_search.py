@@ -8,10 +8,13 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from cdc_core.lake_storage.arrow_files import open_input
+from cdc_core.lake_storage.place import LakePlace
 from cdc_core.vocabulary import Relation
 from spark_jobs.fast_path.arrow_fold import ArrowOutcome
 from spark_jobs.fast_path.file_rewrite import _list_files
@@ -32,6 +35,11 @@ TEXTS = [
     *("\x01", "\x7f", "é" * 40, "🐘" * 40, "\ufffd" * 33, "\ue000", "Z", "z", "\U0010ffff"),
 ]
 Make = Callable[[random.Random], str]
+
+
+def read_rows(file: LakePlace) -> pa.Table:
+    with open_input(file) as source:
+        return pq.read_table(source)
 
 
 def make_moment(rng: random.Random) -> datetime:
@@ -123,7 +131,7 @@ def check_statistics(small: SmallLake, relation: Relation) -> int:
     assert table is not None
     key = [relation.columns[i].name for i in relation.key]
     files = _list_files(table, key[0])
-    held = {file.name: pq.read_table((folder / file.name).uri) for file in files}
+    held = {file.name: read_rows(folder / file.name) for file in files}
     hidden = 0
     for name, rows in held.items():
         for place in range(rows.num_rows):
@@ -155,7 +163,7 @@ def read_files(small: SmallLake, relation: Relation) -> list[tuple[str | None, .
     """The rows of all files of a table, of which no row is deleted by a vector."""
     folder = small.lake.locate(relation.table)
     read = [
-        pq.read_table((folder / name).uri, columns=["own", "v"]).to_pylist()
+        read_rows(folder / name).select(["own", "v"]).to_pylist()
         for name in list_files(small, relation)
     ]
     return sorted(((row["own"], row["v"]) for file in read for row in file), key=repr)

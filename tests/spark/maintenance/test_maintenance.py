@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from cdc_core.errors import LakeError
+from cdc_core.lake_storage.delta_tables import open_delta
 from cdc_core.vocabulary import Lsn, Relation
 from spark_jobs.lake.completeness import read_completeness
 from spark_jobs.lake.lake import Bound, find_bound, read_losses
@@ -380,11 +381,11 @@ def test_small_files_are_compacted_as_far_as_their_rows_fit_in_memory(
         keys = range(first, first + rows_of_a_file)
         small.merge([insert(T, str(key), text) for key in keys])
     folder = small.lake.locate(T.table)
-    assert len(DeltaTable(folder.uri).file_uris()) == 11
+    assert len(open_delta(folder).file_uris()) == 11
     keeper = Keeper(small.lake, tmp_path / "spool")
     monkeypatch.setattr(compaction, "_MAX_DECODED", rows_of_a_file * len(text))
     assert keeper.maintain(LATER).compacted == ()
     monkeypatch.setattr(compaction, "_MAX_DECODED", 5 * rows_of_a_file * len(text))
     assert keeper.maintain(LATER).compacted == ("public.t",)
-    assert len(DeltaTable(folder.uri).file_uris()) == 8
+    assert len(open_delta(folder).file_uris()) == 8
     assert dict(small.rows(T)) == dict.fromkeys(range(11 * rows_of_a_file), text)
