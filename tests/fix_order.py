@@ -85,8 +85,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def choose_tests(names: Sequence[str], core: Collection[str], seed: int) -> set[str]:
     """Choose one variant of each test of `core`, and of half of the others of each folder.
 
-    A name is that of a variant: `folder/file::test[…]`. Of an odd number, one more is played than
-    left out.
+    A name is that of a variant: `folder/file::test[…]`. If the number of tests is odd, one more is
+    played than left out.
     """
     variants: dict[str, list[str]] = {}
     for name in names:

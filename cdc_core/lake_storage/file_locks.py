@@ -67,8 +67,8 @@ def _try_lock(descriptor: int, file: LocalPlace) -> bool:
 def _is_released(descriptor: int, jvm: int | None) -> bool:
     """Whether the JVM that the last holder named is gone, is ours, or is on another machine.
 
-    A JVM on another machine cannot be checked. If it still commits, Delta refuses one
-    of the commits.
+    A JVM on another machine cannot be checked. If it still commits, Delta refuses one of
+    the two commits.
     """
     left = os.pread(descriptor, 256, 0).decode("ascii").split()
     if len(left) < 3:  # noqa: PLR2004 - Place, process, and its start, if it had one.

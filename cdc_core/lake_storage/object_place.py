@@ -237,8 +237,7 @@ class NewObject:
     def __init__(self, place: ObjectPlace) -> None:
         """Begin with no bytes."""
         self._place = place
-        # `finish` and `discard` close it.
-        self.stream: IO[bytes] = tempfile.SpooledTemporaryFile(  # noqa: SIM115
+        self.stream: IO[bytes] = tempfile.SpooledTemporaryFile(  # noqa: SIM115 - `finish` closes it.
             max_size=_MAX_IN_MEMORY
         )
 

@@ -100,8 +100,8 @@ class Attempt:
 def attempting(table: LakePlace, *, version: int) -> Iterator[Attempt]:
     """Attempt to commit a version of a table; after the block, remove the files it did not commit.
 
-    These files stay if nobody knows whether the storage has the commit, or if the storage refuses
-    to remove them.
+    These files stay if nobody knows whether the storage has the commit, or if the storage does not
+    remove them. Then the record stays, too, if Spark's folders do.
     Raises: OSError.
     """
     attempt = Attempt(table, version, uuid.uuid4().hex)

@@ -40,7 +40,7 @@ _PROPERTIES = frozenset({VECTORS_PROPERTY, TABLE_PROPERTY, *KEEPING_PROPERTIES})
 # Limits of a direct read, which reads every file of a table. Delta would skip some.
 _MAX_BYTES = 64 << 20
 _MAX_FILES = 32
-# Of a folder in an object store, Spark reads more files than this by listing the folder.
+# To read more files than this from an object store, Spark lists their folder.
 _FEW_FILES = 8
 # Spark takes these in a path as a pattern. Encoded, they are not the file's name.
 _PATTERN = frozenset("{}[]*?\\%")
@@ -99,8 +99,8 @@ def read_files(
     reader = session.read.schema(schema)
     if not path.lists_by_request or len(names) <= _FEW_FILES:
         return reader.parquet(*((path / name).uri for name in names))
-    # Spark would ask for each file three times before it reads it. It lists a folder at once, and
-    # opens only files that this condition leaves. A missing file would be missing in silence.
+    # Given names, Spark asks for each file three times before it opens it. It lists a folder once,
+    # and opens only the files that the condition below names. It would not notice a missing file.
     rows = reader.parquet(path.uri)
     listed = {unquote(uri).rpartition("/")[2] for uri in rows.inputFiles()}
     if missing := set(names) - listed:

@@ -10,6 +10,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
 from spark_jobs.fast_path.same_code import OtherCode, run_on_executors
+from spark_jobs.session.executors import NO_EXECUTOR_FIX
 from spark_jobs.session.failures import explain
 
 # Seconds. Executors start within some seconds, if the cluster has cores and memory for them.
@@ -40,8 +41,7 @@ def find_cluster_problem(session: SparkSession) -> ClusterProblem | None:
                 "no executor of the cluster takes a task",
                 f"a task to end within {_PATIENCE_S:g} s",
                 "it still waits",
-                "start workers, or free cores and memory for this application: the page of the"
-                " master shows them",
+                NO_EXECUTOR_FIX,
             )
         except OtherCode:
             return ClusterProblem(

@@ -1,7 +1,7 @@
 """Ends the jobs of a cluster that gives no executor.
 
-Spark waits for executors without end. Meanwhile a merge would hold its locks, and a verification a
-snapshot of the source.
+Spark waits for executors without end. While it waits, a merge would hold its locks, and a
+verification would hold a snapshot of the source.
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ from pyspark.sql import SparkSession
 
 from cdc_core.errors import Retry, WalgateError
 
+NO_EXECUTOR_FIX = (
+    "start workers, or free cores and memory for this application: the page of the master shows"
+    " them"
+)
 # Seconds. Executors start within some seconds, if the cluster has cores and memory for them.
 _PATIENCE_S = 180.0
 _POLL_S = 1.0
@@ -42,8 +46,7 @@ def requiring_executors(
             raise
         raise WalgateError(
             f"the cluster {session.sparkContext.master} gave no executor for {patience_s:g} s",
-            fix="start workers, or free cores and memory for this application: the page of the"
-            " master shows them",
+            fix=NO_EXECUTOR_FIX,
             retry=Retry.LATER,
         ) from error
     finally:
