@@ -55,7 +55,9 @@ def test_f01_log_equals_truth_after_kills_at_random_moments(
         for _ in range(kills):
             child = pipeline.start_streaming(**draw_sizes(rng))
             kill_after(child, rng.uniform(0.05, 2.5))
-    pipeline.catch_up(**draw_sizes(rng))
+    # Not with drawn sizes: the load has gone on for minutes if the lake is in a slow store, and one
+    # commit for each of 25,000 transactions would take hours.
+    pipeline.catch_up()
     assert pipeline.require_truth() > 50 * kills
     assert require_whole_commits(pipeline.root) > 1
 
