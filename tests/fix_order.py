@@ -1,12 +1,12 @@
-"""The order of a run, which tests with a JVM it plays, and which tests are fast.
+"""The order of a run, which tests with services it plays, and which tests are fast.
 
 The tests run in the order of the services that they need: none, PostgreSQL or Redis, Spark,
 Dagster. pytest-xdist gives each group of tests to one worker. The tests of a folder that use the
 SparkSession are a group. All other tests with a JVM are the group `dagster`: they start their JVMs
 in processes of their own. So a worker has at most one SparkSession.
 
-A run plays a fifth of the tests with a JVM in each folder, one variant of each. The seed chooses
-both.
+A run plays a sample of the tests with services. Of each folder it plays half of the tests with
+PostgreSQL, and an eighth of those with a JVM, one variant of each of these. The seed chooses them.
 This also holds for `pytest PATH`. A test that is marked `core` is always played, in one variant.
 With `--every-test`, a run plays all tests in all variants, as `make soak` does. A test that is
 marked `soak` is always played in all variants.
@@ -49,9 +49,9 @@ STARTERS = (
 # Its tests play thousands of histories, which takes minutes.
 SIMULATOR = "_simulated"
 _POSTGRES, _SPARK = 1, 2
-# A run plays one test with a JVM of so many. All of them take two cores an hour and a half, and
-# `make test` has 40 minutes.
-_TESTS_FOR_EACH_PLAYED = 5
+# By service, of how many tests a run plays one. All tests take two cores hours, and `make test` has
+# 40 minutes.
+_TESTS_FOR_EACH_PLAYED = {_POSTGRES: 2, _SPARK: 8}
 _STARTER_NAMES = {starter.__name__ for starter in STARTERS}
 
 
@@ -60,7 +60,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--every-test",
         action="store_true",
-        help="play all tests with a JVM in all variants, and not a sample that the seed chooses",
+        help="play all tests with services in all variants, and not a sample that the seed chooses",
     )
 
 
@@ -79,18 +79,34 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=_cost)
     if config.getoption("--every-test"):
         return
-    with_jvm = [item for item in items if _cost(item) >= _SPARK and not _is_soak(item)]
-    names = [item.nodeid for item in with_jvm]
-    core = {item.nodeid for item in with_jvm if item.get_closest_marker("core")}
-    left_out = set(names) - choose_tests(names, core, config.stash[SEED_KEY])
+    left_out: set[str] = set()
+    for service, tests_for_each in _TESTS_FOR_EACH_PLAYED.items():
+        found = [item for item in items if _is_sampled(item, service)]
+        names = [item.nodeid for item in found]
+        core = {item.nodeid for item in found if item.get_closest_marker("core")}
+        left_out |= set(names) - choose_tests(
+            names,
+            core,
+            config.stash[SEED_KEY],
+            tests_for_each=tests_for_each,
+            plays_all_variants=service == _POSTGRES,
+        )
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
     items[:] = [item for item in items if item.nodeid not in left_out]
 
 
-def choose_tests(names: Sequence[str], core: Collection[str], seed: int) -> set[str]:
-    """Choose one variant of each test of `core`, and of a fifth of the others of each folder.
+def choose_tests(
+    names: Sequence[str],
+    core: Collection[str],
+    seed: int,
+    *,
+    tests_for_each: int,
+    plays_all_variants: bool = False,
+) -> set[str]:
+    """Choose the tests of `core`, and of each folder one test of so many others, rounded up.
 
-    A name is that of a variant: `folder/file::test[…]`. A fifth is rounded up.
+    A name is that of a variant: `folder/file::test[…]`. Of a chosen test, one variant is chosen, or
+    all of them.
     """
     variants: dict[str, list[str]] = {}
     for name in names:
@@ -101,13 +117,12 @@ def choose_tests(names: Sequence[str], core: Collection[str], seed: int) -> set[
             others.setdefault(test.partition("::")[0].rpartition("/")[0], []).append(test)
     left_out: set[str] = set()
     for folder, tests in others.items():
-        played = math.ceil(len(tests) / _TESTS_FOR_EACH_PLAYED)
+        played = math.ceil(len(tests) / tests_for_each)
         left_out.update(random.Random(f"{seed} {folder}").sample(tests, len(tests) - played))
-    return {
-        random.Random(f"{seed} {test}").choice(found)
-        for test, found in variants.items()
-        if test not in left_out
-    }
+    chosen = [(test, found) for test, found in variants.items() if test not in left_out]
+    if plays_all_variants:
+        return {name for _, found in chosen for name in found}
+    return {random.Random(f"{seed} {test}").choice(found) for test, found in chosen}
 
 
 def find_cost(test: Callable[..., Any], fixtures: Mapping[str, Callable[..., Any]]) -> int:
@@ -119,6 +134,10 @@ def find_cost(test: Callable[..., Any], fixtures: Mapping[str, Callable[..., Any
     if any(_calls_starter(function) for function in (test, *fixtures.values())):
         ranks.append(_POSTGRES)
     return max(ranks, default=0)
+
+
+def _is_sampled(item: pytest.Item, service: int) -> bool:
+    return min(_cost(item), _SPARK) == service and not _is_soak(item)
 
 
 def _is_soak(item: pytest.Item) -> bool:
