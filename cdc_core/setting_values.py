@@ -26,6 +26,7 @@ from cdc_core.lake_storage.object_store import SCHEME
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.quantities import parse_duration, parse_size
 from cdc_core.table_patterns import TablePattern
+from cdc_core.vocabulary import TableMode
 
 # The names of secret settings: Spark's own pattern, and variables such as AWS_ACCESS_KEY_ID.
 # Source: Spark documentation, "Configuration", spark.redaction.regex.
@@ -159,6 +160,16 @@ def _require_time(value: float) -> float:
     return value
 
 
+def _check_modes(names: tuple[str, ...]) -> tuple[TableMode, ...]:
+    expected = " or ".join(f'["{mode}"]' for mode in TableMode)
+    known = [mode for mode in TableMode if mode in names]
+    if len(known) > 1:
+        raise ValueError(f"expected one mode, {expected}")
+    if len(known) != len(names) or not known:
+        raise ValueError(f"expected {expected}")
+    return tuple(known)
+
+
 def choose_spool(root: LakePlace) -> Path:
     """The spool of a lake without a setting: in its folder, or in the state of this host."""
     return Path(_STATE if isinstance(root, ObjectPlace) else root.uri) / SPOOL
@@ -172,6 +183,9 @@ Pause = Annotated[float, BeforeValidator(parse_duration)]
 Duration = Annotated[Pause, AfterValidator(_require_time)]
 Count = Annotated[int, BeforeValidator(_refuse_bool), Field(gt=0)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_split_list)]
+Modes = Annotated[
+    tuple[TableMode, ...], BeforeValidator(lambda value: _check_modes(_split_list(value)))
+]
 JarsPlace = Annotated[str, BeforeValidator(_resolve_jars)]
 SparkConf = Annotated[dict[str, str], BeforeValidator(_flatten_conf)]
 RedisUrl = Annotated[str, AfterValidator(_check_redis_url)]

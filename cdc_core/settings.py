@@ -34,6 +34,7 @@ from cdc_core.setting_values import (
     JarsPlace,
     LakeRoot,
     LocalPath,
+    Modes,
     Names,
     Pattern,
     Pause,
@@ -180,9 +181,11 @@ class DagsterSettings(_Section):
 class TableSettings(_Section):
     """`[tables."schema.name"]`: the columns to exclude or hash, and how the lake stores the table.
 
-    `types` has the names of Delta types, as Spark spells them.
+    `modes` says which rows the table has; empty means `current`. `types` has the names of Delta
+    types, as Spark spells them.
     """
 
+    modes: Modes = ()
     exclude: Names = ()
     hash: Names = ()
     types: ColumnTypes = Field(default_factory=dict)

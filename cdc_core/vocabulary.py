@@ -85,6 +85,15 @@ class Position:
     seq: int
 
 
+class TableMode(StrEnum):
+    """Which rows a table of the lake has."""
+
+    CURRENT = "current"
+    """The rows that the source has."""
+    SOFT_DELETE = "soft_delete"
+    """Also the rows that the source deleted, with a mark."""
+
+
 @dataclass(frozen=True, slots=True)
 class TransactionId:
     """Identifies one transaction in a server's history."""

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from cdc_core.errors import ConfigurationError
 from cdc_core.settings import parse_settings
+from cdc_core.vocabulary import TableMode
 
 FILE = """
 [source]
@@ -27,3 +31,19 @@ def test_options_of_the_environment_are_added_to_those_of_the_file(tmp_path: Pat
         "spark.authenticate.secret": "s3cret",
     }
     assert "s3cret" not in repr(settings)
+
+
+def test_a_section_chooses_the_mode_of_its_tables(tmp_path: Path) -> None:
+    text = FILE + '[tables."public.*"]\nmodes = ["soft_delete"]\n'
+    settings = parse_settings(text, file=tmp_path / "walgate.toml", environ={})
+    assert settings.tables["public.*"].modes == (TableMode.SOFT_DELETE,)
+
+
+@pytest.mark.parametrize("modes", ['["current", "soft_delete"]', '["history"]', "[]", "7"])
+def test_modes_that_are_no_mode_of_a_table_are_refused(tmp_path: Path, modes: str) -> None:
+    text = FILE + f'[tables."public.orders"]\nmodes = {modes}\n'
+    with pytest.raises(ConfigurationError) as refused:
+        parse_settings(text, file=tmp_path / "walgate.toml", environ={})
+    (problem,) = refused.value.problems
+    assert "modes" in problem
+    assert "expected" in problem

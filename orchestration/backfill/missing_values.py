@@ -23,7 +23,7 @@ from spark_jobs.lake.completeness import read_completeness
 from spark_jobs.lake.damaged_tables import open_current
 from spark_jobs.lake.lake import Lake
 from spark_jobs.lake.ledger import find_cut, read_states
-from spark_jobs.modes.registry import choose_mode
+from spark_jobs.modes.registry import find_mode
 from spark_jobs.target.missing_values import Hole, count_holes, find_holes, has_holes
 
 # Keys of one run: it reads the oldest rows, and the next run goes on.
@@ -80,9 +80,7 @@ class HoleReader:
         folder = self._lake.locate(table)
         with staging_errors("count the missing values of a table"):
             delta = open_current(folder)
-            return (
-                0 if delta is None else count_holes(folder, delta, choose_mode(self._lake, table))
-            )
+            return 0 if delta is None else count_holes(folder, delta, find_mode(delta))
 
     def _look(self) -> tuple[list[TableName], dict[TableName, str]]:
         """The tables that have missing values, and why a table cannot be examined."""
@@ -108,15 +106,16 @@ class HoleReader:
         if delta is None:
             return False
         read_schema(delta)  # Raises LakeError if another writer has replaced the table.
-        return has_holes(folder, delta, choose_mode(self._lake, table))
+        return has_holes(folder, delta, find_mode(delta))
 
     def _take(self, table: TableName, most: int) -> list[Hole]:
         version, _ = self._known[table]
         if table not in self._taken or self._taken[table][:2] != (version, most):
             folder = self._lake.locate(table)
             delta = open_current(folder)
-            mode = choose_mode(self._lake, table)
-            holes = [] if delta is None else find_holes(folder, delta, mode, most=most)
+            holes = []
+            if delta is not None:
+                holes = find_holes(folder, delta, find_mode(delta), most=most)
             self._taken[table] = version, most, holes
         return self._taken[table][2]
 

@@ -38,7 +38,7 @@ from spark_jobs.lake.completeness import Completeness, read_completeness
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.lake.ledger import Cut, StateRecord, find_cut, read_states
 from spark_jobs.target.older_tables import FIX as OLDER_FIX
-from spark_jobs.target.older_tables import find_older
+from spark_jobs.target.older_tables import inspect_tables
 
 ANSWER_VERSION = 1
 _SLOT_FACTS = (
@@ -119,7 +119,7 @@ def read_status(settings: Settings) -> dict[str, Any]:
         },
         "maintenance": describe_space(progress.space),
         "redis": {"up": is_redis_up},
-        "tables": _describe_tables(source, progress),
+        "tables": _describe_tables(Lake.of(settings), source, progress),
         "backfills": progress.backfills,
         "problems": list(_list_problems(source, progress, figures, failure, is_up=is_redis_up)),
     }
@@ -165,7 +165,7 @@ def _read_progress(settings: Settings) -> _Progress:
             versions = {} if cut is None else cut.versions
             epoch = read_newest_epoch(settings.lake.root)
             facts = read_facts(lake, versions)
-            older = find_older(lake, cut, lake.read_epochs(), is_thorough=True)
+            older = inspect_tables(lake, cut, lake.read_epochs(), is_thorough=True).older
             return _Progress(
                 staged=lake.read_staged(lake.read_epochs()),
                 cut=cut,
@@ -243,7 +243,9 @@ def _describe_capture(
     }
 
 
-def _describe_tables(source: _Source | None, progress: _Progress) -> list[dict[str, Any]]:
+def _describe_tables(
+    lake: Lake, source: _Source | None, progress: _Progress
+) -> list[dict[str, Any]]:
     published = {} if source is None else source.tables
     cut = progress.cut
     merged = set() if cut is None else cut.versions.keys() | cut.merged.keys()
@@ -262,7 +264,7 @@ def _describe_tables(source: _Source | None, progress: _Progress) -> list[dict[s
                 "state": state.state.value,
                 "reason": state.reason,
                 "fix": state.fix,
-                "modes": ["current"],
+                "modes": [lake.choose_mode(TableName.parse(table)).value],
                 "merged_lsn": None if bound is None else str(bound.lsn),
                 "verified_lsn": _format_lsn(None if standing is None else standing.lsn),
                 "rows": None,

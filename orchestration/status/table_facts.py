@@ -10,7 +10,7 @@ from cdc_core.vocabulary import TableName
 from spark_jobs.fold.plan import has_table_schema
 from spark_jobs.lake.damaged_tables import UnreadableTable, open_current
 from spark_jobs.lake.lake import Lake, read_losses
-from spark_jobs.modes.registry import choose_mode
+from spark_jobs.modes.registry import find_mode
 from spark_jobs.target.missing_values import count_holes
 
 
@@ -38,11 +38,11 @@ def read_facts(lake: Lake, tables: Iterable[str]) -> Facts:
         except UnreadableTable as error:
             facts.unreadable[table] = error
             continue
-        # `find_older` reports a table that is gone or that another writer has replaced.
+        # `inspect_tables` reports a table that is gone or that another writer has replaced.
         if delta is None or not has_table_schema(delta):
             continue
         losses = read_losses(delta)
         if losses is not None:
             facts.lossy[table] = sum(losses.values())
-        facts.holes[table] = count_holes(folder, delta, choose_mode(lake, name))
+        facts.holes[table] = count_holes(folder, delta, find_mode(delta))
     return facts

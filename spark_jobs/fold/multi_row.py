@@ -18,17 +18,21 @@ several rows, nothing tells which row each renewal belongs to: the value is miss
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, Observation, Window
 from pyspark.sql import functions as F
 
 from spark_jobs.fold.fold import GONE, SAID
 from spark_jobs.fold.rows import carry, insert, match_names, table_fields, type_rows
-from spark_jobs.fold.steps import ARRIVAL, DEPARTURE, RENEWAL, id_names
+from spark_jobs.fold.steps import ARRIVAL, DEPARTURE, RENEWAL, TRUNCATES, id_names
 from spark_jobs.log.reading import POSITION
 from spark_jobs.schema.evolution import TableSchema
 
 _TRANSACTION = ("epoch", "commit_lsn")
+# An optional BOOLEAN column of steps; see `JudgedSteps`.
+PARTS = "_parts"
 
 
 def fold_by_lineage(
@@ -40,9 +44,40 @@ def fold_by_lineage(
     """
     ids = id_names(schema)
     steps = steps.dropDuplicates([*ids, *POSITION]).localCheckpoint()
-    verdicts = _judge(steps, ids).localCheckpoint()
-    held = _find_held(verdicts, target, ids, schema)
+    verdicts = judge(steps, ids).localCheckpoint()
+    held = find_held(verdicts, target, ids, schema)
     final = _conclude(verdicts, held, ids)
+    judged = JudgedSteps(steps, verdicts, held, ids)
+    return read_images(judged, final, schema, unsent, target)
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedSteps:
+    """Steps of some keys, each position once; their verdicts; and which keys the target has.
+
+    `ids` are the columns that identify a key. Two steps with different ids never share a row. The
+    steps may have the column `PARTS`: such a renewal begins a segment, which continues the last.
+    """
+
+    steps: DataFrame
+    verdicts: DataFrame
+    held: DataFrame
+    ids: list[str]
+
+
+def read_images(
+    judged: JudgedSteps,
+    final: DataFrame,
+    schema: TableSchema,
+    unsent: frozenset[int],
+    target: DataFrame | None,
+) -> DataFrame:
+    """Read the rows that steps brought, with the values that the steps did not send.
+
+    `final` has the ids of each key, `present`, and the position of the step that brought its row.
+    Shape: as `fold_by_lineage`.
+    """
+    steps, ids = judged.steps, judged.ids
     images = final.join(
         steps.select(*ids, *POSITION, "committed_at", "kind", "values", "unchanged"),
         [*ids, *POSITION],
@@ -51,7 +86,7 @@ def fold_by_lineage(
     images, partial = _compute(images, F.size("unchanged") > 0)
     if not partial:
         return type_rows(images.withColumns(_settled()), schema)
-    segments = _cut_segments(steps, verdicts, held, ids)
+    segments = _cut_segments(steps, judged.verdicts, judged.held, ids)
     lineages = _trace(_link(segments, ids, unsent), unsent)
     numbered = segments.select(*ids, *POSITION, "segment")
     named = images.join(numbered, [*ids, *POSITION], "left").join(
@@ -67,7 +102,7 @@ def _compute(rows: DataFrame, condition: Expression) -> tuple[DataFrame, int]:
     return computed, found.get["count"]
 
 
-def _judge(steps: DataFrame, ids: list[str]) -> DataFrame:
+def judge(steps: DataFrame, ids: list[str]) -> DataFrame:
     """Decide for each key and transaction whether the key has a row afterwards.
 
     Shape: ids, epoch, commit LSN; `stays` (NULL: as before the transaction); `seq` of the step that
@@ -121,18 +156,25 @@ def _judge(steps: DataFrame, ids: list[str]) -> DataFrame:
     )
 
 
-def _find_held(
+def find_held(
     verdicts: DataFrame, target: DataFrame | None, ids: list[str], schema: TableSchema
 ) -> DataFrame:
-    """Find for each key whether the target has a row with it. Shape: ids, `held`."""
+    """Find for each key whether the target has a row with it. Shape: ids, `held`.
+
+    After a TRUNCATE no key has a row of the target.
+    """
     keys = verdicts.select(*ids).distinct()
     if target is None:
         return keys.withColumn("held", F.lit(False))
+    own = id_names(schema)
     held = target.select(
-        *(F.col(f"`{name}`").alias(i) for name, i in zip(match_names(schema), ids, strict=True)),
+        *(F.col(f"`{name}`").alias(i) for name, i in zip(match_names(schema), own, strict=True)),
         F.lit(True).alias("held"),
     )
-    return keys.join(held, ids, "left").select(*ids, F.coalesce("held", F.lit(False)).alias("held"))
+    is_held = F.coalesce("held", F.lit(False))
+    if TRUNCATES in ids:
+        is_held &= F.col(TRUNCATES) == 0
+    return keys.join(held, own, "left").select(*ids, is_held.alias("held"))
 
 
 def _conclude(verdicts: DataFrame, held: DataFrame, ids: list[str]) -> DataFrame:
@@ -187,9 +229,10 @@ def _cut_segments(
     in_transaction = Window.partitionBy(*ids, *_TRANSACTION)
     so_far_in_transaction = in_transaction.orderBy("seq")
     is_arrival = (F.col("kind") == ARRIVAL).cast("int")
+    parts = F.col(PARTS).cast("int") if PARTS in steps.columns else F.lit(0)
     counted = steps.join(starts, [*ids, *_TRANSACTION]).withColumns(
         {
-            "segment": F.sum(is_arrival).over(so_far),
+            "segment": F.sum(is_arrival + parts).over(so_far),
             "come": F.sum((F.col("kind") != DEPARTURE).cast("int")).over(so_far_in_transaction),
             "gone": F.sum((F.col("kind") != ARRIVAL).cast("int")).over(so_far_in_transaction),
             "renews": F.max(F.col("kind") == RENEWAL).over(in_transaction),
@@ -232,6 +275,7 @@ def _link(segments: DataFrame, ids: list[str], unsent: frozenset[int]) -> DataFr
     }
     lives = segments.groupBy(*ids, "segment").agg(
         F.max(F.when(F.col("_from").isNotNull(), F.struct(*POSITION, "_from"))).alias("came"),
+        F.max(PARTS if PARTS in segments.columns else F.lit(False)).alias("continues"),
         *(said.alias(f"_said{i}") for i, said in says.items()),
     )
     departures = segments.where(F.col("departs") >= 0).select(
@@ -241,12 +285,13 @@ def _link(segments: DataFrame, ids: list[str], unsent: frozenset[int]) -> DataFr
     )
     same = [F.col(f"came.{name}") == F.col(f"up_{name}") for name in POSITION]
     linked = lives.join(departures, [F.col("came._from") == F.col("up"), *same], "left")
+    continues = F.col("continues")
     return linked.select(
         *ids,
         "segment",
         *(f"_said{i}" for i in says),
-        "up",
-        "up_segment",
+        F.when(continues, F.struct(*ids)).otherwise(F.col("up")).alias("up"),
+        F.when(continues, F.col("segment") - 1).otherwise(F.col("up_segment")).alias("up_segment"),
         F.when(F.col("segment") == 0, F.struct(*ids)).alias("root"),
     )
 

@@ -11,8 +11,10 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
 from spark_jobs.fold.fold import fold_by_last
+from spark_jobs.fold.last_rows import fold_last_rows
 from spark_jobs.fold.multi_row import fold_by_lineage
 from spark_jobs.fold.plan import TablePlan
+from spark_jobs.fold.removals import RemovalPoints
 from spark_jobs.fold.rows import name_lossy, type_rows
 from spark_jobs.fold.steps import id_names
 from spark_jobs.fold.sweeps import is_swept
@@ -23,21 +25,26 @@ from spark_jobs.schema.evolution import TableSchema
 class Outcome:
     """Folded rows in the table's columns, their counts, and the least and greatest first id.
 
-    `arrived` counts the keys that have a row, `departed` those that have none. `lossy` counts the
-    arrived rows with a value that only `_raw` holds.
+    `arrived` counts the keys that have a row, `departed` those that have none, and `kept` those of
+    the departed whose last row is among the rows. `lossy` counts the arrived rows with a value that
+    only `_raw` holds.
     """
 
     rows: DataFrame
     carried: frozenset[int]  # The columns that a row may take from its target.
     arrived: int
     departed: int
+    kept: int
     lossy: int
     least: object
     greatest: object
 
 
 def fold_plan(plan: TablePlan, target: DataFrame | None, steps: DataFrame | None = None) -> Outcome:
-    """Fold a table plan, or only `steps` of it, onto a target; None if its rows do not count."""
+    """Fold a table plan, or only `steps` of it, onto a target; None if its rows do not count.
+
+    `target` has present rows only.
+    """
     assert plan.schema is not None
     schema, ids = plan.schema, id_names(plan.schema)
     steps = plan.take_steps() if steps is None else steps
@@ -48,6 +55,23 @@ def fold_plan(plan: TablePlan, target: DataFrame | None, steps: DataFrame | None
         settled = _settle(outcome.rows, steps, plan, target)
         outcome, _ = measure(_drop_swept(settled, plan), schema, plan.unsent)
     return outcome
+
+
+def fold_plan_and_last_rows(
+    plan: TablePlan, removals: RemovalPoints, target: DataFrame | None
+) -> Outcome:
+    """Fold a table plan. Also return the last row of each key that has no row at the end.
+
+    `target` has present rows only; None if the table has no rows. The rows have one more column,
+    `_kept`: the row is such a last row. A row that is neither `_present` nor `_kept` only says when
+    its key departed.
+    """
+    assert plan.schema is not None
+    outcome = fold_plan(plan, None if plan.truncated_at is not None else target)
+    present = outcome.rows.where("_present")
+    last = fold_last_rows(plan, present.select(*id_names(plan.schema)), removals, target)
+    rows = present.withColumn("_kept", F.lit(False)).unionByName(last)
+    return measure(rows, plan.schema, plan.unsent)[0]
 
 
 def _drop_swept(rows: DataFrame, plan: TablePlan) -> DataFrame:
@@ -88,6 +112,7 @@ def measure(rows: DataFrame, schema: TableSchema, unsent: frozenset[int]) -> tup
         totals,
         F.count_if("_present").alias("arrived"),
         F.count_if(~F.col("_present")).alias("departed"),
+        F.count_if("_kept" if "_kept" in rows.columns else F.lit(False)).alias("kept"),
         F.count_if("_unclear").alias("unclear"),
         F.count_if(F.col("_present") & (F.size(name_lossy(schema)) > 0)).alias("lossy"),
         F.min(first_id).alias("least"),
@@ -101,6 +126,7 @@ def measure(rows: DataFrame, schema: TableSchema, unsent: frozenset[int]) -> tup
         unsent,
         found["arrived"],
         found["departed"],
+        found["kept"],
         found["lossy"],
         found["least"],
         found["greatest"],

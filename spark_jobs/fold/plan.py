@@ -13,16 +13,17 @@ from typing import TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from deltalake import DeltaTable
+from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from cdc_core.errors import LakeError, Retry
 from cdc_core.vocabulary import Operation, Position, Relation, ReplicaIdentity, TableName
 from spark_jobs.fold.steps import take_steps
-from spark_jobs.fold.sweeps import Sweep, find_sweeps
+from spark_jobs.fold.sweeps import Sweep, drop_superseded, find_sweeps
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.log.ranges import RangeSummary, summarize
-from spark_jobs.log.reading import ROW_OPERATIONS, find_first, is_after
+from spark_jobs.log.reading import ROW_OPERATIONS, LogPoint, find_first, find_points, is_after
 from spark_jobs.pg_types.types import settle_type
 from spark_jobs.schema.evolution import Choose, Halt, TableSchema, accept_first, choose_own, evolve
 
@@ -44,7 +45,8 @@ class TablePlan:
     read: EntriesQuery  # Its entries.
     summaries: tuple[RangeSummary, ...]
     relations: Mapping[int, Relation]
-    swept: tuple[Sweep, ...] = ()
+    sweeps: tuple[Sweep, ...] = ()  # All, in log order.
+    swept: tuple[Sweep, ...] = ()  # Those that no newer one supersedes.
     halted_at: Position | None = None  # The first change that cannot be followed.
 
     @property
@@ -91,10 +93,23 @@ class TablePlan:
 
     def take_steps(self) -> DataFrame:
         """The row changes as steps, without those before the last TRUNCATE."""
+        return self._take_steps(None if self.truncated_at is None else is_after(self.truncated_at))
+
+    def take_all_steps(self) -> DataFrame:
+        """The row changes as steps, also those before a TRUNCATE."""
+        return self._take_steps(None)
+
+    def list_truncates(self) -> tuple[LogPoint, ...]:
+        """Where the table was truncated, in log order."""
+        if self.truncated_at is None:
+            return ()
+        return tuple(sorted({at for at, _ in find_points(self.read(), Operation.TRUNCATE)}))
+
+    def _take_steps(self, chosen: Expression | None) -> DataFrame:
         assert self.schema is not None
         entries = self.read().where(F.col("op").isin(*sorted(ROW_OPERATIONS)))
-        if self.truncated_at is not None:
-            entries = entries.where(is_after(self.truncated_at))
+        if chosen is not None:
+            entries = entries.where(chosen)
         return take_steps(entries, self.schema, self.relations, has_moves=self.has_moves)
 
 
@@ -130,8 +145,19 @@ def plan_table(
         if refused is None or summary.first < refused[0]:
             refused = (summary.first, _describe_unknown(summary))
     if refused is None:
-        swept = _find_swept(read, summaries)
-        return TablePlan(table, upper, schema, before, None, read, tuple(summaries), used, swept)
+        sweeps = _find_sweeps(read, summaries)
+        return TablePlan(
+            table,
+            upper,
+            schema,
+            before,
+            None,
+            read,
+            tuple(summaries),
+            used,
+            sweeps,
+            drop_superseded(sweeps),
+        )
     position, halt = refused
     # Every earlier transaction ends at or before the commit record of the one that halts.
     upper = Bound(position.epoch, position.commit_lsn)
@@ -145,7 +171,7 @@ def plan_table(
     versions = {summary.relation_version for summary in summaries}
     used = {version: relation for version, relation in used.items() if version in versions}
     schema, _ = _walk(as_query(followed), table, summaries, used, before, choose=choose)
-    swept = _find_swept(as_query(followed), summaries)
+    sweeps = _find_sweeps(as_query(followed), summaries)
     return TablePlan(
         table,
         upper,
@@ -155,7 +181,8 @@ def plan_table(
         as_query(followed),
         tuple(summaries),
         used,
-        swept,
+        sweeps,
+        drop_superseded(sweeps),
         position,
     )
 
@@ -235,7 +262,7 @@ def _walk(
         schema = following
 
 
-def _find_swept(read: EntriesQuery, summaries: list[RangeSummary]) -> tuple[Sweep, ...]:
+def _find_sweeps(read: EntriesQuery, summaries: list[RangeSummary]) -> tuple[Sweep, ...]:
     has_sweep = any(summary.operation == Operation.SWEEP for summary in summaries)
     return find_sweeps(read()) if has_sweep else ()
 

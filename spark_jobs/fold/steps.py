@@ -20,6 +20,8 @@ from spark_jobs.pg_types.types import map_type
 from spark_jobs.schema.evolution import TableSchema
 
 DEPARTURE, ARRIVAL, RENEWAL = 0, 1, 2
+# An optional column of steps: how many TRUNCATEs of the log range come before the step.
+TRUNCATES = "_truncates"
 
 
 def id_names(schema: TableSchema) -> list[str]:

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from cdc_core.vocabulary import Lsn, Operation, Position
-from spark_jobs.log.reading import POSITION, write_position
+from spark_jobs.log.reading import POSITION, LogPoint, find_points, write_position
 from spark_jobs.pg_types.types import map_type
 from spark_jobs.schema.evolution import TableSchema
 
@@ -27,32 +27,40 @@ from spark_jobs.schema.evolution import TableSchema
 class Sweep:
     """Removes the rows whose position is below `start` and whose key is from `low` to `high`.
 
-    None means that the range has no bound on that side.
+    None means that the range has no bound on that side. `at` is the sweep's own place in the log.
     """
 
     start: Position
     low: tuple[str, ...] | None
     high: tuple[str, ...] | None
+    at: LogPoint
 
 
 def find_sweeps(entries: DataFrame) -> tuple[Sweep, ...]:
-    """The sweeps among some entries: the newest one of each range.
-
-    A range's sweep is left out if its start is not above that of a sweep of the whole table.
-    """
-    said = entries.where(F.col("op") == Operation.SWEEP.value).select("detail").collect()
-    newest: dict[tuple[tuple[str, ...] | None, tuple[str, ...] | None], Position] = {}
-    for row in said:
+    """The sweeps among some entries, in log order."""
+    # The log may hold an entry twice.
+    found: dict[LogPoint, Sweep] = {}
+    for at, row in find_points(entries, Operation.SWEEP, "detail"):
         detail = json.loads(row["detail"])
         epoch, commit_lsn, seq = detail["start"]
         start = Position(epoch, Lsn(commit_lsn), seq)
         low, high = (None if detail.get(e) is None else tuple(detail[e]) for e in ("low", "high"))
-        newest[low, high] = max(start, newest.get((low, high), start))
+        found[at] = Sweep(start, low, high, at)
+    return tuple(found[at] for at in sorted(found))
+
+
+def drop_superseded(sweeps: Sequence[Sweep]) -> tuple[Sweep, ...]:
+    """Drop each sweep whose rows a newer sweep of its range, or of the table, also removes."""
+    newest: dict[tuple[tuple[str, ...] | None, tuple[str, ...] | None], Sweep] = {}
+    for sweep in sweeps:
+        known = newest.get((sweep.low, sweep.high))
+        if known is None or sweep.start > known.start:
+            newest[sweep.low, sweep.high] = sweep
     whole = newest.get((None, None))
     return tuple(
-        Sweep(start, low, high)
-        for (low, high), start in newest.items()
-        if (low, high) == (None, None) or whole is None or start > whole
+        sweep
+        for sweep in newest.values()
+        if sweep is whole or whole is None or sweep.start > whole.start
     )
 
 

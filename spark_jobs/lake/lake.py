@@ -39,7 +39,7 @@ from cdc_core.lake_storage.locks import hold_lock
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.settings import Settings, TableSettings
 from cdc_core.table_patterns import choose_rule
-from cdc_core.vocabulary import Lsn, Relation, TableName
+from cdc_core.vocabulary import Lsn, Relation, TableMode, TableName
 
 Losses = dict[str, int]
 
@@ -139,6 +139,11 @@ class Lake:
         """Return the types that the settings choose for columns of a table, by column name."""
         found = choose_rule(self.rules, table, having=lambda rule: rule.types)
         return {} if found is None else found[1].types
+
+    def choose_mode(self, table: TableName) -> TableMode:
+        """Return the mode in which the settings ask for a table."""
+        found = choose_rule(self.rules, table, having=lambda rule: rule.modes)
+        return TableMode.CURRENT if found is None else found[1].modes[0]
 
     def wants_deletion_vectors(self, table: TableName) -> bool:
         """Whether the settings turn on deletion vectors for a table. Not all readers know them."""

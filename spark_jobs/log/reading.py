@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from pyspark.sql import Column as Expression
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from cdc_core.vocabulary import Lsn, Operation, Position
+from cdc_core.vocabulary import UNIX_START, Lsn, Operation, Position
 from spark_jobs.delta.direct_parquet import allow_old_versions, read_files
 from spark_jobs.lake.lake import Bound
 from spark_jobs.log.files import LogFiles
 
 ROW_OPERATIONS = frozenset({Operation.INSERT, Operation.UPDATE, Operation.DELETE, Operation.READ})
 POSITION = ("epoch", "commit_lsn", "seq")
+# The type of a log point as a Spark value.
+POINT_TYPE = "struct<epoch:int,commit_lsn:bigint,seq:bigint,committed_at:timestamp>"
 # With more files, Delta reads the log faster than Spark reads the files one by one.
 _MAX_FILES = 1_000
 
@@ -61,6 +66,53 @@ def find_first(log: DataFrame, table: str, versions: Iterable[int], after: Posit
         .collect()[0][0]
     )
     return Position(row[0], Lsn(row[1]), row[2])
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LogPoint:
+    """A place in the log, and when the source committed its transaction."""
+
+    position: Position
+    committed_at: datetime
+
+
+def find_points(
+    entries: DataFrame, operation: Operation, *columns: str
+) -> list[tuple[LogPoint, Row]]:
+    """Find the entries of an operation: their places, and rows that have some of their columns."""
+    # As a number: Spark would return a time in this process's zone, and not name the zone.
+    time = F.unix_micros("committed_at").alias("committed_us")
+    found = entries.where(F.col("op") == operation.value).select(*POSITION, time, *columns)
+    return [
+        (
+            LogPoint(
+                Position(row["epoch"], Lsn(row["commit_lsn"]), row["seq"]),
+                UNIX_START + timedelta(microseconds=row["committed_us"]),
+            ),
+            row,
+        )
+        for row in found.collect()
+    ]
+
+
+def write_points(points: Iterable[LogPoint]) -> Expression:
+    """Return points as one Spark array. Its plan stays small, however many points there are."""
+    microsecond = timedelta(microseconds=1)
+    written = [
+        (
+            *(point.position.epoch, int(point.position.commit_lsn), point.position.seq),
+            (point.committed_at - UNIX_START) // microsecond,
+        )
+        for point in points
+    ]
+    listed = F.from_json(F.lit(json.dumps(written)), "array<array<bigint>>")
+    return F.transform(
+        listed,
+        lambda point: F.struct(
+            *(point[i].alias(name) for i, name in enumerate(POSITION)),
+            F.timestamp_micros(point[len(POSITION)]).alias("committed_at"),
+        ).cast(POINT_TYPE),
+    )
 
 
 def is_after(position: Position) -> Expression:

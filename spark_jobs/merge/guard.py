@@ -20,7 +20,7 @@ from spark_jobs.fold.plan import TablePlan
 from spark_jobs.fold.rows import match_keys, match_names
 from spark_jobs.lake.lake import Epoch, Losses
 from spark_jobs.log.reading import POSITION
-from spark_jobs.modes.table_rows import Removal, apply_rows, is_newer
+from spark_jobs.modes.table_rows import TableRemoval, apply_rows, is_newer
 from spark_jobs.schema.evolution import TableSchema
 from spark_jobs.target.commits import write_rows
 from spark_jobs.target.losses import count_losses
@@ -46,8 +46,13 @@ def find_damage(*, arrived: int, inserted: int, updated: int) -> str | None:
     return f"a merge of {arrived} rows wrote {touched}: the table had {cause}"
 
 
-def rewrite_table(
-    target: TargetTable, after: DeltaTable, epoch: Epoch, plan: TablePlan, outcome: Outcome
+def rewrite_table(  # noqa: PLR0917 - What is written, where, and what its commit says.
+    target: TargetTable,
+    after: DeltaTable,
+    epoch: Epoch,
+    plan: TablePlan,
+    outcome: Outcome,
+    removal: TableRemoval,
 ) -> Written:
     """Overwrite the result of a MERGE, starting from the table before it.
 
@@ -69,7 +74,7 @@ def rewrite_table(
         schema,
         outcome.carried,
         mode=mode,
-        removal=Removal(plan.swept),
+        removal=removal,
         touched=touched,
     )
     write_rows(written, target, after, "overwrite", epoch, plan, lossy)

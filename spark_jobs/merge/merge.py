@@ -25,16 +25,17 @@ from spark_jobs.delta.file_writer import WrittenFile
 from spark_jobs.fast_path.append_only import is_addition
 from spark_jobs.fast_path.file_rewrite import FileRewrite, RewrittenFiles, plan_rewrite
 from spark_jobs.fast_path.unshared_reads import UnsharedReads, add_unshared, split_unshared
-from spark_jobs.fold.outcome import Outcome, fold_plan
+from spark_jobs.fold.outcome import Outcome, fold_plan, fold_plan_and_last_rows
 from spark_jobs.fold.plan import TablePlan
+from spark_jobs.fold.removals import RemovalPoints
 from spark_jobs.fold.sweeps import Sweep, keep_effective_sweeps, may_hold_older
 from spark_jobs.lake.lake import Epoch, Lake, Losses, count_rows, read_losses
 from spark_jobs.log.files import LogRange
 from spark_jobs.merge.merge_by_key import merge_by_key
 from spark_jobs.merge.write_plan import FoldFacts, WriteFacts, choose_write
 from spark_jobs.modes.mode import Mode
-from spark_jobs.modes.registry import choose_mode
-from spark_jobs.modes.table_rows import Removal, apply_rows, count_present
+from spark_jobs.modes.registry import choose_mode, find_mode
+from spark_jobs.modes.table_rows import TableRemoval, apply_rows, count_present
 from spark_jobs.target.commits import move_bound, write_rows
 from spark_jobs.target.creation import allow_types, create_table
 from spark_jobs.target.limits import MergeLimits
@@ -69,6 +70,12 @@ class TableMerge:
     def mode(self) -> Mode:
         """The mode of the table."""
         return choose_mode(self.lake, self.plan.table)
+
+    @property
+    def changes_mode(self) -> bool:
+        """Whether the table was written in another mode."""
+        existing = None if self.plan.before is None else self.existing
+        return existing is not None and find_mode(existing) != self.mode
 
 
 def plan_file_rewrite(merge: TableMerge) -> FileRewrite | str | None:
@@ -153,6 +160,7 @@ def _gather_facts(merge: TableMerge, *, refusal: str | None) -> WriteFacts:
         replaces_all=plan.before is None or plan.truncated_at is not None,
         fills_new_columns=plan.has_default_to_apply,
         changes_schema=plan.schema != plan.before,
+        changes_mode=merge.changes_mode,
         refusal=refusal,
     )
 
@@ -169,10 +177,20 @@ def _write(
     base = None if facts.replaces_all else target
     is_counted = plan.before is not None and not facts.fills_new_columns
     known = read_losses(before) if is_counted else None
-    outcome = _fold_others(plan, base, unshared)
+    removals = RemovalPoints()
+    if target.mode.kept is None:
+        outcome = _fold_others(plan, base, unshared)
+    else:
+        removals = RemovalPoints.of(plan)
+        had = None if plan.before is None else target.rows
+        outcome = fold_plan_and_last_rows(plan, removals, had)
+    removal = TableRemoval.of(plan, removals)
     plan = _drop_idle_sweeps(plan, base, before)
+    if not removal.is_rebuild:
+        removal = replace(removal, swept=plan.swept)
     only_adds = (
         unshared is not None
+        and not facts.changes_mode
         and allows_direct_commits(before)
         and is_addition(plan, base, unshared, outcome)
     )
@@ -195,11 +213,11 @@ def _write(
         case WritePlan.MOVE_BOUND:
             move_bound(target, epoch, plan, lossy)
         case WritePlan.REWRITE:
-            updated, deleted = _replace(target, outcome, epoch, plan, lossy)
+            updated, deleted = _replace(target, outcome, epoch, plan, lossy, removal)
             inserted = outcome.arrived - updated
         case _:
             assert way is WritePlan.MERGE
-            version, done = merge_by_key(target, merge.lake, epoch, plan, outcome, lossy)
+            version, done = merge_by_key(target, merge.lake, epoch, plan, outcome, lossy, removal)
             inserted, updated, deleted = done.inserted, done.updated, done.deleted
             lossy = done.lossy
     return TableMergeResult(version, 0, inserted, updated, deleted, lossy, 0.0, way)
@@ -272,7 +290,7 @@ def _write_added(
 ) -> list[WrittenFile]:
     """Write added rows to files of an attempt; Arrow has written its files already."""
     unshared, outcome = added_rows.unshared, added_rows.outcome
-    add = partial(apply_rows, None, schema=target.schema, mode=target.mode, removal=Removal())
+    add = partial(apply_rows, None, schema=target.schema, mode=target.mode, removal=TableRemoval())
     more = None if outcome is None else add(outcome.rows, carried=outcome.carried)
     if unshared.typed is not None:
         return [*unshared.typed.files, *([] if more is None else write_files(more, attempt))]
@@ -280,23 +298,31 @@ def _write_added(
     return write_files(rows if more is None else rows.unionByName(more), attempt)
 
 
-def _replace(
-    target: TargetTable, outcome: Outcome, epoch: Epoch, plan: TablePlan, lossy: Losses
+def _replace(  # noqa: PLR0917 - What is written, where, and what its commit says.
+    target: TargetTable,
+    outcome: Outcome,
+    epoch: Epoch,
+    plan: TablePlan,
+    lossy: Losses,
+    removal: TableRemoval,
 ) -> tuple[int, int]:
     """Write the table whole; return how many of its rows were updated and deleted."""
-    is_truncate = plan.truncated_at is not None
-    loses_all = plan.before is None or (is_truncate and target.mode.kept is None)
+    stored = None
+    if target.mode.kept is not None:
+        stored = target.reshaped if removal.is_rebuild else target.stored
+    elif not removal.is_rebuild and not removal.is_truncate:
+        stored = target.stored
     touched = Observation()
     rows = apply_rows(
-        None if loses_all else target.stored,
+        stored,
         outcome.rows,
         target.schema,
         outcome.carried,
         mode=target.mode,
-        removal=Removal(plan.swept, is_truncate=is_truncate),
+        removal=removal,
         touched=touched,
     )
     write_rows(rows, target, target.table, "overwrite", epoch, plan, lossy)
-    if loses_all:
+    if stored is None:
         return 0, count_rows(target.path, target.table)
     return touched.get["updated"], touched.get["deleted"]

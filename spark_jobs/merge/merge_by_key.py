@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from cdc_core.lake_storage.delta_tables import open_delta
 from spark_jobs.fold.outcome import Outcome
 from spark_jobs.fold.plan import TablePlan
-from spark_jobs.fold.rows import match_names
+from spark_jobs.fold.rows import META_NAMES, match_names
 from spark_jobs.fold.steps import id_names
 from spark_jobs.fold.sweeps import is_swept
 from spark_jobs.lake.durability import require_durable
@@ -23,7 +23,8 @@ from spark_jobs.lake.lake import Epoch, Lake, Losses
 from spark_jobs.lake.ledger import queue_tables
 from spark_jobs.merge.guard import Written, find_damage, rewrite_table
 from spark_jobs.modes.mode import Mode
-from spark_jobs.modes.table_rows import Removal, count_kept, is_newer
+from spark_jobs.modes.table_rows import KeptCounts, TableRemoval, count_kept, is_newer
+from spark_jobs.schema.evolution import TableSchema
 from spark_jobs.target.commits import OwnCommit, find_own_commit, open_bound_session
 from spark_jobs.target.target_table import TargetTable
 
@@ -39,18 +40,21 @@ def merge_by_key(  # noqa: PLR0917 - What is written, where, and what its commit
     plan: TablePlan,
     outcome: Outcome,
     lossy: Losses,
+    removal: TableRemoval,
 ) -> tuple[int, Written]:
     """MERGE, and rewrite the table if the counts are wrong; return the version and the counts.
 
     Raises: DeltaError if another commit came between, or if Delta's metrics are turned off.
     """
-    path, before = target.path, target.table
-    kept = _count_kept(target, outcome, plan)
+    path, before, mode = target.path, target.table, target.mode
+    kept = KeptCounts()
+    if mode.kept is not None:
+        kept = count_kept(target.stored, outcome, target.schema, mode=mode, removal=removal)
     own_session = open_bound_session(target.session, epoch, plan, lossy)
-    _merge(SparkTable.forPath(own_session, path.uri), outcome, plan, target.mode)
+    _merge(SparkTable.forPath(own_session, path.uri), outcome, target.schema, mode, removal)
     own = find_own_commit(path, before, epoch, plan.upper)
     require_durable(path, above=before.version(), through=own.version)
-    inserted, updated, deleted = _read_counts(own, *kept)
+    inserted, updated, deleted = _read_counts(own, kept)
     written = Written(inserted, updated, deleted, lossy)
     damage = find_damage(arrived=outcome.arrived, inserted=inserted, updated=updated)
     if damage is None:
@@ -60,35 +64,33 @@ def merge_by_key(  # noqa: PLR0917 - What is written, where, and what its commit
     # A process that was paused may have lost its lock, and others may have committed since. Then
     # Delta refuses the rewrite, because it extends this version.
     after = open_delta(path, version=own.version)
-    written = rewrite_table(target, after, epoch, plan, outcome)
+    written = rewrite_table(target, after, epoch, plan, outcome, removal)
     return after.version() + 1, written
 
 
-def _count_kept(target: TargetTable, outcome: Outcome, plan: TablePlan) -> tuple[int, int]:
-    """Count as `count_kept` before the MERGE, because the table may keep rows; else none."""
-    if target.mode.kept is None:
-        return 0, 0
-    return count_kept(
-        target.stored, outcome.rows, target.schema, mode=target.mode, removal=Removal(plan.swept)
-    )
-
-
-def _read_counts(own: OwnCommit, kept: int, returned: int) -> tuple[int, int, int]:
+def _read_counts(own: OwnCommit, kept: KeptCounts) -> tuple[int, int, int]:
     """Read how many rows a MERGE inserted, updated and deleted, from its commit.
 
-    For Delta, a row that the table keeps is updated, and so is a kept row whose key returned.
+    Delta counts as updated each present row that becomes a kept row, and each kept row that a row
+    replaces. It counts as inserted each last row whose key has no row in the table.
     Raises: DeltaError if the commit has no counts.
     """
     names = [f"numTargetRows{what}" for what in _COUNTS]
     if not own.metrics.keys() >= {*names}:
         raise DeltaError(f"version {own.version} has no counts: Delta's metrics are turned off")
     inserted, updated, deleted = (int(own.metrics[name]) for name in names)
-    return inserted + returned, updated - kept - returned, deleted + kept
+    marked = kept.deleted - kept.renewed
+    return (
+        inserted - kept.inserted + kept.returned,
+        updated - marked - kept.replaced - kept.returned,
+        deleted + kept.deleted,
+    )
 
 
-def _merge(table: SparkTable, outcome: Outcome, plan: TablePlan, mode: Mode) -> None:
-    assert plan.schema is not None
-    schema, carried = plan.schema, outcome.carried
+def _merge(
+    table: SparkTable, outcome: Outcome, schema: TableSchema, mode: Mode, removal: TableRemoval
+) -> None:
+    carried = outcome.carried
     ids = id_names(schema)
     names = match_names(schema)
     matches = [f"t.`{name}` = s.{id_name}" for name, id_name in zip(names, ids, strict=True)]
@@ -108,25 +110,29 @@ def _merge(table: SparkTable, outcome: Outcome, plan: TablePlan, mode: Mode) -> 
     merge = table.alias("t").merge(outcome.rows.alias("s"), condition)
     if not known.issuperset(renewed):
         merge = merge.withSchemaEvolution()
-    present, is_older = F.col("s._present"), ~is_newer("t", "s")
-    merge = merge.whenMatchedUpdate(present & is_older, _quote(renewed))
-    keeps, is_present = mode.kept is not None, mode.is_present("t")
+    is_written, is_older = F.col("s._present"), ~is_newer("t", "s")
+    if mode.kept is not None:
+        is_written |= F.col("s._kept")
+    merge = merge.whenMatchedUpdate(is_written & is_older, _quote(renewed))
+    is_present = mode.is_present("t")
     if outcome.departed:
-        departs = ~present & is_older
-        merge = (
-            merge.whenMatchedUpdate(departs & is_present, _quote(mode.depart("s")))
-            if keeps
-            else merge.whenMatchedDelete(departs)
-        )
+        departs = ~F.col("s._present") & is_older
+        if mode.kept is None:
+            merge = merge.whenMatchedDelete(departs)
+        else:
+            point = F.struct(*(F.col(f"s.{name}") for name in META_NAMES))
+            removed = removal.points.find("t", schema, point)
+            merge = merge.whenMatchedUpdate(departs & is_present, _quote(mode.remove(removed)))
     new = mode.insert(schema, outcome.carried, "s")
-    merge = merge.whenNotMatchedInsert("s._present", _quote(new))
-    if plan.swept:
-        swept = is_swept("t", schema, plan.swept)
-        merge = (
-            merge.whenNotMatchedBySourceUpdate(swept & is_present, _quote(mode.depart(None)))
-            if keeps
-            else merge.whenNotMatchedBySourceDelete(swept)
-        )
+    merge = merge.whenNotMatchedInsert(is_written, _quote(new))
+    if removal.swept:
+        swept = is_swept("t", schema, removal.swept)
+        if mode.kept is None:
+            merge = merge.whenNotMatchedBySourceDelete(swept)
+        else:
+            removed = removal.points.find("t", schema, None)
+            values = _quote(mode.remove(removed))
+            merge = merge.whenNotMatchedBySourceUpdate(swept & is_present, values)
     merge.execute()
 
 

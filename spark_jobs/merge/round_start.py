@@ -15,14 +15,14 @@ from spark_jobs.lake.ledger import Cut, find_first_bound, queue_tables, read_sta
 from spark_jobs.log.files import LogFiles
 from spark_jobs.schema.evolution import Halt
 from spark_jobs.session.session import forget_tables
-from spark_jobs.target.older_tables import find_log_begin, know_place
+from spark_jobs.target.older_tables import Inspection, find_log_begin, know_place
 
 _logger = logging.getLogger("walgate.merge")
 
 
 @dataclass(frozen=True, slots=True)
 class RoundStart:
-    """What a round starts from; `older` has the reason for each table older than its cut."""
+    """What a round starts from; `inspection` says which tables are not as the cut says."""
 
     session: SparkSession
     lake: Lake
@@ -30,7 +30,12 @@ class RoundStart:
     epochs: list[Epoch]
     relations: dict[int, Relation]
     cut: Cut | None
-    older: dict[str, str]
+    inspection: Inspection
+
+    @property
+    def older(self) -> dict[str, str]:
+        """The tables that are older than the newest cut says, with the reasons."""
+        return self.inspection.older
 
     @property
     def low(self) -> Bound | None:
@@ -39,8 +44,8 @@ class RoundStart:
 
     @property
     def behind(self) -> set[str]:
-        """The tables that are not merged through the newest cut, or that are older than it says."""
-        return find_behind(self.cut) | self.older.keys()
+        """The tables that a round must look at, even if the log has no changes of them."""
+        return find_behind(self.cut, self.inspection)
 
     def find_place(self, table: str) -> Place | None:
         """The place of a table in the newest cut; None before the first cut."""
@@ -99,6 +104,10 @@ class RoundStart:
         return origin.low
 
 
-def find_behind(cut: Cut | None) -> set[str]:
-    """The tables that are not merged through the newest cut."""
-    return {t for t, bound in cut.merged.items() if bound < cut.bound} if cut else set()
+def find_behind(cut: Cut | None, inspection: Inspection) -> set[str]:
+    """The tables that a round must look at, even if the log has no changes of them.
+
+    They are behind the cut, older than it says, or in another mode than the settings choose.
+    """
+    behind = {t for t, bound in cut.merged.items() if bound < cut.bound} if cut else set()
+    return behind | inspection.older.keys() | inspection.other_modes

@@ -43,7 +43,7 @@ from spark_jobs.session.executors import requiring_executors
 from spark_jobs.session.failures import Failures
 from spark_jobs.session.session import find_jvm, reporting_jvm_death
 from spark_jobs.target.limits import DEFAULT_LIMITS, MergeLimits
-from spark_jobs.target.older_tables import find_older
+from spark_jobs.target.older_tables import Inspection, inspect_tables
 from spark_jobs.target.result import TableMergeResult
 
 # Seconds. A staged batch wakes a waiting merge. Without wake-ups, the merge looks this often.
@@ -121,19 +121,21 @@ def merge_until(
             rewrite_newest_commit(lake.cuts)
             rewrite_newest_commit(lake.states)
         cut = find_cut(lake)
-        if cut is not None and find_behind(cut) - set(cut.halted):
+        if cut is not None and find_behind(cut, Inspection({})) - set(cut.halted):
             # The last run failed at a table. If this one fails there, too, it has only one round.
             size.stop_growing()
         while staged is not None and not _is_over(stop, deadline):
-            older = find_older(lake, cut, epochs, is_thorough=is_thorough and not rounds)
-            behind = find_behind(cut) | older.keys()
+            inspection = inspect_tables(lake, cut, epochs, is_thorough=is_thorough and not rounds)
+            behind = find_behind(cut, inspection)
             waiting = {table for table in behind if tables is None or table in tables}
             if cut is not None and cut.bound == staged and waiting.issubset(passed_over):
                 break
             if rounds:  # The first round reads the log as it was opened above.
                 log = LogFiles.open(lake)
             assert log is not None
-            starting = RoundStart(session, lake, log, epochs, lake.read_relations(), cut, older)
+            starting = RoundStart(
+                session, lake, log, epochs, lake.read_relations(), cut, inspection
+            )
             failures = Failures(lake)
             done = _merge_round(
                 starting,
@@ -239,7 +241,8 @@ def _merge_round(
         }
         results = merge_tables(start, wanted, log, cut, failures=failures, limits=limits)
     if cut == start.low and not any(
-        start.is_news(t, r.place, is_halted=r.halt is not None) for t, r in results.items()
+        r.merged is not None or start.is_news(t, r.place, is_halted=r.halt is not None)
+        for t, r in results.items()
     ):
         return None
     _require_newest(start, failures)

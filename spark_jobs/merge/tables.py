@@ -34,6 +34,7 @@ from spark_jobs.merge.merge import (
     plan_file_rewrite,
 )
 from spark_jobs.merge.round_start import RoundStart
+from spark_jobs.modes.registry import choose_mode, find_mode
 from spark_jobs.schema.evolution import Halt
 from spark_jobs.session.failures import Failures
 from spark_jobs.session.session import find_jvm
@@ -158,7 +159,8 @@ def _prepare_table(
     if lacks_changes and place is not None and renewed is None:
         kept = place if own is not None else Place(place.bound, None)
         return TableRound(kept, None, start.find_halt(table))
-    if plan.is_empty:
+    changes_mode = own is not None and find_mode(own) != choose_mode(start.lake, name)
+    if plan.is_empty and (plan.halt is not None or not changes_mode):
         version = None if own is None else own.version()
         bound = plan.upper if low is None else max(low, plan.upper)
         reached = None if found is None or own is None else found.bound

@@ -35,8 +35,8 @@ class WriteFacts:
     `entries` and `reads` count the table's log entries and the reads of a backfill among them.
     `replaces_all`: all old rows are replaced (the table is new, or a TRUNCATE came).
     `fills_new_columns`: old rows get the value of a new column. `changes_schema`: the table gets
-    other columns. `refusal`: why Arrow cannot rewrite files; None if Arrow may try. `fold` is None
-    before the fold.
+    other columns. `changes_mode`: the settings ask for another mode than the table has. `refusal`:
+    why Arrow cannot rewrite files; None if Arrow may try. `fold` is None before the fold.
     """
 
     entries: int
@@ -45,6 +45,7 @@ class WriteFacts:
     replaces_all: bool
     fills_new_columns: bool
     changes_schema: bool
+    changes_mode: bool
     refusal: str | None
     fold: FoldFacts | None = None
 
@@ -54,7 +55,7 @@ def choose_write(facts: WriteFacts, limits: MergeLimits) -> WritePlan | None:
 
     The ways are tried in this order, and the first that fits is taken.
     """
-    if facts.entries == 0:
+    if facts.entries == 0 and not facts.changes_mode:
         return WritePlan.NOTHING
     if _can_rewrite_files(facts, limits):
         return WritePlan.REWRITE_FILES
@@ -64,7 +65,7 @@ def choose_write(facts: WriteFacts, limits: MergeLimits) -> WritePlan | None:
 def _choose_by_fold(facts: WriteFacts, fold: FoldFacts, limits: MergeLimits) -> WritePlan:
     if fold.only_adds:
         return WritePlan.APPEND
-    must_write_all = facts.replaces_all or facts.fills_new_columns
+    must_write_all = facts.replaces_all or facts.fills_new_columns or facts.changes_mode
     changes_rows = fold.arrived > 0 or fold.departed > 0 or fold.sweeps_rows
     if not must_write_all and not changes_rows and not facts.changes_schema:
         return WritePlan.MOVE_BOUND
@@ -79,9 +80,10 @@ def _can_rewrite_files(facts: WriteFacts, limits: MergeLimits) -> bool:
     Many reads of a large table are appended as new files instead.
     """
     is_small_table = facts.table_bytes < limits.small_table_bytes
+    changes_columns = facts.fills_new_columns or facts.changes_schema or facts.changes_mode
     return (
         facts.refusal is None
-        and not (facts.replaces_all or facts.fills_new_columns or facts.changes_schema)
+        and not (facts.replaces_all or changes_columns)
         and facts.entries <= limits.rewrite_entries
         and (is_small_table or facts.reads < limits.unshared_reads)
     )

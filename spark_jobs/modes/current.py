@@ -6,6 +6,7 @@ rows. So each row of the table is a folded row, and the quick ways may write the
 
 from __future__ import annotations
 
+from cdc_core.vocabulary import TableMode
 from spark_jobs.modes.mode import Mode
 
-CURRENT = Mode("current")
+CURRENT = Mode(TableMode.CURRENT)

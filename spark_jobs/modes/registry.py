@@ -1,23 +1,28 @@
-"""Chooses the mode of each table. To add a mode, add it and its tables to `MODES`."""
+"""Chooses the mode of each table. To add a mode, add it to `MODES`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from deltalake import DeltaTable
 
 from cdc_core.vocabulary import TableName
 from spark_jobs.lake.lake import Lake
 from spark_jobs.modes.current import CURRENT
 from spark_jobs.modes.mode import Mode
+from spark_jobs.modes.soft_delete import SOFT_DELETE
 
-
-def _is_any(_lake: Lake, _table: TableName) -> bool:
-    return True
-
-
-# Each mode, and whether it takes a table of a lake. The first mode that takes a table is its mode.
-MODES: tuple[tuple[Mode, Callable[[Lake, TableName], bool]], ...] = ((CURRENT, _is_any),)
+MODES = (CURRENT, SOFT_DELETE)
 
 
 def choose_mode(lake: Lake, table: TableName) -> Mode:
-    """Choose the mode of a table."""
-    return next(mode for mode, takes in MODES if takes(lake, table))
+    """The mode that the settings choose for a table. Merges write the table in it."""
+    name = lake.choose_mode(table)
+    return next(mode for mode in MODES if mode.name == name)
+
+
+def find_mode(table: DeltaTable) -> Mode:
+    """The mode in which an open version of a table was written, by its columns."""
+    names = {field.name for field in table.schema().fields}
+    own = [mode for mode in MODES if mode.fields]
+    return next(
+        (mode for mode in own if names.issuperset(field.name for field in mode.fields)), CURRENT
+    )

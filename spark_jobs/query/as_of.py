@@ -19,10 +19,12 @@ from pyspark.sql import functions as F
 from cdc_core.errors import LakeError, Retry
 from cdc_core.vocabulary import TableName
 from spark_jobs.delta.direct_parquet import read_rows
-from spark_jobs.fold.outcome import fold_plan
-from spark_jobs.fold.plan import as_query, choose_types, plan_table, read_schema
+from spark_jobs.fold.outcome import fold_plan, fold_plan_and_last_rows
+from spark_jobs.fold.plan import TablePlan, as_query, choose_types, plan_table, read_schema
 from spark_jobs.fold.rebuild import plan_rebuild
-from spark_jobs.fold.rows import table_fields, widen
+from spark_jobs.fold.removals import RemovalPoints
+from spark_jobs.fold.reshaping import reshape_rows
+from spark_jobs.fold.rows import widen
 from spark_jobs.lake.completeness import Incomplete
 from spark_jobs.lake.damaged_tables import open_current
 from spark_jobs.lake.lake import Bound, Lake, find_bound
@@ -32,8 +34,9 @@ from spark_jobs.log.files import LogFiles
 from spark_jobs.log.ranges import summarize
 from spark_jobs.log.reading import read_log
 from spark_jobs.modes.current import CURRENT
-from spark_jobs.modes.registry import choose_mode
-from spark_jobs.modes.table_rows import Removal, apply_rows
+from spark_jobs.modes.mode import Mode
+from spark_jobs.modes.registry import choose_mode, find_mode
+from spark_jobs.modes.table_rows import TableRemoval, apply_rows
 from spark_jobs.query.stored import (
     StoredTable,
     VersionGone,
@@ -65,8 +68,11 @@ def table_at(
     at: Bound,
     *,
     lease_of_newest: Lease | None = None,
+    as_stored: bool = False,
 ) -> TableReading:
     """Read a table with every transaction up to a bound, and no other.
+
+    The result has the present rows; if `as_stored`, all rows and columns that the table's mode has.
 
     The read begins from the version in the newest cut at or below the bound. With
     `lease_of_newest`, it begins from the newest version that is not above the bound. That version
@@ -81,7 +87,11 @@ def table_at(
     if lease_of_newest is not None and not stored.lacks_changes:
         newest = _find_newest(lake, table, at, stored, lease_of_newest)
         opened, low = newest
-    base = None if opened is None else _read_version(session, lake, table, opened)
+    # In the mode `current`, a table is its present rows.
+    mode = CURRENT
+    if as_stored:
+        mode = choose_mode(lake, table) if opened is None else find_mode(opened)
+    base = None if opened is None else _read_version(session, lake, table, opened, mode)
     if not stored.needs_fold and low is not None and base is not None and newest is None:
         return TableReading(base, low, stored.halt, incomplete)
     if not stored.needs_fold and opened is None:
@@ -104,28 +114,46 @@ def table_at(
         read_above = partial(read_log, session, files, upper=at)
         renewed = plan_rebuild(plan, read_above, plot, entries=log, trimmed=files.trimmed)
         if renewed is not None:
-            plan, base = renewed, None
+            plan = renewed
+            base = None if opened is None else _reshape(base, opened, plan, mode)
     through = plan.upper if low is None else max(low, plan.upper)
     if plan.schema is None:
         raise _make_no_rows_error(name, at, plan.halt)
     if plan.is_empty:
         assert base is not None
         return TableReading(base, through, plan.halt, incomplete)
-    target = None
-    if plan.truncated_at is None and base is not None:
-        target = widen(base, plan.schema)
-    outcome = fold_plan(plan, target)
-    rows = apply_rows(
+    return TableReading(_apply_plan(plan, base, mode), through, plan.halt, incomplete)
+
+
+def _reshape(
+    base: DataFrame | None, opened: DeltaTable, plan: TablePlan, mode: Mode
+) -> DataFrame | None:
+    """The rows that a mode keeps of a table that is built again; None if it keeps none."""
+    if base is None or mode.kept is None or plan.schema is None:
+        return None
+    return reshape_rows(base, read_schema(opened), plan.schema)
+
+
+def _apply_plan(plan: TablePlan, base: DataFrame | None, mode: Mode) -> DataFrame:
+    """The rows of a table in a mode after a plan; `base` are those before it, None if none."""
+    assert plan.schema is not None
+    target = None if base is None else widen(base, plan.schema)
+    if mode.kept is None:
+        target = None if plan.truncated_at is not None else target
+        outcome, removals = fold_plan(plan, target), RemovalPoints()
+    else:
+        removals = RemovalPoints.of(plan)
+        present = None if target is None else mode.select_present(target)
+        had = None if plan.before is None else present
+        outcome = fold_plan_and_last_rows(plan, removals, had)
+    return apply_rows(
         target,
         outcome.rows,
         plan.schema,
         outcome.carried,
-        # `target` has the present rows, as in the mode `current`.
-        mode=CURRENT,
-        removal=Removal(plan.swept),
-    )
-    names = [f"`{field.name}`" for field in table_fields(plan.schema)]
-    return TableReading(rows.select(*names), through, plan.halt, incomplete)
+        mode=mode,
+        removal=TableRemoval.of(plan, removals),
+    ).select(*(f"`{field.name}`" for field in mode.list_fields(plan.schema)))
 
 
 def _make_no_rows_error(table: str, at: Bound, halt: Halt | None) -> LakeError:
@@ -198,12 +226,12 @@ def _choose_newest(
 
 
 def _read_version(
-    session: SparkSession, lake: Lake, table: TableName, opened: DeltaTable
+    session: SparkSession, lake: Lake, table: TableName, opened: DeltaTable, mode: Mode
 ) -> DataFrame:
-    """The present rows of an open table."""
+    """The rows of an open table, as a mode has them."""
     try:
         stored = read_rows(session, lake.locate(table), opened)
     except AnalysisException as error:
         # The Delta log still has the version, but some of its data files are gone.
         raise make_gone_error(table, opened.version()) from error
-    return choose_mode(lake, table).select_present(stored)
+    return mode.adopt(stored, find_mode(opened))

@@ -1,8 +1,9 @@
 """Runs SQL over the lake: each table that a statement names becomes a view, all at one LSN.
 
-A statement names a table as `schema.table`, or as `table` alone if the schema is `public`. Spark's
-temporary views have no schema, and its permanent views cannot hold a fold of the log. So a view has
-the name `schema.table` as one quoted word, which replaces the two words in the statement.
+A statement names a table as `schema.table`, or as `table` alone if the schema is `public`. As
+`tables.schema.table`, it reads all rows that the mode of the table stores, deleted ones too.
+Spark's temporary views have no schema, and its permanent views cannot hold a fold of the log. So a
+view has this name as one quoted word, which replaces the words in the statement.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ from spark_jobs.query.as_of import TableReading, list_tables, table_at
 from spark_jobs.schema.evolution import Halt
 
 _CURRENT_SCHEMA = "public"
+# Before `schema.table`: all rows and columns that the mode of the table has.
+_STORED = "tables"
 _NAME = r"`(?:[^`]|``)+`|[^\W\d]\w*"
 # `skip` matches literals and comments whole, so that no name is found in them.
 _TOKEN = re.compile(
     r"""(?P<skip>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|--[^\n]*|/\*.*?\*/)"""
-    rf"|(?P<first>{_NAME})(?:\s*\.\s*(?P<second>{_NAME}))?",
+    rf"|(?P<first>{_NAME})(?:\s*\.\s*(?P<second>{_NAME}))?(?P<more>\s*\.\s*(?P<third>{_NAME}))?",
     re.DOTALL,
 )
 
@@ -49,22 +52,28 @@ def answer_query(session: SparkSession, lake: Lake, query: str, at: Bound) -> An
     listed = list_tables(lake)
     tables = {_fold_case(table): table for table in listed}
     alike = Counter(map(_fold_case, listed))
-    named: set[TableName] = set()
+    named: set[_View] = set()
 
     def name_view(match: re.Match[str]) -> str:
         if match["skip"] is not None:
             return match[0]
-        first, second = _unquote(match["first"]), _unquote(match["second"])
+        first, second, third = (_unquote(match[part]) for part in ("first", "second", "third"))
+        stored = tables.get((second.lower(), third.lower())) if third else None
+        if stored is not None and first.lower() == _STORED:
+            return name_table(stored, is_stored=True)
         qualified = tables.get((first.lower(), second.lower())) if second else None
         if qualified is not None:
-            _require_own_name(qualified, alike)
-            named.add(qualified)
-            return _quote(_view_name(qualified))
+            return name_table(qualified) + (match["more"] or "")
         unqualified = tables.get((_CURRENT_SCHEMA, first.lower()))
         if unqualified is not None:
-            _require_own_name(unqualified, alike)
-            named.add(unqualified)
+            name_table(unqualified)
         return match[0]
+
+    def name_table(table: TableName, *, is_stored: bool = False) -> str:
+        _require_own_name(table, alike)
+        view = _View(table, is_stored)
+        named.add(view)
+        return _quote(view.name)
 
     rewritten = _TOKEN.sub(name_view, query)
     readings = _register_views(session, lake, at, sorted(named))
@@ -73,15 +82,31 @@ def answer_query(session: SparkSession, lake: Lake, query: str, at: Bound) -> An
     return Answer(session.sql(rewritten), at, halted, lacking)
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class _View:
+    """A view of a table: of its present rows, or of all that the table's mode has."""
+
+    table: TableName
+    is_stored: bool
+
+    @property
+    def name(self) -> str:
+        """The name of the view, as one word."""
+        name = f"{self.table.schema}.{self.table.name}"
+        return f"{_STORED}.{name}" if self.is_stored else name
+
+
 def _register_views(
-    session: SparkSession, lake: Lake, at: Bound, tables: list[TableName]
+    session: SparkSession, lake: Lake, at: Bound, views: list[_View]
 ) -> dict[TableName, TableReading]:
-    """Make a temporary view of each table at a bound."""
+    """Make temporary views of tables at a bound."""
     readings: dict[TableName, TableReading] = {}
-    for table in tables:
-        reading = readings[table] = table_at(session, lake, table, at)
-        reading.rows.createOrReplaceTempView(_quote(_view_name(table)))
-        if table.schema == _CURRENT_SCHEMA:
+    for view in views:
+        table = view.table
+        reading = table_at(session, lake, table, at, as_stored=view.is_stored)
+        readings[table] = reading
+        reading.rows.createOrReplaceTempView(_quote(view.name))
+        if table.schema == _CURRENT_SCHEMA and not view.is_stored:
             reading.rows.createOrReplaceTempView(_quote(table.name))
     return readings
 
@@ -95,10 +120,6 @@ def _require_own_name(table: TableName, alike: Mapping[tuple[str, str], int]) ->
             fix="read their Delta tables by path, or publish only one of them",
             retry=Retry.AFTER_FIX,
         )
-
-
-def _view_name(table: TableName) -> str:
-    return f"{table.schema}.{table.name}"
 
 
 def _fold_case(table: TableName) -> tuple[str, str]:

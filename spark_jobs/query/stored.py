@@ -23,7 +23,7 @@ from spark_jobs.lake.cut_plan import Place, needs_fold
 from spark_jobs.lake.damaged_tables import open_current
 from spark_jobs.lake.lake import Bound, Lake, find_bound, find_trimmed, open_table
 from spark_jobs.lake.ledger import Cut, find_cut, read_states
-from spark_jobs.modes.registry import choose_mode
+from spark_jobs.modes.registry import find_mode
 from spark_jobs.schema.evolution import Halt
 from spark_jobs.target.older_tables import know_place
 
@@ -119,7 +119,7 @@ def read_stored(lake: Lake, table: TableName, opened: DeltaTable) -> pa.Table:
         raise _make_unopened_error(table, opened.version(), error) from error
     # DataFusion, which delta-rs reads with, may give texts as string views.
     stored = stored.cast(pa.schema(opened.schema().to_arrow()))
-    return choose_mode(lake, table).select_present_arrow(stored)
+    return find_mode(opened).select_present_arrow(stored)
 
 
 def make_gone_error(table: TableName, version: int) -> VersionGone:

@@ -8,7 +8,7 @@ the commit file that the cut names; to look for that file costs no more than a f
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from deltalake import DeltaTable
 
@@ -20,38 +20,56 @@ from spark_jobs.lake.damaged_tables import UnreadableTable, open_current
 from spark_jobs.lake.lake import Bound, Epoch, Lake, find_bound
 from spark_jobs.lake.ledger import Cut
 from spark_jobs.log.files import LogFiles
+from spark_jobs.modes.registry import choose_mode, find_mode
 
 FIX = (
     "run `walgate merge`: it builds the table again, and queues a backfill if the log lacks changes"
 )
 
 
-def find_older(
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What an inspection of the tables of a cut found, by quoted name.
+
+    `older` has the reason for each table that is older than its cut. The tables in `other_modes`
+    were opened, and were written in another mode than the settings choose.
+    """
+
+    older: dict[str, str]
+    other_modes: frozenset[str] = frozenset()
+
+
+def inspect_tables(
     lake: Lake, cut: Cut | None, epochs: list[Epoch], *, is_thorough: bool
-) -> dict[str, str]:
-    """Find the tables that are older than a cut says; return the reasons by quoted name.
+) -> Inspection:
+    """Find the tables that are older than a cut says, or that have another mode than asked for.
 
     A table that cannot be opened counts as older. Unless `is_thorough`, a table that has the commit
     file that the cut names is not opened.
     """
     older: dict[str, str] = {}
+    other_modes: set[str] = set()
     for table, place in ({} if cut is None else cut.places).items():
         if place.version is None:
             continue
-        folder = lake.locate(TableName.parse(table))
+        name = TableName.parse(table)
+        folder = lake.locate(name)
         commit = folder / name_commit(place.version)
         if commit.exists() and not is_thorough:
             continue
         try:
-            found = inspect_table(open_current(folder), epochs)
+            delta = open_current(folder)
         except UnreadableTable as error:
             # The round tries this table, too. If it fails again, the other tables go on.
             older[table] = error.message
             continue
+        found = inspect_table(delta, epochs)
         age = find_age(know_place(place, epochs), found)
         if age is not None:
             older[table] = age
-    return older
+        elif delta is not None and find_mode(delta) != choose_mode(lake, name):
+            other_modes.add(table)
+    return Inspection(older, frozenset(other_modes))
 
 
 def know_place(place: Place, epochs: list[Epoch]) -> Place:

@@ -32,6 +32,9 @@ from spark_jobs.log.ranges import RangeSummary
 from spark_jobs.maintenance.log_floor import find_floor
 from spark_jobs.merge import merge, round_start, rounds, tables
 from spark_jobs.merge.merge import TableMerge
+from spark_jobs.modes import mode
+from spark_jobs.modes.current import CURRENT
+from spark_jobs.modes.mode import Mode
 from spark_jobs.query import as_of, stored
 from spark_jobs.target import older_tables
 from spark_jobs.target.limits import MergeLimits
@@ -265,7 +268,7 @@ def _write_cut(_: Any, cut: Cut) -> None:
     World.now.tables.cuts.append(cut)
 
 
-def install(monkeypatch: pytest.MonkeyPatch) -> None:
+def install(monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: C901 - One line for each name.
     """Have rounds, cuts and plans use the tables of the world that was made last."""
     lacking = SimpleNamespace(list_incomplete=lambda *_: {}, find_incomplete=lambda *_: None)
     for module in (tables, as_of, table_plan, rebuild):
@@ -284,10 +287,13 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "read_schema", lambda opened: opened.newest.schema)
         monkeypatch.setattr(module, "read_log", _read_log)
     monkeypatch.setattr(older_tables, "has_table_schema", lambda _: True)
+    for module in (tables, merge, older_tables, as_of):
+        monkeypatch.setattr(module, "find_mode", lambda _: CURRENT)
     for module in (tables, rebuild):
         monkeypatch.setattr(module, "is_after", frames.is_after)
     monkeypatch.setattr(table_plan, "find_first", frames.find_first)
     monkeypatch.setattr(table_plan, "find_sweeps", _find_sweeps)
+    monkeypatch.setattr(table_plan, "drop_superseded", lambda sweeps: sweeps)
     for module in (rounds, tables):
         monkeypatch.setattr(module, "RoundLog", _RoundLog)
         monkeypatch.setattr(module, "find_jvm", lambda _: None)
@@ -309,7 +315,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(as_of, "widen", lambda base, _: base)
     monkeypatch.setattr(as_of, "fold_plan", _work_out)
     monkeypatch.setattr(as_of, "apply_rows", lambda _, rows, *__, **___: rows)
-    monkeypatch.setattr(as_of, "table_fields", lambda _: ())
+    monkeypatch.setattr(mode, "table_fields", lambda _: ())
 
 
 def _is_below_trim(_: Any, low: Bound) -> bool:
@@ -344,5 +350,5 @@ def _open_version(lake: SimulatedLake, table: TableName, version: int) -> Opened
     return Opened(tuple(World.now.tables.versions[lake.locate(table)][: version + 1]))
 
 
-def _read_version(_: Any, __: SimulatedLake, ___: TableName, opened: Opened) -> _Rows:
+def _read_version(_: Any, __: SimulatedLake, ___: TableName, opened: Opened, ____: Mode) -> _Rows:
     return _Rows(opened.newest.rows)

@@ -21,6 +21,7 @@ FACTS = WriteFacts(
     replaces_all=False,
     fills_new_columns=False,
     changes_schema=False,
+    changes_mode=False,
     refusal=None,
 )
 REFUSED = replace(FACTS, refusal="the columns of the table change")

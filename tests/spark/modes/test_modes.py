@@ -1,14 +1,14 @@
 """A mode decides which rows a table has; a merge writes them in any way, and readers see them.
 
-The mode here keeps the rows that the source deleted. A table of it is compared with a plain model,
-and with a table of the mode `current` that has the same changes.
+A table that keeps deleted rows is compared with a plain model, and with a table of the mode
+`current` that has the same changes.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +16,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc_core.comparing import OrdinalRange, RangeSum
-from cdc_core.vocabulary import Relation, TableName
-from spark_jobs.lake.lake import Lake, open_table
+from cdc_core.settings import TableSettings
+from cdc_core.vocabulary import Relation, TableMode
+from spark_jobs.lake.lake import open_table
 from spark_jobs.lake.ledger import read_requests
-from spark_jobs.modes import registry
-from spark_jobs.modes.registry import choose_mode
+from spark_jobs.modes.soft_delete import SOFT_DELETE
 from spark_jobs.query.as_of import TableReading
 from spark_jobs.query.stored import read_stored
 from spark_jobs.target.limits import DEFAULT_LIMITS, MergeLimits
 from spark_jobs.target.missing_values import count_holes
 from spark_jobs.target.result import TableMergeResult, WritePlan
 from spark_jobs.verification.checksums import choose_compared, find_schema, sum_ranges
-from tests.spark.keep_deleted import KEEP_DELETED
 from tests.spark.relations import (
     Entry,
     delete,
@@ -65,28 +64,21 @@ Texts = tuple[str | None, ...]
 
 
 @pytest.fixture
-def small(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallLake:
-    """Lend a lake whose table `kept` has the mode that keeps deleted rows."""
-
-    def is_kept(_: Lake, table: TableName) -> bool:
-        return table == KEPT.table
-
-    monkeypatch.setattr(registry, "MODES", ((KEEP_DELETED, is_kept), *registry.MODES))
-    return SmallLake(spark, tmp_path)
+def small(spark: SparkSession, tmp_path: Path) -> SmallLake:
+    """Lend a lake whose table `kept` keeps deleted rows."""
+    made = SmallLake(spark, tmp_path)
+    rule = TableSettings(modes=(TableMode.SOFT_DELETE,))
+    made.lake = replace(made.lake, rules={"public.kept": rule})
+    return made
 
 
 @dataclass
 class Model:
-    """The rows of the source, and those that a table keeps after they were deleted.
-
-    A kept row has the values that the table had of it, and whether a change of its own deleted it.
-    """
+    """The rows of the source now, and the last row of each key that it had."""
 
     rng: random.Random
     rows: dict[int, Texts] = field(default_factory=dict)
-    stored: dict[int, Texts] = field(default_factory=dict)
-    kept: dict[int, tuple[Texts, bool]] = field(default_factory=dict)
-    deletes: set[int] = field(default_factory=set)
+    last: dict[int, Texts] = field(default_factory=dict)
 
     def make(self, key: int) -> Texts:
         rng = self.rng
@@ -110,18 +102,15 @@ class Model:
         """Give a row another key, and do not send its last value."""
         row = self.make(to)
         self.rows[to] = (*row[:3], self.rows.pop(key)[3])
-        self.deletes.add(key)
         old: list[str | None] = [str(key), None, None, None]
         return [lambda relation: update(relation, *row[:3], None, old=old, unchanged=[3])]
 
     def delete(self, key: int) -> list[Change]:
         del self.rows[key]
-        self.deletes.add(key)
         return [lambda relation: delete(relation, str(key), None, None, None)]
 
     def truncate(self) -> list[Change]:
         self.rows.clear()
-        self.deletes.clear()
         return [truncate]
 
     def sweep(self, start: int, low: int, high: int) -> list[Change]:
@@ -152,20 +141,20 @@ class Model:
                     changes += self.delete(key)
         return changes
 
-    def end_round(self) -> list[tuple[Any, ...]]:
-        """Keep what the round deleted; the rows that the table must store: key, text, marks."""
-        for key, texts in self.stored.items():
-            if key not in self.rows and key not in self.kept:
-                self.kept[key] = texts, key in self.deletes
-        self.kept = {key: row for key, row in self.kept.items() if key not in self.rows}
-        self.stored = dict(self.rows)
-        self.deletes.clear()
-        there = [(int(key), v, big, False, False) for key, v, _, big in self.rows.values()]  # type: ignore[arg-type]
-        kept = [
-            (int(key), v, big, True, is_timed)  # type: ignore[arg-type]
-            for (key, v, _, big), is_timed in self.kept.values()
-        ]
-        return sorted(there + kept, key=repr)
+    def end(self, changes: list[Change]) -> list[Change]:
+        """End a transaction that has made some changes."""
+        self.last |= self.rows
+        return changes
+
+    def list_stored(self) -> list[tuple[Any, ...]]:
+        """The rows that the table must store: key, two texts, if it is deleted, if it says when."""
+        return sorted(
+            (
+                (key, v, big, key not in self.rows, key not in self.rows)
+                for key, (_, v, _, big) in self.last.items()
+            ),
+            key=repr,
+        )
 
 
 def _read(row: Texts) -> Change:
@@ -224,14 +213,18 @@ def change_for(kind: str, small: SmallLake, model: Model) -> list[list[Change]]:
             return [[lambda relation: sweep(relation, start=16)]]
         case "sweep":
             if not model.rows:
-                small.commit(make_both(model.insert(0)))
+                small.commit(make_both(model.end(model.insert(0))))
             (start,) = small.commit([])
             low = model.rng.choice(sorted(model.rows))
-            return [model.sweep(start, low, low + 6), model.run_transaction()]
+            return [
+                model.end(model.sweep(start, low, low + 6)),
+                model.end(model.run_transaction()),
+            ]
         case "truncate":
-            return [[*model.run_transaction(), *model.truncate(), *model.run_transaction()]]
+            cleared = [*model.run_transaction(), *model.truncate(), *model.run_transaction()]
+            return [model.end(cleared)]
         case _:
-            return [model.run_transaction() for _ in range(3)]
+            return [model.end(model.run_transaction()) for _ in range(3)]
 
 
 @pytest.mark.parametrize(
@@ -242,8 +235,9 @@ def test_a_mode_that_keeps_deleted_rows_keeps_them_by_every_way(
 ) -> None:
     print(f"seed {SEED}")  # noqa: T201 - pytest shows it if the test fails.
     model = Model(random.Random(SEED))
-    small.merge(make_both([change for key in range(12) for change in model.insert(key)]))
-    assert list_stored(small) == model.end_round()
+    first = [change for key in range(12) for change in model.insert(key)]
+    small.merge(make_both(model.end(first)))
+    assert list_stored(small) == model.list_stored()
     for cycle in range(cycles):
         for number, (kind, limits, way) in enumerate(ROUNDS):
             transactions = change_for(kind, small, model)
@@ -253,12 +247,12 @@ def test_a_mode_that_keeps_deleted_rows_keeps_them_by_every_way(
             (done,) = small.merge(limits=limits)
             merged = done.tables["public.kept"]
             assert merged.way is way
-            assert list_stored(small) == model.end_round(), (cycle, number)
+            assert list_stored(small) == model.list_stored(), (cycle, number)
             assert describe(merged) == describe(done.tables["public.plain"]), (cycle, number)
             assert merged.rows == len(model.rows)
             check_arrow_reader(small, model)
         check_readers(small, model)
-    assert {is_timed for _, is_timed in model.kept.values()} == {False, True}
+    assert len(model.last) > len(model.rows)
     assert not read_requests(small.lake), "no merge has found damage"
 
 
@@ -271,7 +265,7 @@ def test_only_spark_writes_a_mode_that_no_quick_way_knows(small: SmallLake) -> N
     (done,) = small.merge(make_both([lambda relation: update(relation, "1", "b", "1", "b")]))
     assert done.tables["public.plain"].way is WritePlan.REWRITE_FILES
     assert done.tables["public.kept"].way is WritePlan.REWRITE
-    assert done.tables["public.kept"].refusal == "only Spark writes a table of mode keep_deleted"
+    assert done.tables["public.kept"].refusal == "only Spark writes a table of mode soft_delete"
 
 
 @pytest.mark.parametrize("limits", [MERGE_ONLY, SPARK_ONLY], ids=["merge", "rewrite"])
@@ -297,7 +291,7 @@ def test_a_row_takes_no_value_from_a_kept_row(small: SmallLake, limits: MergeLim
     def count() -> int:
         table = open_table(folder)
         assert table is not None
-        return count_holes(folder, table, KEEP_DELETED)
+        return count_holes(folder, table, SOFT_DELETE)
 
     small.merge([insert(KEPT, k, "a", None, "old") for k in "12"])
     small.merge([delete(KEPT, "1", None, None, None)], limits=limits)
@@ -338,8 +332,3 @@ def test_a_kept_row_has_the_position_of_its_departure(small: SmallLake) -> None:
     (end,) = small.commit([delete(KEPT, "1", None, None, None)])
     small.merge()
     assert small.rows(KEPT, "k", "_commit_lsn")[0] == (1, end - 8)
-
-
-def test_every_table_is_current(spark: SparkSession, tmp_path: Path) -> None:
-    lake = SmallLake(spark, tmp_path).lake
-    assert choose_mode(lake, KEPT.table).name == "current"
