@@ -6,6 +6,8 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.deadline import wait_for
 from tests.fix_pipeline import DEADLINE_S, Pipeline
 from tests.fix_proxy import WireProxy
@@ -15,6 +17,8 @@ from tests.truth import read_reached, read_staged
 from tests.wire import StatusUpdate
 
 
+# The load goes on while a busy machine starts a capture, and all of its transactions are compared.
+@pytest.mark.timeout(900)
 def test_f04_every_flush_ever_sent_is_at_most_what_staging_held_at_that_moment(
     database18: Database,
     make_pipeline: Callable[..., Pipeline],

@@ -228,7 +228,11 @@ def change_for(kind: str, small: SmallLake, model: Model) -> list[list[Change]]:
 
 
 @pytest.mark.parametrize(
-    "cycles", [1, pytest.param(25, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])]
+    "cycles",
+    [
+        pytest.param(1, marks=pytest.mark.timeout(900)),
+        pytest.param(25, marks=[pytest.mark.soak, pytest.mark.timeout(3600)]),
+    ],
 )
 def test_a_mode_that_keeps_deleted_rows_keeps_them_by_every_way(
     small: SmallLake, cycles: int

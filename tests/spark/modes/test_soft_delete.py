@@ -305,7 +305,7 @@ def read_ends(rows: DataFrame, table: SourceTable) -> Truth:
 @pytest.mark.parametrize(
     ("seed", "transactions"),
     [
-        (SEED, 80),
+        pytest.param(SEED, 80, marks=pytest.mark.timeout(900)),
         *(
             pytest.param(seed, 300, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])
             for seed in range(12)
