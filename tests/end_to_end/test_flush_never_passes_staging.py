@@ -36,9 +36,9 @@ def test_f04_every_flush_ever_sent_is_at_most_what_staging_held_at_that_moment(
 
     proxy = make_proxy(database18.server.port, compare)
     dsn = database18.server.tcp_dsn(database18.name, proxy.port)
-    pipelines.append(pipeline := make_pipeline(database18, dsn=dsn))
     rng = random.Random(seed)
     scripts = prepare(database18, tmp_path)
+    pipelines.append(pipeline := make_pipeline(database18, dsn=dsn))
     with running_load(database18, scripts, seed=rng.randrange(2**31)):
         # Killed after a commit and before its flush, so that the next run begins with a replay.
         first = pipeline.start_streaming(WALGATE_CRASH_AT="after_delta_commit:4")

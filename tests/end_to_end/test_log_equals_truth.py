@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.child_process import ChildProcess
 from tests.deadline import DeadlineMissedError, wait_for
 from tests.fix_pipeline import DEADLINE_S, Pipeline
 from tests.load import prepare, running_load
+from tests.postgres_server import Database
 from tests.truth import require_whole_commits
 
 KILLS = 1
@@ -46,11 +48,16 @@ def kill_after(child: ChildProcess, seconds: float) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kills", [KILLS, pytest.param(MANY_KILLS, marks=pytest.mark.soak)])
 def test_f01_log_equals_truth_after_kills_at_random_moments(
-    pipeline: Pipeline, tmp_path: Path, seed: int, kills: int
+    database18: Database,
+    make_pipeline: Callable[..., Pipeline],
+    tmp_path: Path,
+    seed: int,
+    kills: int,
 ) -> None:
     rng = random.Random(seed)
-    scripts = prepare(pipeline.database, tmp_path)
-    with running_load(pipeline.database, scripts, seed=rng.randrange(2**31)):
+    scripts = prepare(database18, tmp_path)
+    pipeline = make_pipeline(database18)
+    with running_load(database18, scripts, seed=rng.randrange(2**31)):
         for _ in range(kills):
             child = pipeline.start_streaming(**draw_sizes(rng))
             kill_after(child, rng.uniform(0.05, 2.5))
@@ -62,11 +69,12 @@ def test_f01_log_equals_truth_after_kills_at_random_moments(
 
 
 def test_f01_f02_log_equals_truth_after_a_kill_at_each_named_point(
-    pipeline: Pipeline, tmp_path: Path, seed: int
+    database18: Database, make_pipeline: Callable[..., Pipeline], tmp_path: Path, seed: int
 ) -> None:
     rng = random.Random(seed)
-    scripts = prepare(pipeline.database, tmp_path)
-    with running_load(pipeline.database, scripts, seed=rng.randrange(2**31)):
+    scripts = prepare(database18, tmp_path)
+    pipeline = make_pipeline(database18)
+    with running_load(database18, scripts, seed=rng.randrange(2**31)):
         for point in rng.sample(POINTS, len(POINTS)):
             sizes = draw_sizes(rng)
             if point == "while_spooling":

@@ -30,10 +30,15 @@ def list_problems(pipeline: Pipeline) -> set[str]:
 
 
 def test_f09_redis_may_lose_everything_in_mid_run(
-    pipeline: Pipeline, redis_server: RedisServer, tmp_path: Path, seed: int
+    database18: Database,
+    make_pipeline: Callable[..., Pipeline],
+    redis_server: RedisServer,
+    tmp_path: Path,
+    seed: int,
 ) -> None:
-    scripts = prepare(pipeline.database, tmp_path)
-    with running_load(pipeline.database, scripts, seed=seed % 2**31):
+    scripts = prepare(database18, tmp_path)
+    pipeline = make_pipeline(database18, redis=redis_server.url)
+    with running_load(database18, scripts, seed=seed % 2**31):
         child = pipeline.start_streaming()
         pipeline.wait_until_staged(pipeline.current_lsn())
         old = redis_server.save_dump()
