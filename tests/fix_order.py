@@ -5,11 +5,12 @@ Dagster. pytest-xdist gives each group of tests to one worker. The tests of a fo
 SparkSession are a group. All other tests with a JVM are the group `dagster`: they start their JVMs
 in processes of their own. So a worker has at most one SparkSession.
 
-A run plays a sample of the tests with services. Of each folder it plays half of the tests with
-PostgreSQL, and an eighth of those with a JVM, one variant of each of these. The seed chooses them.
-This also holds for `pytest PATH`. A test that is marked `core` is always played, in one variant.
-With `--every-test`, a run plays all tests in all variants, as `make soak` does. A test that is
-marked `soak` is always played in all variants.
+A run plays a sample of the tests that take long. Of each folder it plays a quarter of the variants
+of tests with simulated histories, a third of those with PostgreSQL, and an eighth of the tests with
+a JVM, one variant of each of these. The seed chooses them. This also holds for `pytest PATH`. A
+test that is marked `core` is always played, in one variant. With `--every-test`, a run plays all
+tests in all variants, as `make soak` does. A test that is marked `soak` is always played in all
+variants.
 
 A test is fast if it needs no service, plays no simulated history and is not `soak`. Nobody marks it
 by hand: its fixtures show what it needs, and so do the calls of the test and of its fixtures.
@@ -48,10 +49,10 @@ STARTERS = (
 )
 # Its tests play thousands of histories, which takes minutes.
 SIMULATOR = "_simulated"
-_POSTGRES, _SPARK = 1, 2
-# By service, of how many tests a run plays one. All tests take two cores hours, and `make test` has
-# 40 minutes.
-_TESTS_FOR_EACH_PLAYED = {_POSTGRES: 2, _SPARK: 8}
+_SIMULATED, _POSTGRES, _SPARK = 0, 1, 2
+# By what a test needs, of how many a run plays one. All tests take two cores hours, and `.ci/run`
+# has 40 minutes.
+_TESTS_FOR_EACH_PLAYED = {_SIMULATED: 4, _POSTGRES: 3, _SPARK: 8}
 _STARTER_NAMES = {starter.__name__ for starter in STARTERS}
 
 
@@ -68,7 +69,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Group what has a JVM, before pytest-xdist distributes the groups; mark what is fast."""
     if _cost(item) >= _SPARK:
         item.add_marker(pytest.mark.xdist_group(_choose_group(item)))
-    is_long = SIMULATOR in _list_fixtures(item) or _is_soak(item)
+    is_long = _is_simulated(item) or _is_soak(item)
     if _cost(item) == 0 and not is_long:
         item.add_marker(pytest.mark.fast)
 
@@ -89,7 +90,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             core,
             config.stash[SEED_KEY],
             tests_for_each=tests_for_each,
-            plays_all_variants=service == _POSTGRES,
+            plays_one_variant=service == _SPARK,
         )
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
     items[:] = [item for item in items if item.nodeid not in left_out]
@@ -101,16 +102,17 @@ def choose_tests(
     seed: int,
     *,
     tests_for_each: int,
-    plays_all_variants: bool = False,
+    plays_one_variant: bool,
 ) -> set[str]:
     """Choose the tests of `core`, and of each folder one test of so many others, rounded up.
 
-    A name is that of a variant: `folder/file::test[…]`. Of a chosen test, one variant is chosen, or
-    all of them.
+    A name is that of a variant: `folder/file::test[…]`. Of a chosen test, one variant is chosen. If
+    `plays_one_variant` is false, each variant counts as a test of its own.
     """
     variants: dict[str, list[str]] = {}
     for name in names:
-        variants.setdefault(name.partition("[")[0], []).append(name)
+        is_together = plays_one_variant or name in core
+        variants.setdefault(name.partition("[")[0] if is_together else name, []).append(name)
     others: dict[str, list[str]] = {}
     for test, found in variants.items():
         if not set(core).intersection(found):
@@ -120,8 +122,6 @@ def choose_tests(
         played = math.ceil(len(tests) / tests_for_each)
         left_out.update(random.Random(f"{seed} {folder}").sample(tests, len(tests) - played))
     chosen = [(test, found) for test, found in variants.items() if test not in left_out]
-    if plays_all_variants:
-        return {name for _, found in chosen for name in found}
     return {random.Random(f"{seed} {test}").choice(found) for test, found in chosen}
 
 
@@ -137,7 +137,13 @@ def find_cost(test: Callable[..., Any], fixtures: Mapping[str, Callable[..., Any
 
 
 def _is_sampled(item: pytest.Item, service: int) -> bool:
-    return min(_cost(item), _SPARK) == service and not _is_soak(item)
+    if _is_soak(item) or (_cost(item) == 0 and not _is_simulated(item)):
+        return False
+    return min(_cost(item), _SPARK) == service
+
+
+def _is_simulated(item: pytest.Item) -> bool:
+    return SIMULATOR in _list_fixtures(item)
 
 
 def _is_soak(item: pytest.Item) -> bool:

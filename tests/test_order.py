@@ -59,26 +59,34 @@ def test_a_run_plays_some_tests_of_a_folder_in_one_variant_each_and_in_time_all(
     variants = [f"{test}[{variant}]" for test in tests for variant in ("1", "2[0]")]
     alone, core = "b/z.py::test_alone", "a/x.py::test_core"
     names = [*variants, alone, core]
-    found = [choose_tests(names, {core}, seed, tests_for_each=5) for seed in range(100)]
+    found = [choose_one_variant(names, core, seed) for seed in range(100)]
     for chosen in found:
         assert {alone, core} < chosen
         assert len({name.partition("[")[0] for name in chosen}) == len(chosen) == 4
     assert set().union(*found) == set(names)
-    assert found == [choose_tests(names, {core}, seed, tests_for_each=5) for seed in range(100)]
+    assert found == [choose_one_variant(names, core, seed) for seed in range(100)]
 
 
-def test_a_run_may_play_all_variants_of_the_tests_that_it_plays() -> None:
+def choose_one_variant(names: list[str], core: str, seed: int) -> set[str]:
+    """Choose a fifth of the tests, one variant of each."""
+    return choose_tests(names, {core}, seed, tests_for_each=5, plays_one_variant=True)
+
+
+def test_each_variant_may_count_as_a_test_of_its_own() -> None:
     names = [f"a/x.py::test_{number}[{variant}]" for number in range(4) for variant in "12"]
-    found = [choose_tests(names, (), seed, tests_for_each=2, plays_all_variants=True)
-             for seed in range(50)]  # fmt: skip
-    for chosen in found:
-        assert len(chosen) == 4
-        assert len({name.partition("[")[0] for name in chosen}) == 2
+    found = [
+        choose_tests(names, (), seed, tests_for_each=3, plays_one_variant=False)
+        for seed in range(50)
+    ]
+    assert {len(chosen) for chosen in found} == {3}
     assert set().union(*found) == set(names)
 
 
-def test_a_core_test_is_played_in_one_variant() -> None:
+@pytest.mark.parametrize("plays_one_variant", [True, False])
+def test_a_core_test_is_played_in_one_variant(*, plays_one_variant: bool) -> None:
     names = ["a/x.py::test_core[1]", "a/x.py::test_core[2]"]
-    assert {len(choose_tests(names, set(names), seed, tests_for_each=2)) for seed in range(20)} == {
-        1
-    }
+    for seed in range(20):
+        chosen = choose_tests(
+            names, set(names), seed, tests_for_each=2, plays_one_variant=plays_one_variant
+        )
+        assert len(chosen) == 1
