@@ -19,9 +19,14 @@ from cdc_core.comparing import (
     find_differences,
 )
 from cdc_core.source import checksums
+from cdc_core.source.chunks import estimate_size
 from cdc_core.source.published_tables import PublishedTable
 from cdc_core.source.snapshots import SourceSnapshot
 from cdc_core.staging.verifications import FoundRange
+from cdc_core.vocabulary import TableName
+from spark_jobs.lake.damaged_tables import open_current
+from spark_jobs.lake.lake import Lake, count_rows
+from spark_jobs.modes.registry import find_mode
 from spark_jobs.schema.evolution import TableSchema
 from spark_jobs.verification import checksums as verify
 
@@ -131,3 +136,13 @@ class TableComparison:
 def _span(part: OrdinalRange | None) -> int:
     """The number of ordinals in a part; 0 unless it has two bounds."""
     return 0 if part is None or part.low is None or part.high is None else part.high - part.low
+
+
+def estimate_rows(lake: Lake, snapshot: SourceSnapshot, table: TableName) -> int:
+    """About how many rows the larger side has; the source's count if the lake has deleted rows."""
+    folder = lake.locate(table)
+    delta = open_current(folder)
+    estimated, _ = estimate_size(snapshot.connection, table)
+    if delta is None or find_mode(delta).kept is not None:
+        return estimated
+    return max(estimated, count_rows(folder, delta))

@@ -32,7 +32,6 @@ from cdc_core.errors import LakeError, Retry, SourceError, StagingError, Walgate
 from cdc_core.protocol.concealment import mark_key
 from cdc_core.settings import Settings, SourceSettings, TableSettings
 from cdc_core.source import checksums
-from cdc_core.source.chunks import estimate_size
 from cdc_core.source.connection import LOCK_S
 from cdc_core.source.first_reading import FirstReading, find_costly_readings
 from cdc_core.source.marks import emit_mark
@@ -51,11 +50,10 @@ from cdc_core.staging.verifications import (
 from cdc_core.table_patterns import choose_rule
 from cdc_core.table_states import TableState
 from cdc_core.vocabulary import Lsn, TableName
-from orchestration.verification.table_comparison import Keys, TableComparison
+from orchestration.verification.table_comparison import Keys, TableComparison, estimate_rows
 from orchestration.verification.written_rules import find_changed_rules
 from spark_jobs.lake.completeness import Completeness, read_completeness
-from spark_jobs.lake.damaged_tables import open_current
-from spark_jobs.lake.lake import Bound, Lake, count_rows
+from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.lake.leases import Lease, holding_lease
 from spark_jobs.query.as_of import keep_newest, list_tables, table_at
 from spark_jobs.schema.evolution import TableSchema
@@ -341,7 +339,7 @@ class _ComparisonContext:
         """The part to compare, its share of the table, and the width of the ranges."""
         connection, ordering = self.snapshot.connection, comparison.compared.ordering
         most = self.settings.verify.ranges
-        rows = self._estimate_rows(table)
+        rows = estimate_rows(self.lake, self.snapshot, table)
         span = checksums.find_span(connection, comparison.published, comparison.compared)
         part = self.parts.get(table)
         if part is None:
@@ -373,13 +371,6 @@ class _ComparisonContext:
             )
         high = (span[0] if low is None else low) + max(1, round(share * (span[1] + 1 - span[0])))
         return None if high > span[1] else high
-
-    def _estimate_rows(self, table: TableName) -> int:
-        """About how many rows the larger side has."""
-        folder = self.lake.locate(table)
-        delta = open_current(folder)
-        estimated, _ = estimate_size(self.snapshot.connection, table)
-        return max(estimated, 0 if delta is None else count_rows(folder, delta))
 
     def _describe_left_out(
         self, published: PublishedTable, schema: TableSchema, compared: Compared

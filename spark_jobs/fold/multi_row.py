@@ -170,7 +170,7 @@ def find_held(
     held = target.select(
         *(F.col(f"`{name}`").alias(i) for name, i in zip(match_names(schema), own, strict=True)),
         F.lit(True).alias("held"),
-    )
+    ).distinct()  # Another writer may have left several rows of one key.
     is_held = F.coalesce("held", F.lit(False))
     if TRUNCATES in ids:
         is_held &= F.col(TRUNCATES) == 0
@@ -370,7 +370,10 @@ def _fetch(
     else:
         pairs = zip(match_names(schema), id_names(schema), strict=True)
         matches = [F.col(f"t.`{name}`") == F.col(f"s._root.{i}") for name, i in pairs]
-        found = s.join(target.alias("t"), matches, "left")
+        # Another writer may have left several rows of one key.
+        old = target.alias("t").join(s.where(moved), matches, "left_semi")
+        old = old.dropDuplicates(match_names(schema))
+        found = s.join(old.alias("t"), matches, "left")
         is_known = F.col(f"t.`{match_names(schema)[0]}`").isNotNull()
         values = {
             name: F.when(moved & is_known, renewed[name]).when(moved, new[name]) for name in new

@@ -46,7 +46,10 @@ def plan_rebuild(
     `read_above` reads the log above a bound, up to the end of the range. `plot` makes a table plan.
     """
     own = F.col("table") == str(plan.table)
-    for swept in sorted(_find_swept(entries.where(own)), reverse=True):
+    found = None
+    # Rows that are deleted between two backfills stay in some modes. So the first backfill that
+    # lets the table follow the whole range decides, as if rounds had ended between them.
+    for swept in sorted(_find_swept(entries.where(own))):
         if swept.end <= plan.upper:
             continue  # The plan reaches this sweep without a rebuild.
         start = Bound(swept.start.epoch, swept.start.commit_lsn)
@@ -56,8 +59,10 @@ def plan_rebuild(
         log = log.where(own & is_after(swept.start))
         renewed = plot(as_query(log), summaries=summarize(log), before=None)
         if renewed.upper >= swept.end:
-            return renewed
-    return None
+            found = renewed
+            if renewed.halt is None:
+                break
+    return found
 
 
 def _find_swept(entries: DataFrame) -> list[_Swept]:

@@ -23,6 +23,7 @@ from spark_jobs.lake.lake import Epoch, Lake, Losses
 from spark_jobs.lake.ledger import queue_tables
 from spark_jobs.merge.guard import Written, find_damage, rewrite_table
 from spark_jobs.modes.mode import Mode
+from spark_jobs.modes.registry import find_mode_of
 from spark_jobs.modes.table_rows import KeptCounts, TableRemoval, count_kept, is_newer
 from spark_jobs.schema.evolution import TableSchema
 from spark_jobs.target.commits import OwnCommit, find_own_commit, open_bound_session
@@ -104,6 +105,9 @@ def _merge(
             anywhere |= one
         condition &= anywhere
     known = set(table.toDF().columns)
+    if find_mode_of(known) != mode:
+        # A paused process has lost its lock, and works by the settings of before.
+        raise DeltaError("another process has written the table in another mode")
     # The table has no values of a new column to carry. Arriving rows have NULL, as older rows do.
     carried = frozenset(i for i in carried if schema.names[i] in known)
     renewed = mode.renew(schema, carried, "s", "t")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from deltalake import DeltaTable
 
 from cdc_core.vocabulary import TableName
@@ -14,14 +16,19 @@ MODES = (CURRENT, SOFT_DELETE)
 
 
 def choose_mode(lake: Lake, table: TableName) -> Mode:
-    """The mode that the settings choose for a table. Merges write the table in it."""
-    name = lake.choose_mode(table)
-    return next(mode for mode in MODES if mode.name == name)
+    """The mode that the settings choose for a table's rows. Merges write the rows in it."""
+    names = lake.choose_modes(table)
+    return next(mode for mode in MODES if mode.name in names)
 
 
 def find_mode(table: DeltaTable) -> Mode:
     """The mode in which an open version of a table was written, by its columns."""
-    names = {field.name for field in table.schema().fields}
+    return find_mode_of(field.name for field in table.schema().fields)
+
+
+def find_mode_of(columns: Iterable[str]) -> Mode:
+    """The mode in which a table with some columns was written."""
+    names = {*columns}
     own = [mode for mode in MODES if mode.fields]
     return next(
         (mode for mode in own if names.issuperset(field.name for field in mode.fields)), CURRENT

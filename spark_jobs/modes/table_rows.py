@@ -90,6 +90,8 @@ def apply_rows(
         return kept.unionByName(written.select(*select_values(new, fields)))
     matches = match_keys(schema)
     found = target.alias("t").join(written.select(*id_names(schema)), matches, "left_semi")
+    # Another writer may have left several rows of one key.
+    found = found.dropDuplicates(match_names(schema))
     joined = written.join(found.alias("t"), matches, "left")
     takes = F.col(f"t.`{match_names(schema)[0]}`").isNotNull()
     if removal.is_rebuild:

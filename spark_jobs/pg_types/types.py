@@ -40,6 +40,7 @@ from spark_jobs.pg_types.text_output import (
     write_bits,
     write_bool,
     write_bytes,
+    write_float,
     write_moment,
     write_plain,
     write_trimmed,
@@ -65,11 +66,12 @@ class TypeMapping:
     """How a table stores the values of a PostgreSQL type.
 
     `parse` reads a text; it gives NULL if the text does not fit. `write` gives the text of a value,
-    or the bits of a float. `loses` is true of a text that fits, but that its value does not give
-    back; None if every value gives its text back. `is_exact` says that each text has its own value,
-    so that the value can identify a row. `raw` describes to a reader what `_raw` holds. `convert`
-    does by Arrow what `parse` does, for a whole column whose texts all fit; None if Arrow cannot.
-    `kept_form` matches, for Arrow, the texts of which `loses` is true.
+    or the bits of a float. `text` gives the text in both cases. `loses` is true of a text that
+    fits, but that its value does not give back; None if every value gives its text back. `is_exact`
+    says that each text has its own value, so that the value can identify a row. `raw` describes to
+    a reader what `_raw` holds. `convert` does by Arrow what `parse` does, for a whole column whose
+    texts all fit; None if Arrow cannot. `kept_form` matches, for Arrow, the texts of which `loses`
+    is true.
     """
 
     spark_type: T.DataType
@@ -79,8 +81,14 @@ class TypeMapping:
     loses: Callable[[Expression], Expression] | None = None
     raw: str = ""
     write: Write = write_plain
+    write_text: Write | None = None
     convert: Convert | None = None
     kept_form: str | None = None
+
+    @property
+    def text(self) -> Write:
+        """Writes the text of a value, also of a float."""
+        return self.write_text or self.write
 
     @property
     def is_bare(self) -> bool:
@@ -244,6 +252,7 @@ def _float(kind: T.DataType) -> TypeMapping:
         parse,
         False,
         write=write_bits(kind.simpleString()),
+        write_text=write_float(kind.simpleString()),
         convert=as_floats(held, _FLOAT_FORM),
     )
 
@@ -284,6 +293,7 @@ def _array(element: TypeMapping) -> TypeMapping:
         " a lower bound other than 1, or with an element whose fraction ends in zeros (the column"
         " has their value, too)",
         write=write_array(element.write, is_bare=element.is_bare),
+        write_text=write_array(element.text, is_bare=element.is_bare),
     )
 
 

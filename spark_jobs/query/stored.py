@@ -25,7 +25,7 @@ from spark_jobs.lake.lake import Bound, Lake, find_bound, find_trimmed, open_tab
 from spark_jobs.lake.ledger import Cut, find_cut, read_states
 from spark_jobs.modes.registry import find_mode
 from spark_jobs.schema.evolution import Halt
-from spark_jobs.target.older_tables import know_place
+from spark_jobs.target.older_targets import know_place
 
 
 class VersionGone(LakeError):
@@ -101,9 +101,14 @@ def read_stored(lake: Lake, table: TableName, opened: DeltaTable) -> pa.Table:
     Raises: VersionGone if a file of its version is gone; LakeError if delta-rs cannot read the
     table.
     """
+    mode = find_mode(opened)
+    # Deleted rows may be many, so they are not even read.
+    query = "select * from stored"
+    if mode.kept is not None:
+        query = f"{query} where {mode.kept.mark} is not true"
     # Unlike delta-rs's own reader for Arrow, this also reads tables with deletion vectors.
     try:
-        found = QueryBuilder().register("stored", opened).execute("select * from stored")
+        found = QueryBuilder().register("stored", opened).execute(query)
     except DeltaError as error:
         raise LakeError(
             f"delta-rs cannot read {table}: {type(error).__name__}",
@@ -119,7 +124,7 @@ def read_stored(lake: Lake, table: TableName, opened: DeltaTable) -> pa.Table:
         raise _make_unopened_error(table, opened.version(), error) from error
     # DataFusion, which delta-rs reads with, may give texts as string views.
     stored = stored.cast(pa.schema(opened.schema().to_arrow()))
-    return find_mode(opened).select_present_arrow(stored)
+    return mode.select_present_arrow(stored)
 
 
 def make_gone_error(table: TableName, version: int) -> VersionGone:

@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import write_deltalake
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from cdc_core.lake_storage.delta_tables import open_delta
 from cdc_core.settings import TableSettings
 from cdc_core.vocabulary import Lsn, TableMode
 from spark_jobs.lake.lake import Bound, Lake, open_table
 from spark_jobs.lake.ledger import find_cut, read_requests
+from spark_jobs.merge import rounds as merge_rounds
 from spark_jobs.merge.rounds import merge_until
 from spark_jobs.query.as_of import table_at
 from spark_jobs.query.sql import answer_query
@@ -208,6 +211,67 @@ def test_deleted_rows_survive_when_a_table_is_built_again_in_a_new_shape(
     assert "gone" not in rows.columns
     small.merge([delete(new, "3", None, None, None)])
     assert small.rows(new, "k", "_deleted")[-1] == (3, True)
+
+
+def test_a_copy_of_a_row_by_another_writer_ends_no_merge(
+    small: SmallLake, limits: MergeLimits
+) -> None:
+    small.limits = limits
+    small.merge([insert(T, "1", "a", "big"), insert(T, "2", "b", None)])
+    place = small.lake.locate(T.table)
+    copy = open_delta(place).to_pyarrow_table(filters=[("k", "=", 1)])
+    write_deltalake(place.uri, copy, mode="append", storage_options=place.find_options())
+    ends = small.commit([update(T, "1", "c", None, unchanged=[2])], [delete(T, "1", None, None)])
+    small.merge()
+    assert list_rows(small) == [(1, "c", True, ends[1]), (2, "b", False, None)]
+    assert small.rows(T, "k", "big")[0] == (1, "big")
+
+
+def test_a_mode_whose_merge_died_before_its_cut_enters_the_next_cut(
+    small: SmallLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    soft, small.lake = small.lake, replace(small.lake, rules={})
+    small.merge([insert(T, "1", "a", None)])
+    small.lake = soft
+
+    def die(point: str) -> None:
+        if point == "before_cut":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(merge_rounds, "reach", die)
+        with pytest.raises(KeyboardInterrupt):
+            small.merge()
+    small.merge()
+    cut = find_cut(small.lake)
+    assert cut is not None
+    assert cut.versions["public.t"] == small.version(T)
+    assert small.merge() == []
+
+
+@pytest.mark.parametrize("is_one_round", [True, False])
+def test_two_backfills_lead_to_the_same_deleted_rows_in_one_round(
+    small: SmallLake, *, is_one_round: bool
+) -> None:
+    old = make_relation("t", "k int4, v text")
+    new = make_relation("t", "k int4, v int8")
+    other = make_relation("other", "k int4")
+    small.merge([insert(old, "1", "1"), insert(old, "2", "2")])
+    small.merge([insert(new, "3", "3")])
+    (start,) = small.commit([mark(other)])
+    small.commit([read(new, "1", "1"), read(new, "3", "3"), sweep(new, start=start)])
+    if not is_one_round:
+        small.merge()
+    (start,) = small.commit([insert(new, "4", "4"), update(new, "1", "11")])
+    (gone,) = small.commit([delete(new, "4", None), delete(new, "1", None)])
+    (start,) = small.commit([mark(other)])
+    (swept,) = small.commit([read(new, "3", "3"), sweep(new, start=start)])
+    small.merge()
+    first_swept = 16 * 4 + 16
+    assert list_rows(small) == [
+        (1, 11, True, gone), (2, 2, True, first_swept), (3, 3, False, None), (4, 4, True, gone)
+    ]  # fmt: skip
+    assert swept > gone
 
 
 def test_a_statement_names_a_table_as_stored(small: SmallLake) -> None:
