@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 
+from cdc_core.targets import Target, TargetKind
 from cdc_core.vocabulary import TableName, encode_name
 
 # The log, the incarnations of its slot, and the relations of its changes.
@@ -26,8 +27,10 @@ VERIFICATIONS = f"{_LEDGER}/verifications"
 DROPPED_CUTS = f"{_LEDGER}/dropped_cuts"
 MAINTENANCE = f"{_LEDGER}/maintenance"
 
-# The current rows of all tables, one folder for each schema.
-TABLES = "tables"
+# The targets with rows of the source, and those with entries of the log. In each, one folder for
+# each schema.
+TABLES = TargetKind.ROWS.value
+APPEND = TargetKind.APPEND.value
 
 # The spool, unless `[lake] spool` sets another folder. It is always on the disk of this host.
 SPOOL = "spool"
@@ -39,7 +42,7 @@ _LOCKS = "locks"
 
 # Folders of the lake in which no spool may be, also those that later versions will make.
 RESERVED_FOLDERS = (
-    *(_STAGING, TABLES, "history", "quarantine", "reports", _LEDGER, LEASES, _LOCKS),
+    *(_STAGING, TABLES, APPEND, "history", "quarantine", "reports", _LEDGER, LEASES, _LOCKS),
 )
 # The most bytes that Linux accepts as the name of one file.
 _LONGEST_FILE_NAME = 255
@@ -76,12 +79,18 @@ TRIMMED_LSN_APP = "walgate:trimmed:lsn"
 
 
 def name_table(table: TableName) -> str:
-    """The folder of a table's current rows, safe on every file system."""
-    return f"{name_schema(table.schema)}/{encode_name(table.name)}"
+    """The folder of a table's rows."""
+    return name_target(Target(table))
+
+
+def name_target(target: Target) -> str:
+    """The folder of a target, safe on every file system."""
+    schema, name = encode_name(target.table.schema), encode_name(target.table.name)
+    return f"{target.kind}/{schema}/{name}"
 
 
 def name_schema(schema: str) -> str:
-    """The folder of the tables of a schema."""
+    """The folder of the rows of a schema's tables."""
     return f"{TABLES}/{encode_name(schema)}"
 
 

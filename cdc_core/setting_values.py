@@ -26,7 +26,7 @@ from cdc_core.lake_storage.object_store import SCHEME
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.quantities import parse_duration, parse_size
 from cdc_core.table_patterns import TablePattern
-from cdc_core.vocabulary import TableMode
+from cdc_core.vocabulary import ROW_MODES, TableMode
 
 # The names of secret settings: Spark's own pattern, and variables such as AWS_ACCESS_KEY_ID.
 # Source: Spark documentation, "Configuration", spark.redaction.regex.
@@ -161,12 +161,12 @@ def _require_time(value: float) -> float:
 
 
 def _check_modes(names: tuple[str, ...]) -> tuple[TableMode, ...]:
-    expected = " or ".join(f'["{mode}"]' for mode in TableMode)
+    wanted = f'"{TableMode.CURRENT}" or "{TableMode.SOFT_DELETE}", and perhaps "{TableMode.APPEND}"'
     known = [mode for mode in TableMode if mode in names]
-    if len(known) > 1:
-        raise ValueError(f"expected one mode, {expected}")
-    if len(known) != len(names) or not known:
-        raise ValueError(f"expected {expected}")
+    exclusive = [mode for mode in known if mode in ROW_MODES]
+    if len(exclusive) != 1 or len(known) != len(names):
+        found = ", ".join(f'"{name}"' for name in names) or "an empty list"
+        raise ValueError(f"expected {wanted}, found {found}")
     return tuple(known)
 
 

@@ -181,14 +181,15 @@ class DagsterSettings(_Section):
 class TableSettings(_Section):
     """`[tables."schema.name"]`: the columns to exclude or hash, and how the lake stores the table.
 
-    `modes` says which rows the table has; empty means `current`. `types` has the names of Delta
-    types, as Spark spells them.
+    `modes` says which rows and which targets the table has; empty means `current`. `types` has the
+    names of Delta types, as Spark spells them. `append_retention` is in seconds; None is for ever.
     """
 
     modes: Modes = ()
     exclude: Names = ()
     hash: Names = ()
     types: ColumnTypes = Field(default_factory=dict)
+    append_retention: Duration | None = None
     deletion_vectors: bool | None = None
 
     @property

@@ -86,12 +86,18 @@ class Position:
 
 
 class TableMode(StrEnum):
-    """Which rows a table of the lake has."""
+    """What the lake has of a source table."""
 
     CURRENT = "current"
     """The rows that the source has."""
     SOFT_DELETE = "soft_delete"
     """Also the rows that the source deleted, with a mark."""
+    APPEND = "append"
+    """Each entry of the log, in a table of its own."""
+
+
+# A table has its rows in exactly one of these modes.
+ROW_MODES = (TableMode.CURRENT, TableMode.SOFT_DELETE)
 
 
 @dataclass(frozen=True, slots=True)

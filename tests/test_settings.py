@@ -39,7 +39,9 @@ def test_a_section_chooses_the_mode_of_its_tables(tmp_path: Path) -> None:
     assert settings.tables["public.*"].modes == (TableMode.SOFT_DELETE,)
 
 
-@pytest.mark.parametrize("modes", ['["current", "soft_delete"]', '["history"]', "[]", "7"])
+@pytest.mark.parametrize(
+    "modes", ['["current", "soft_delete"]', '["history"]', '["append"]', "[]", "7"]
+)
 def test_modes_that_are_no_mode_of_a_table_are_refused(tmp_path: Path, modes: str) -> None:
     text = FILE + f'[tables."public.orders"]\nmodes = {modes}\n'
     with pytest.raises(ConfigurationError) as refused:

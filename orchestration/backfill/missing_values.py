@@ -87,8 +87,9 @@ class HoleReader:
         cut = find_cut(self._lake)
         found: list[TableName] = []
         left: dict[TableName, str] = {}
-        for name, version in ({} if cut is None else cut.versions).items():
-            table = TableName.parse(name)
+        for table in [] if cut is None else cut.list_tables():
+            assert cut is not None
+            version = cut.versions[str(table)]
             if table not in self._known or self._known[table][0] != version:
                 try:
                     has_any = self._has_holes(table)

@@ -58,8 +58,9 @@ def merge(
     from spark_jobs.merge.rounds import follow
 
     settings = context.obj.load_settings()
-    chosen = {str(table) for table in parse_tables(tables)} or None
     lake = Lake.of(settings)
+    named = parse_tables(tables)
+    chosen = {str(target) for table in named for target in lake.choose_targets(table)} or None
     require_epochs(lake)
     session = open_spark(settings)
     with listen_for_stop() as stop:

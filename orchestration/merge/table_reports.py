@@ -17,12 +17,13 @@ from typing import Any
 import dagster as dg
 from deltalake import DeltaTable
 
-from cdc_core.vocabulary import TableName
+from cdc_core.table_states import TableState
+from cdc_core.targets import Target, TargetKind
 from orchestration.runs.keys import AssetKeys
 from spark_jobs.lake.completeness import read_completeness
 from spark_jobs.lake.damaged_tables import open_if_readable
 from spark_jobs.lake.lake import Lake, read_losses
-from spark_jobs.lake.ledger import find_cut, read_states
+from spark_jobs.lake.ledger import StateRecord, find_cut, read_states
 from spark_jobs.merge.rounds import Round
 from spark_jobs.target.result import TableMergeResult
 
@@ -36,6 +37,12 @@ _OWN_COLUMNS = {
     "_committed_at": "When that transaction was committed at the source.",
     "_raw": "Exact texts of values that the typed columns do not give back, by column.",
     "_holes": "Columns with a missing value: a TOAST value that the stream never sent.",
+    "_deleted": "Whether the source has deleted the row. It has its last values.",
+    "_deleted_at": "When the source committed what removed the row.",
+    "_op": "What the entry does: insert, update, delete, truncate, read or sweep.",
+    "_old": "Texts of the old row that the source sent, by column.",
+    "_detail": "What else the log says of the entry, as JSON.",
+    "_end_lsn": "End LSN of the transaction: from there on, a reader sees the entry.",
 }
 
 Metadata = dict[str, dg.TableSchema | dg.MetadataValue[Any] | float | str]
@@ -71,7 +78,7 @@ class TableReports:
         self._keys = keys
         self._tell = tell
         self._lake = lake
-        self._tables: dict[str, tuple[_Sum, TableMergeResult, Round]] = {}
+        self._targets: dict[str, tuple[_Sum, TableMergeResult, Round]] = {}
         self._rounds: list[Round] = []
         self._told_at: dict[dg.AssetKey, float] = {}
 
@@ -83,31 +90,31 @@ class TableReports:
     def add(self, done: Round) -> None:
         """Take a round; report the assets that are due."""
         self._rounds.append(done)
-        for table, merged in done.tables.items():
-            total = self._tables[table][0] if table in self._tables else _Sum()
+        for name, merged in done.tables.items():
+            total = self._targets[name][0] if name in self._targets else _Sum()
             total.add(merged)
-            self._tables[table] = (total, merged, done)
+            self._targets[name] = (total, merged, done)
         self._tell_due(_INTERVAL_S)
 
     def tell_all(self) -> None:
         """Report everything that is not reported yet."""
         self._tell_due(0.0)
 
-    def describe_unchanged(self, table: TableName | None) -> Metadata | None:
-        """Report the state of an unchanged table or of the cut; None if there is none yet."""
+    def describe_unchanged(self, target: Target | None) -> Metadata | None:
+        """Report the state of an unchanged target or of the cut; None if there is none yet."""
         cut = find_cut(self._lake)
         if cut is None:
             return None
         standing: Metadata = {"cut_lsn": str(cut.bound.lsn), "rounds": 0}
-        if table is None:
+        if target is None:
             return standing
-        delta = open_if_readable(self._lake.locate(table))
+        delta = open_if_readable(self._lake.locate_target(target))
         if delta is None:
             return None
-        merged = cut.merged.get(str(table), cut.bound)
+        merged = cut.merged.get(str(target), cut.bound)
         return (
             standing
-            | _describe_state(self._lake, str(table))
+            | _describe_state(self._lake, target)
             | _describe_losses(read_losses(delta) or {})
             | {
                 "rows_inserted": 0,
@@ -121,12 +128,13 @@ class TableReports:
 
     def _tell_due(self, interval_s: float) -> None:
         now = time.monotonic()
-        for table in list(self._tables):
-            key = self._keys.find_table(TableName.parse(table))
+        for name in list(self._targets):
+            target = Target.parse(name)
+            key = self._keys.find_target(target)
             if now - self._told_at.get(key, -interval_s) >= interval_s:
-                total, merged, done = self._tables.pop(table)
-                delta = open_if_readable(self._lake.locate(TableName.parse(table)))
-                state = _describe_state(self._lake, table)
+                total, merged, done = self._targets.pop(name)
+                delta = open_if_readable(self._lake.locate_target(target))
+                state = _describe_state(self._lake, target)
                 self._materialize(key, _describe_merges(total, merged, done, delta) | state)
         if self._rounds and now - self._told_at.get(self._keys.cuts, -interval_s) >= interval_s:
             rounds, self._rounds = self._rounds, []
@@ -137,12 +145,13 @@ class TableReports:
         self._told_at[key] = time.monotonic()
 
 
-def _describe_state(lake: Lake, table: str) -> Metadata:
-    """The state of a table, with the reason if it is not whole or does not follow the log."""
-    cut = find_cut(lake)
-    told = read_completeness(lake).derive_state(
-        table, read_states(lake).get(table), None if cut is None else cut.bound
-    )
+def _describe_state(lake: Lake, target: Target) -> Metadata:
+    """The state of a target, with the reason if it is not whole or does not follow the log."""
+    cut, name = find_cut(lake), str(target)
+    told = read_states(lake).get(name) or StateRecord(name, TableState.STREAMING)
+    if target.kind is TargetKind.ROWS:
+        known = None if cut is None else cut.bound
+        told = read_completeness(lake).derive_state(name, read_states(lake).get(name), known)
     described: Metadata = {"state": told.state.value}
     return described | {"reason": told.reason} if told.reason else described
 

@@ -17,7 +17,8 @@ from dagster_pyspark import LazyPySparkResource
 
 from cdc_core.coordination.wakeups import Wakeups
 from cdc_core.settings import Settings
-from cdc_core.vocabulary import TableName
+from cdc_core.targets import Target, TargetKind
+from cdc_core.vocabulary import TableMode, TableName
 from orchestration.merge.table_reports import TableReports, describe_columns
 from orchestration.runs.hosting import host_loop
 from orchestration.runs.keys import AssetKeys
@@ -48,15 +49,16 @@ def build_staging_asset(settings: Settings) -> dg.AssetSpec:
 
 
 def build_table_assets(settings: Settings, tables: Sequence[TableName]) -> dg.AssetsDefinition:
-    """The tables and the cut, materialized together or any of them alone."""
+    """The targets of tables and the cut, materialized together or any of them alone."""
     lake, asset_keys = Lake.of(settings), AssetKeys.of(settings)
-    keys = {asset_keys.find_table(table): table for table in tables}
+    targets = [target for table in tables for target in lake.choose_targets(table)]
+    keys = {asset_keys.find_target(target): target for target in targets}
 
     @dg.multi_asset(
         name=OP_NAME,
         description="Merges the staged changes into the tables, in rounds, each up to one cut.",
         specs=[
-            *(_describe_table(settings, lake, table) for table in tables),
+            *(_describe_target(settings, lake, target) for target in targets),
             _describe_cuts(asset_keys, [*keys]),
         ],
         can_subset=True,
@@ -126,26 +128,36 @@ def build_table_assets(settings: Settings, tables: Sequence[TableName]) -> dg.As
     return merge_tables
 
 
-def _describe_table(settings: Settings, lake: Lake, table: TableName) -> dg.AssetSpec:
+def _describe_target(settings: Settings, lake: Lake, target: Target) -> dg.AssetSpec:
     # Capture runs from this code location, too, so no table may keep it from loading.
-    delta = open_if_readable(lake.locate(table))
+    folder = lake.locate_target(target)
+    delta = open_if_readable(folder)
     metadata: dict[str, object] = {
-        "dagster/table_name": str(table),
-        "dagster/uri": lake.locate(table).uri,
+        "dagster/table_name": str(target),
+        "dagster/uri": folder.uri,
     }
     if delta is not None:
         metadata["dagster/column_schema"] = describe_columns(delta)
-    key = AssetKeys.of(settings).find_table(table)
+    key = AssetKeys.of(settings).find_target(target)
     return dg.AssetSpec(
         key,
         deps=[AssetKeys.of(settings).staging],
-        description=f"Current rows of {table}, as of the newest cut.",
-        group_name="tables",
+        description=_describe_content(lake, target),
+        group_name=target.kind.value,
         kinds={"postgres", "deltalake", "pyspark"},
         metadata=metadata,
         skippable=True,
         freshness_policy=_choose_freshness(settings, key),
     )
+
+
+def _describe_content(lake: Lake, target: Target) -> str:
+    """What a target has, for its page."""
+    if target.kind is TargetKind.APPEND:
+        return f"Every change of {target.table} that the log brought, in its order."
+    if TableMode.SOFT_DELETE in lake.choose_modes(target.table):
+        return f"Rows of {target.table} as of the newest cut, and those that the source deleted."
+    return f"Current rows of {target.table}, as of the newest cut."
 
 
 def _describe_cuts(keys: AssetKeys, tables: Sequence[dg.AssetKey]) -> dg.AssetSpec:

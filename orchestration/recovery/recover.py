@@ -68,7 +68,7 @@ def plan_recovery(settings: Settings) -> Recovery:
         breaks.append(
             f"the log is gone from {lake.root}, but the tables that were merged from it are there"
         )
-    merged = set() if cut is None else cut.versions.keys() | cut.merged.keys()
+    merged = set() if cut is None else {str(table) for table in cut.list_named_tables()}
     with closing(open_for_query(source, application_name="walgate recover")) as connection:
         published = list_published_tables(connection, source.publication)
         major = connection.info.server_version // 10_000

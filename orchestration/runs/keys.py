@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from cdc_core.lake_layout import CHANGES, CUTS, TABLES
+from cdc_core.lake_layout import CHANGES, CUTS
 from cdc_core.settings import DEFAULT_PIPELINE, Settings
+from cdc_core.targets import Target, TargetKind
 from cdc_core.vocabulary import TableName
 
 _PLAIN = re.compile(r"[A-Za-z0-9_]+")
@@ -50,11 +51,16 @@ class AssetKeys:
 
     def find_table(self, table: TableName) -> dg.AssetKey:
         """The key of a table's asset, `tables/<schema>/<name>`."""
-        return self._make(TABLES, *list_parts(table))
+        return self.find_target(Target(table))
+
+    def find_target(self, target: Target) -> dg.AssetKey:
+        """The key of a target's asset, such as `append/<schema>/<name>`."""
+        return self._make(target.kind, *list_parts(target.table))
 
     def is_merged(self, key: dg.AssetKey) -> bool:
-        """Whether an asset is a table of this pipeline, or its cuts."""
-        return key == self.cuts or key.path[:-2] == [*self.prefix, TABLES]
+        """Whether an asset is a target of this pipeline, or its cuts."""
+        folders = [[*self.prefix, kind] for kind in TargetKind]
+        return key == self.cuts or key.path[:-2] in folders
 
     def shorten(self, key: dg.AssetKey) -> str:
         """The text of a key of this pipeline, without the pipeline's name."""

@@ -29,16 +29,18 @@ from cdc_core.staging.epochs import read_newest_epoch
 from cdc_core.staging.tables import staging_errors
 from cdc_core.staging.verifications import DIFFERENT, TableVerification, VerificationLedger
 from cdc_core.table_states import BackfillState, TableState
+from cdc_core.targets import Target, TargetKind
 from cdc_core.vocabulary import Lsn, TableName, format_time
 from orchestration.status.backfills import describe_backfills
 from orchestration.status.space import Space, describe_space, list_space_problems, read_space
 from orchestration.status.table_facts import Facts, read_facts
+from orchestration.status.targets import describe_targets
 from orchestration.status.unpublished import Whereabouts, find_unpublished
 from spark_jobs.lake.completeness import Completeness, read_completeness
 from spark_jobs.lake.lake import Bound, Lake
-from spark_jobs.lake.ledger import Cut, StateRecord, find_cut, read_states
-from spark_jobs.target.older_tables import FIX as OLDER_FIX
-from spark_jobs.target.older_tables import inspect_tables
+from spark_jobs.lake.ledger import Cut, StateRecord, find_cut, read_places, read_states
+from spark_jobs.target.older_targets import FIX as OLDER_FIX
+from spark_jobs.target.older_targets import inspect_targets
 
 ANSWER_VERSION = 1
 _SLOT_FACTS = (
@@ -162,21 +164,27 @@ def _read_progress(settings: Settings) -> _Progress:
     try:
         with staging_errors("read the lake"):
             cut = find_cut(lake)
-            versions = {} if cut is None else cut.versions
+            merged = [] if cut is None else cut.list_tables()
+            relations = lake.read_relations()
+            places = read_places(lake, cut, relations)
             epoch = read_newest_epoch(settings.lake.root)
-            facts = read_facts(lake, versions)
-            older = inspect_tables(lake, cut, lake.read_epochs(), is_thorough=True).older
+            facts = read_facts(lake, merged)
+            older = inspect_targets(lake, places, lake.read_epochs(), is_thorough=True).older
             return _Progress(
                 staged=lake.read_staged(lake.read_epochs()),
                 cut=cut,
                 facts=facts,
-                states=read_states(lake),
+                states={
+                    name: state
+                    for name, state in read_states(lake).items()
+                    if name in places or Target.parse(name).kind is TargetKind.ROWS
+                },
                 backfilled=read_completeness(lake),
-                tables={str(relation.table) for relation in lake.read_relations().values()},
+                tables={str(relation.table) for relation in relations.values()},
                 backfills=describe_backfills(settings.lake),
                 standings=VerificationLedger(settings.lake.root).read_table_verifications(),
                 older={table: older[table] for table in older.keys() - facts.unreadable},
-                kept={t for t in versions if lake.locate(TableName.parse(t)).is_folder()},
+                kept={str(table) for table in merged if lake.locate(table).is_folder()},
                 is_recovering=epoch is not None and epoch.is_pending,
                 space=read_space(settings, lake),
             )
@@ -248,9 +256,10 @@ def _describe_tables(
 ) -> list[dict[str, Any]]:
     published = {} if source is None else source.tables
     cut = progress.cut
-    merged = set() if cut is None else cut.versions.keys() | cut.merged.keys()
+    merged = set() if cut is None else {str(table) for table in cut.list_named_tables()}
+    recorded = {name for name in progress.states if Target.parse(name).kind is TargetKind.ROWS}
     answer = []
-    for table in sorted({*published, *progress.tables, *progress.states, *merged}):
+    for table in sorted({*published, *progress.tables, *recorded, *merged}):
         state = _tell_state(table, source, progress)
         standing = progress.standings.get(table)
         if standing is not None and progress.staged and standing.epoch != progress.staged.epoch:
@@ -264,13 +273,14 @@ def _describe_tables(
                 "state": state.state.value,
                 "reason": state.reason,
                 "fix": state.fix,
-                "modes": [lake.choose_mode(TableName.parse(table)).value],
+                "modes": [mode.value for mode in lake.choose_modes(TableName.parse(table))],
                 "merged_lsn": None if bound is None else str(bound.lsn),
                 "verified_lsn": _format_lsn(None if standing is None else standing.lsn),
                 "rows": None,
                 "lossy": progress.facts.lossy.get(table),
                 "holes": progress.facts.holes.get(table),
                 "quarantined": 0,
+                "targets": describe_targets(lake, TableName.parse(table), progress.states, cut),
             }
         )
     return answer

@@ -27,18 +27,18 @@ class Facts:
     unreadable: dict[str, LakeError] = field(default_factory=dict)
 
 
-def read_facts(lake: Lake, tables: Iterable[str]) -> Facts:
-    """Read tables by their quoted names; a table that cannot be read does not stop the others."""
+def read_facts(lake: Lake, tables: Iterable[TableName]) -> Facts:
+    """Read the rows of tables. A table that cannot be read does not stop the others."""
     facts = Facts()
-    for table in tables:
-        name = TableName.parse(table)
+    for name in tables:
+        table = str(name)
         folder = lake.locate(name)
         try:
             delta = open_current(folder)
         except UnreadableTable as error:
             facts.unreadable[table] = error
             continue
-        # `inspect_tables` reports a table that is gone or that another writer has replaced.
+        # `inspect_targets` reports a table that is gone or that another writer has replaced.
         if delta is None or not has_table_schema(delta):
             continue
         losses = read_losses(delta)

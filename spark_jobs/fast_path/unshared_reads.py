@@ -20,8 +20,9 @@ from pyspark.sql import functions as F
 from cdc_core.vocabulary import Operation
 from spark_jobs.delta.attempts import Attempt
 from spark_jobs.fast_path.arrow_copy import TypedReads, type_reads
+from spark_jobs.fold.announcements import EntriesQuery
 from spark_jobs.fold.outcome import Outcome, measure
-from spark_jobs.fold.plan import EntriesQuery, TablePlan, as_query
+from spark_jobs.fold.plan import TablePlan, as_query
 from spark_jobs.fold.rows import identify_rows, type_rows
 from spark_jobs.fold.steps import id_names
 from spark_jobs.fold.sweeps import is_swept

@@ -7,9 +7,9 @@ where rounds begin and end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import partial
 from urllib.parse import unquote, urlsplit
 
 from deltalake import DeltaTable
@@ -19,16 +19,14 @@ from pyspark.sql import functions as F
 
 from cdc_core.errors import LakeError, Retry
 from cdc_core.vocabulary import Operation, Position, Relation, ReplicaIdentity, TableName
+from spark_jobs.fold.announcements import EntriesQuery, follow_announcements
 from spark_jobs.fold.steps import take_steps
 from spark_jobs.fold.sweeps import Sweep, drop_superseded, find_sweeps
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.log.ranges import RangeSummary, summarize
-from spark_jobs.log.reading import ROW_OPERATIONS, LogPoint, find_first, find_points, is_after
+from spark_jobs.log.reading import ROW_OPERATIONS, LogPoint, find_points, is_after
 from spark_jobs.pg_types.types import settle_type
 from spark_jobs.schema.evolution import Choose, Halt, TableSchema, accept_first, choose_own, evolve
-
-# Makes a query of entries. That costs more than to merge a few, so callers make it when needed.
-EntriesQuery: TypeAlias = Callable[[], DataFrame]
 
 _KNOWN_OPERATIONS = ROW_OPERATIONS | {Operation.TRUNCATE, Operation.SWEEP}
 
@@ -135,15 +133,18 @@ def plan_table(
         return log().where(F.col("table") == str(table))
 
     used = {
-        summary.relation_version: _find_relation(relations, table, summary.relation_version)
+        summary.relation_version: find_relation(relations, table, summary.relation_version)
         for summary in summaries
         if summary.relation_version is not None
     }
-    schema, refused = _walk(read, table, summaries, used, before, choose=choose)
+    follow = partial(_follow, choose=choose)
+    followed = follow_announcements(read, table, summaries, used, before, follow)
+    schema = followed.steps[-1][1] if followed.steps else before
+    refused = followed.refused
     unknown = [summary for summary in summaries if summary.operation not in _KNOWN_OPERATIONS]
     for summary in unknown:
         if refused is None or summary.first < refused[0]:
-            refused = (summary.first, _describe_unknown(summary))
+            refused = (summary.first, describe_unknown(summary))
     if refused is None:
         sweeps = _find_sweeps(read, summaries)
         return TablePlan(
@@ -159,32 +160,35 @@ def plan_table(
             drop_superseded(sweeps),
         )
     position, halt = refused
-    # Every earlier transaction ends at or before the commit record of the one that halts.
-    upper = Bound(position.epoch, position.commit_lsn)
-    entries = read()
-    followed = entries.where(F.col("epoch") == position.epoch).where(
-        F.col("end_lsn") <= int(position.commit_lsn)
-    )
-    followed = followed.unionByName(entries.where(F.col("epoch") < position.epoch))
-    summaries = summarize(followed)
+    upper, earlier = take_earlier(read(), position)
+    summaries = summarize(earlier)
     # The relation versions that the table cannot follow would not fit its schema.
     versions = {summary.relation_version for summary in summaries}
     used = {version: relation for version, relation in used.items() if version in versions}
-    schema, _ = _walk(as_query(followed), table, summaries, used, before, choose=choose)
-    sweeps = _find_sweeps(as_query(followed), summaries)
+    followed = follow_announcements(as_query(earlier), table, summaries, used, before, follow)
+    schema = followed.steps[-1][1] if followed.steps else before
+    sweeps = _find_sweeps(as_query(earlier), summaries)
     return TablePlan(
         table,
         upper,
         schema,
         before,
         halt,
-        as_query(followed),
+        as_query(earlier),
         tuple(summaries),
         used,
         sweeps,
         drop_superseded(sweeps),
         position,
     )
+
+
+def take_earlier(entries: DataFrame, position: Position) -> tuple[Bound, DataFrame]:
+    """The entries of the transactions before that of a position, and the bound that they reach."""
+    # Every earlier transaction ends at or before the commit record of this one.
+    end = Bound(position.epoch, position.commit_lsn)
+    earlier = entries.where(F.col("epoch") == end.epoch).where(F.col("end_lsn") <= int(end.lsn))
+    return end, earlier.unionByName(entries.where(F.col("epoch") < end.epoch))
 
 
 def as_query(entries: DataFrame) -> EntriesQuery:
@@ -224,42 +228,10 @@ def has_table_schema(table: DeltaTable) -> bool:
     return True
 
 
-def _walk(
-    read: EntriesQuery,
-    table: TableName,
-    summaries: list[RangeSummary],
-    relations: Mapping[int, Relation],
-    schema: TableSchema | None,
-    *,
-    choose: Choose,
-) -> tuple[TableSchema | None, tuple[Position, Halt] | None]:
-    """Follow the announcements by position, to the last or to the first that halts the table."""
-    here: Position | None = None
-    while True:
-        steps: list[tuple[Position, TableSchema | Halt]] = []
-        for version, relation in relations.items():
-            following = (
-                accept_first(relation, choose)
-                if schema is None
-                else evolve(schema, relation, choose)
-            )
-            own = [summary for summary in summaries if summary.relation_version == version]
-            if following == schema or not own:
-                continue
-            first, last = (
-                min(summary.first for summary in own),
-                max(summary.last for summary in own),
-            )
-            if here is None or first > here:
-                steps.append((first, following))
-            elif last > here:
-                steps.append((find_first(read(), str(table), [version], here), following))
-        if not steps:
-            return schema, None
-        here, following = min(steps, key=lambda step: step[0])
-        if isinstance(following, Halt):
-            return schema, (here, following)
-        schema = following
+def _follow(
+    schema: TableSchema | None, relation: Relation, *, choose: Choose
+) -> TableSchema | Halt:
+    return accept_first(relation, choose) if schema is None else evolve(schema, relation, choose)
 
 
 def _find_sweeps(read: EntriesQuery, summaries: list[RangeSummary]) -> tuple[Sweep, ...]:
@@ -267,7 +239,8 @@ def _find_sweeps(read: EntriesQuery, summaries: list[RangeSummary]) -> tuple[Swe
     return find_sweeps(read()) if has_sweep else ()
 
 
-def _find_relation(relations: Mapping[int, Relation], table: TableName, version: int) -> Relation:
+def find_relation(relations: Mapping[int, Relation], table: TableName, version: int) -> Relation:
+    """Find the relation of a change. Raises: LakeError if the lake does not have it."""
     if version not in relations:
         raise LakeError(
             f"the log holds changes of {table} under relation version {version}, "
@@ -278,7 +251,8 @@ def _find_relation(relations: Mapping[int, Relation], table: TableName, version:
     return relations[version]
 
 
-def _describe_unknown(summary: RangeSummary) -> Halt:
+def describe_unknown(summary: RangeSummary) -> Halt:
+    """Why a merge cannot apply the entries of an operation."""
     if summary.operation == Operation.UNDECODED:
         return Halt(
             "a change could not be decoded",

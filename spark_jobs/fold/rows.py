@@ -86,8 +86,25 @@ def type_rows(folded: DataFrame, schema: TableSchema) -> DataFrame:
     Shape: the ids, `_present`, the table's columns, `_carried` (names of columns whose value is
     that of the target's row), `_unclear`, and `_root` if `folded` has a `root`.
     """
+    typed, columns = type_values(folded, schema)
+    is_folded, names = "unclear" in folded.columns, schema.names
+    return typed.select(
+        *id_names(schema),
+        F.col("present").alias("_present"),
+        # With their metadata: a MERGE adds a new column to the table as it is here.
+        *columns,
+        (name_columns(F.col("carried"), names) if is_folded else _no_names()).alias("_carried"),
+        (F.col("unclear") if is_folded else F.lit(False)).alias("_unclear"),
+        *(F.col(name).alias(f"_{name}") for name in folded.columns if name == "root"),
+    )
+
+
+def type_values(folded: DataFrame, schema: TableSchema) -> tuple[DataFrame, list[Expression]]:
+    """Type the texts in `values`; return the rows, and the columns of the table as their values.
+
+    The rows have all columns of `folded`. `lost` has the indexes of missing values; it is optional.
+    """
     names, types = schema.names, map_columns(schema)
-    is_folded = "unclear" in folded.columns
     typed = folded.withColumns(
         {f"_v{i}": mapping.parse(F.col("values")[i]) for i, mapping in enumerate(types)}
     )
@@ -103,18 +120,12 @@ def type_rows(folded: DataFrame, schema: TableSchema) -> DataFrame:
         "_seq": F.col("seq"),
         "_committed_at": F.col("committed_at"),
         "_raw": raw,
-        "_holes": null_if_empty(_name(F.col("lost"), names) if is_folded else _no_names()),
+        "_holes": null_if_empty(
+            name_columns(F.col("lost"), names) if "lost" in folded.columns else _no_names()
+        ),
     }
     columns = {name: F.col(f"_v{i}") for i, name in enumerate(names)}
-    return typed.select(
-        *id_names(schema),
-        F.col("present").alias("_present"),
-        # With their metadata: a MERGE adds a new column to the table as it is here.
-        *select_values(columns | key | meta, table_fields(schema)),
-        (_name(F.col("carried"), names) if is_folded else _no_names()).alias("_carried"),
-        (F.col("unclear") if is_folded else F.lit(False)).alias("_unclear"),
-        *(F.col(name).alias(f"_{name}") for name in folded.columns if name == "root"),
-    )
+    return typed, select_values(columns | key | meta, table_fields(schema))
 
 
 def identify_rows(rows: DataFrame, schema: TableSchema) -> DataFrame:
@@ -233,7 +244,8 @@ def _qualify(alias: str) -> Callable[[str], Expression]:
     return lambda name: F.col(f"{alias}.`{name}`")
 
 
-def _name(indexes: Expression, names: tuple[str, ...]) -> Expression:
+def name_columns(indexes: Expression, names: tuple[str, ...]) -> Expression:
+    """The names of columns, from an array of their indexes."""
     listed = F.array(*(F.lit(name) for name in names))
     return F.transform(indexes, lambda i: listed[i])
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from cdc_core.targets import Target, TargetKind
 from cdc_core.vocabulary import Lsn
 from spark_jobs.lake.lake import Bound
 
@@ -90,6 +91,22 @@ def name_places(
         else:
             places[table] = Place(cut, known.version, known.held)
     return places
+
+
+def choose_places(known: Mapping[str, Place], wanted: Collection[Target]) -> dict[str, Place]:
+    """Choose the targets that a round looks after, with their places in the newest cut.
+
+    `wanted` has every target that the settings ask for. A target of entries is left out if nobody
+    asks for it any more. If it is new, it lacks everything that the log has.
+    """
+    named = {str(target) for target in wanted}
+    places = {
+        name: place
+        for name, place in known.items()
+        if name in named or Target.parse(name).kind is TargetKind.ROWS
+    }
+    new = {str(target) for target in wanted if target.kind is not TargetKind.ROWS}
+    return dict.fromkeys(new, Place(ORIGIN, None)) | places
 
 
 def needs_fold(merged: Bound, at: Bound, *, is_halted: bool) -> bool:

@@ -31,7 +31,7 @@ from cdc_core.lake_layout import (
     TRIMMED_LSN_APP,
     VERIFICATIONS,
     name_lock,
-    name_table,
+    name_target,
 )
 from cdc_core.lake_storage.arrow_files import read_footer
 from cdc_core.lake_storage.delta_tables import open_delta
@@ -39,6 +39,7 @@ from cdc_core.lake_storage.locks import hold_lock
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.settings import Settings, TableSettings
 from cdc_core.table_patterns import choose_rule
+from cdc_core.targets import Target, list_targets
 from cdc_core.vocabulary import Lsn, Relation, TableMode, TableName
 
 Losses = dict[str, int]
@@ -140,10 +141,21 @@ class Lake:
         found = choose_rule(self.rules, table, having=lambda rule: rule.types)
         return {} if found is None else found[1].types
 
-    def choose_mode(self, table: TableName) -> TableMode:
-        """Return the mode in which the settings ask for a table."""
+    def choose_modes(self, table: TableName) -> tuple[TableMode, ...]:
+        """Return the modes in which the settings ask for a table."""
         found = choose_rule(self.rules, table, having=lambda rule: rule.modes)
-        return TableMode.CURRENT if found is None else found[1].modes[0]
+        return (TableMode.CURRENT,) if found is None else found[1].modes
+
+    def choose_targets(self, table: TableName) -> list[Target]:
+        """Return the targets that the settings ask for of a table."""
+        return list_targets(table, self.choose_modes(table))
+
+    def find_append_retention(self, table: TableName) -> float | None:
+        """Return the seconds for which the lake keeps entries of a table; None is for ever."""
+        having = choose_rule(
+            self.rules, table, having=lambda rule: rule.append_retention is not None
+        )
+        return None if having is None else having[1].append_retention
 
     def wants_deletion_vectors(self, table: TableName) -> bool:
         """Whether the settings turn on deletion vectors for a table. Not all readers know them."""
@@ -153,8 +165,12 @@ class Lake:
         return found is not None and found[1].deletion_vectors is True
 
     def locate(self, table: TableName) -> LakePlace:
-        """The folder of a table's current rows."""
-        return self.root / name_table(table)
+        """The folder of a table's rows."""
+        return self.locate_target(Target(table))
+
+    def locate_target(self, target: Target) -> LakePlace:
+        """The folder of a target."""
+        return self.root / name_target(target)
 
     def read_epochs(self) -> list[Epoch]:
         """Read every epoch that has its slot, oldest first."""

@@ -54,7 +54,7 @@ class Lease:
         self.end = weakref.finalize(self, self._renewal.end)
 
     def keep_version(self, table: TableName, version: int) -> None:
-        """Keep a version of a table until the lease ends, unless the lake refuses the lease."""
+        """Keep a version of a table's rows until the lease ends, if the lake accepts the lease."""
         self._renewal.keep_version(table, version)
 
 

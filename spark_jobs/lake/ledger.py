@@ -23,8 +23,9 @@ from cdc_core.lake_storage import ledgers
 from cdc_core.lake_storage.arrow_files import open_input
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.table_states import RECORDED_STATES, TableState, require_recorded
-from cdc_core.vocabulary import Lsn, TableName
-from spark_jobs.lake.cut_plan import Place
+from cdc_core.targets import Target, TargetKind
+from cdc_core.vocabulary import Lsn, Relation, TableName
+from spark_jobs.lake.cut_plan import Place, choose_places
 from spark_jobs.lake.durability import require_durable
 from spark_jobs.lake.lake import Bound, Lake, open_table
 
@@ -73,9 +74,9 @@ _REQUESTED = TableState.QUEUED
 class Cut:
     """A bound at which all tables can be read together.
 
-    All maps are by quoted table name: `versions` has Delta versions, `merged` the bound that each
-    table is merged through, `held` the bound in that version's commit. A table that is not in
-    `merged` is merged through the cut itself. `partial` names the tables that may lack rows.
+    All maps are by target name: `versions` has Delta versions, `merged` the bound that each target
+    is merged through, `held` the bound in that version's commit. A table that is not in `merged` is
+    merged through the cut itself. `partial` names the tables that may lack rows.
     """
 
     bound: Bound
@@ -88,20 +89,38 @@ class Cut:
     partial: tuple[str, ...] = ()
     held: dict[str, Bound] = field(default_factory=dict)
 
-    def find_place(self, table: str) -> Place:
-        """Return how far a table is merged at this cut, and its version."""
-        merged = self.merged.get(table, self.bound)
-        return Place(merged, self.versions.get(table), self.held.get(table))
+    def find_place(self, target: str) -> Place:
+        """Return how far a target is merged at this cut, and its version."""
+        merged = self.merged.get(target, self.bound)
+        return Place(merged, self.versions.get(target), self.held.get(target))
+
+    def list_targets(self) -> list[Target]:
+        """The targets that have a version."""
+        return sorted(map(Target.parse, self.versions))
+
+    def list_tables(self) -> list[TableName]:
+        """The tables whose rows have a version."""
+        return _list_tables(self.versions)
+
+    def list_named_tables(self) -> list[TableName]:
+        """All tables that the cut names, also those without a version."""
+        return _list_tables(self.versions.keys() | self.merged.keys())
 
     @property
     def places(self) -> dict[str, Place]:
-        """How far each table is merged, and its version, by quoted name."""
+        """How far each target is merged, and its version, by name."""
         return {table: self.find_place(table) for table in self.versions.keys() | self.merged}
+
+
+def _list_tables(names: Iterable[str]) -> list[TableName]:
+    """The tables of the targets with rows, among the names of targets."""
+    targets = map(Target.parse, names)
+    return sorted(target.table for target in targets if target.kind is TargetKind.ROWS)
 
 
 @dataclass(frozen=True, slots=True)
 class StateRecord:
-    """Whether a table follows the log; if not, why, since which bound, and how to fix it.
+    """Whether a target follows the log; if not, why, since which bound, and how to fix it.
 
     If `curable`, a whole backfill ends the halt. Walgate queues this backfill without a request.
     """
@@ -146,6 +165,13 @@ def find_cut(lake: Lake, at: Bound | None = None) -> Cut | None:
         found = found.filter((epoch < at.epoch) | ((epoch == at.epoch) & (lsn <= int(at.lsn))))
     newest = found.sort_by(_CUT_ORDER).slice(max(0, found.num_rows - 1)).to_pylist()
     return describe_cut(newest[0]) if newest else None
+
+
+def read_places(lake: Lake, cut: Cut | None, relations: Mapping[int, Relation]) -> dict[str, Place]:
+    """The places of targets in the newest cut, without targets that nobody asks for any more."""
+    tables = {relation.table for relation in relations.values()}
+    wanted = {target for table in tables for target in lake.choose_targets(table)}
+    return choose_places({} if cut is None else cut.places, wanted)
 
 
 def describe_bound(row: Mapping[str, Any]) -> Bound:

@@ -19,7 +19,7 @@ from cdc_core.crash_points import reach
 from cdc_core.errors import MergeError, Retry
 from cdc_core.lake_storage.arrow_files import read_footer
 from cdc_core.lake_storage.place import LakePlace
-from cdc_core.vocabulary import TableName
+from cdc_core.targets import Target
 from spark_jobs.delta.abandoned_attempts import clear_attempts
 from spark_jobs.delta.attempts import attempting
 from spark_jobs.delta.committer import FileChange, commit_files
@@ -29,6 +29,7 @@ from spark_jobs.fast_path.key_search import Refusal, read_groups
 from spark_jobs.fold.plan import has_table_schema, read_schema
 from spark_jobs.lake.durability import require_durable
 from spark_jobs.lake.lake import Epoch, Lake, find_bound, open_table, read_losses
+from spark_jobs.log.reading import POSITION
 
 # If a table has `_FEWEST_FILES` files below `_SMALL_BYTES`, the smallest of them become one file:
 # up to `_MAX_FILES` files that have up to `_MAX_BYTES` together.
@@ -63,18 +64,18 @@ def choose_small_files(files: Sequence[SizedFile]) -> list[SizedFile]:
     return chosen
 
 
-def compact_table(lake: Lake, name: TableName, epochs: list[Epoch]) -> bool:
-    """Write the small files of a table as one; return whether it did.
+def compact_target(lake: Lake, target: Target, epochs: list[Epoch]) -> bool:
+    """Write the small files of a target as one; return whether it did.
 
     Raises: MergeError if somebody else keeps the table's lock, or if the storage refuses.
     """
-    folder = lake.locate(name)
+    folder = lake.locate_target(target)
     table = open_table(folder)
     if table is None or not has_table_schema(table) or not is_plain(table):
         return False
     if not _choose_files(folder, table):
         return False
-    with lake.lock_table(str(name), jvm=None):
+    with lake.lock_table(str(target), jvm=None):
         clear_attempts(folder, epochs)
         table = open_table(folder)
         bound = None if table is None else find_bound(table, epochs)
@@ -103,7 +104,7 @@ def compact_table(lake: Lake, name: TableName, epochs: list[Epoch]) -> bool:
                 )
             except DeltaError as error:
                 raise MergeError(
-                    f"{name} was not compacted: another process has committed to it",
+                    f"{target} was not compacted: another process has committed to it",
                     fix="nothing: the next maintenance tries again",
                     retry=Retry.LATER,
                 ) from error
@@ -141,6 +142,7 @@ def _read_files(
 ) -> tuple[list[SizedFile], pa.Table]:
     """Read the first of some files, as many as fit in memory; their rows in the order of the key.
 
+    Rows without a key, which are entries of the log, come in the order of the log.
     Raises: MergeError if rows are missing.
     """
     schema = pa.schema(table.schema().to_arrow())
@@ -161,7 +163,7 @@ def _read_files(
     found = pa.concat_tables(parts)
     # A reader of one key then opens few row groups.
     shape = read_schema(table)
-    names = [shape.names[index] for index in shape.key]
+    names = [shape.names[index] for index in shape.key] or [f"_{name}" for name in POSITION]
     if any(pa.types.is_nested(schema.field(name).type) for name in names):
         return taken, found  # Arrow does not sort lists.
     return taken, found.sort_by([(name, "ascending") for name in names])

@@ -2,7 +2,8 @@
 
 Above the floor, the log must have every entry that a reader or a merge may still need, and
 everything younger than the retention. A halted table does not hold the floor. If capture trims
-changes that the table needs, the table needs a whole backfill.
+changes that the table needs, the table needs a whole backfill. A halted target of entries holds it,
+because no backfill brings lost entries back.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cdc_core.table_states import BackfillState
+from cdc_core.targets import Target, TargetKind
 from cdc_core.vocabulary import Lsn, TableName
 from spark_jobs.lake.lake import Bound, Lake, open_table
 from spark_jobs.lake.ledger import Cut, queue_tables, read_requests
@@ -46,9 +48,9 @@ def find_floor(
     held = [Floor(cuts[0].bound, OLDEST_CUT)]
     for cut in cuts:
         held += [
-            Floor(bound, f"{table}, which is behind at a kept cut")
-            for table, bound in cut.merged.items()
-            if table not in cut.halted
+            Floor(bound, f"{target}, which is behind at a kept cut")
+            for target, bound in cut.merged.items()
+            if target not in cut.halted or _holds_entries(target)
         ]
     held += [Floor(start, f"the backfill of {table}") for table, start in started]
     held.append(Floor(aged, RETENTION))
@@ -100,10 +102,14 @@ def queue_halted(lake: Lake, newest: Cut, floor: Bound) -> list[str]:
         is_queued = any(one.table == table and one.since > halted_at for one in requests)
         return halted_at < floor and not is_queued
 
-    lost = [table for table in newest.halted if is_lost(table)]
+    lost = [name for name in newest.halted if not _holds_entries(name) and is_lost(name)]
     reason = "capture may trim changes that the table has not merged since it halted"
     queue_tables(lake, map(TableName.parse, lost), reason=reason, since=floor)
     return lost
+
+
+def _holds_entries(target: str) -> bool:
+    return Target.parse(target).kind is not TargetKind.ROWS
 
 
 def _read_by_table(lake: Lake) -> dict[str, list[dict[str, Any]]]:

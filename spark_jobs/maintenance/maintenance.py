@@ -22,12 +22,13 @@ from cdc_core.lake_layout import DELTA_LOG, LEASES
 from cdc_core.lake_storage.cleaning import Cleaned, EarlyCommits, Space, clean_table
 from cdc_core.lake_storage.place import LakePlace
 from cdc_core.lake_storage.tombstones import Tombstones
-from cdc_core.vocabulary import UNIX_START, TableName
+from cdc_core.targets import Target, TargetKind
+from cdc_core.vocabulary import UNIX_START
 from spark_jobs.delta.abandoned_attempts import clear_attempts
 from spark_jobs.lake.lake import Bound, Epoch, Lake, open_table
 from spark_jobs.lake.leases import list_leased
 from spark_jobs.lake.ledger import Cut
-from spark_jobs.maintenance.compaction import compact_table
+from spark_jobs.maintenance.compaction import compact_target
 from spark_jobs.maintenance.cut_ledgers import (
     find_newest_before,
     forget_dropped,
@@ -42,6 +43,7 @@ from spark_jobs.maintenance.log_floor import (
     find_unmerged_starts,
     queue_halted,
 )
+from spark_jobs.maintenance.old_entries import remove_old_entries
 from spark_jobs.maintenance.thinning import Keeping
 
 
@@ -86,23 +88,27 @@ def maintain(
             bounds = {one.bound for one in leased}
             cuts, dropped = thin_cuts(lake, now=now, keeping=keeping, leased=bounds)
     named = list_named_versions(lake, cuts, now=now, keeping=keeping)
-    for table, version in chain.from_iterable(one.versions for one in leased or ()):
-        named[table].add(version)
-    tables = _list_tables(lake, named)
+    for target, version in chain.from_iterable(one.versions for one in leased or ()):
+        named[target].add(version)
+    targets, epochs = _list_targets(lake, named), lake.read_epochs()
+    for entries in (one for one in targets if one.kind is TargetKind.APPEND):
+        with _noting(problems, str(entries)):
+            if count := remove_old_entries(lake, entries, epochs, now=now):
+                tell(f"took {count} files out of {entries}: their entries are too old")
     # Compaction needs space, so files go first. They also go if a full disk kept the cuts.
     tell("removing files that nobody reads any more")
     before_us = _count_us(now - keeping.grace)
     # Without the leases, nobody knows which versions readers need.
     cleaned = Cleaned()
     if leased is not None:
-        cleaned = _clean_tables(lake, tables, named, before_us, problems)
+        cleaned = _clean_targets(lake, targets, named, before_us, problems)
     commits_before_us = _count_us(now - keeping.commit_life)
     for ledger in lake.ledgers:
         # Each round adds a cut. No other ledger grows as fast.
         early = EarlyCommits(commits_before_us, Tombstones(ledger)) if ledger == lake.cuts else None
         cleaned += _clean_ledger(ledger, before_us, problems, early=early)
-    tell(f"compacting {len(tables)} tables and the ledgers")
-    compacted = _compact(lake, tables, lake.read_epochs(), problems)
+    tell(f"compacting {len(targets)} tables and the ledgers")
+    compacted = _compact(lake, targets, epochs, problems)
     with _noting(problems, str(lake.dropped_cuts)):
         forget_dropped(lake, now=now, keeping=keeping)
     aged = find_newest_before(lake, cuts, now - keeping.retention)
@@ -131,13 +137,13 @@ def _find_floor(lake: Lake, cuts: list[Cut], aged: Bound | None) -> tuple[Floor 
 
 
 def _compact(
-    lake: Lake, tables: list[TableName], epochs: list[Epoch], problems: list[str]
+    lake: Lake, targets: list[Target], epochs: list[Epoch], problems: list[str]
 ) -> list[str]:
     compacted = []
-    for table in tables:
-        with _noting(problems, str(table)):
-            if compact_table(lake, table, epochs):
-                compacted.append(str(table))
+    for target in targets:
+        with _noting(problems, str(target)):
+            if compact_target(lake, target, epochs):
+                compacted.append(str(target))
     for ledger in lake.ledgers:
         if ledger not in {lake.cuts, lake.dropped_cuts}:  # `cut_ledgers` writes these whole.
             with _noting(problems, str(ledger)):
@@ -145,21 +151,21 @@ def _compact(
     return compacted
 
 
-def _clean_tables(
+def _clean_targets(
     lake: Lake,
-    tables: list[TableName],
+    targets: list[Target],
     named: dict[str, set[int]],
     before_us: int,
     problems: list[str],
 ) -> Cleaned:
     total = Cleaned()
-    for table in tables:
-        with _noting(problems, str(table)):
+    for target in targets:
+        with _noting(problems, str(target)):
             cleaned = clean_table(
-                lake.locate(table),
-                named=named.get(str(table), set()),
+                lake.locate_target(target),
+                named=named.get(str(target), set()),
                 before_us=before_us,
-                lock=partial(_locking, lake, table),
+                lock=partial(_locking, lake, target),
             )
             total += cleaned
             problems += [] if cleaned.problem is None else [cleaned.problem]
@@ -183,10 +189,10 @@ def _clean_ledger(
 
 
 @contextmanager
-def _locking(lake: Lake, table: TableName) -> Iterator[None]:
-    """Hold a table's lock, without what dead merges left in its folder."""
-    with lake.lock_table(str(table), jvm=None):
-        clear_attempts(lake.locate(table), lake.read_epochs())
+def _locking(lake: Lake, target: Target) -> Iterator[None]:
+    """Hold a target's lock, without what dead merges left in its folder."""
+    with lake.lock_table(str(target), jvm=None):
+        clear_attempts(lake.locate_target(target), lake.read_epochs())
         yield
 
 
@@ -202,11 +208,12 @@ def _noting(problems: list[str], table: str) -> Iterator[None]:
         problems.append(f"{table}: {reason}")
 
 
-def _list_tables(lake: Lake, named: dict[str, set[int]]) -> list[TableName]:
-    """List the tables that have a folder: those of cuts, and those that no cut names yet."""
+def _list_targets(lake: Lake, named: dict[str, set[int]]) -> list[Target]:
+    """List the targets that have a folder: those of cuts, and those that no cut names."""
     announced = {relation.table for relation in lake.read_relations().values()}
-    tables = announced | {TableName.parse(table) for table in named}
-    return sorted(table for table in tables if (lake.locate(table) / DELTA_LOG).is_folder())
+    known = {Target(table, kind) for table in announced for kind in TargetKind}
+    targets = known | set(map(Target.parse, named))
+    return sorted(one for one in targets if (lake.locate_target(one) / DELTA_LOG).is_folder())
 
 
 def _measure_log(lake: Lake) -> Space:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,10 +18,11 @@ from pyspark.sql import types as T
 from cdc_core.crash_points import reach
 from cdc_core.lake_storage.delta_tables import open_delta
 from cdc_core.lake_storage.place import LakePlace
-from cdc_core.vocabulary import Operation
+from cdc_core.targets import Target
+from cdc_core.vocabulary import Operation, TableName
 from spark_jobs.delta.attempts import Attempt, attempting
 from spark_jobs.delta.committer import FileChange, commit_files
-from spark_jobs.delta.direct_parquet import allows_direct_commits, write_files
+from spark_jobs.delta.direct_parquet import allows_direct_commits, read_rows, write_files
 from spark_jobs.delta.file_writer import WrittenFile
 from spark_jobs.fast_path.append_only import is_addition
 from spark_jobs.fast_path.file_rewrite import FileRewrite, RewrittenFiles, plan_rewrite
@@ -37,11 +39,13 @@ from spark_jobs.modes.mode import Mode
 from spark_jobs.modes.registry import choose_mode, find_mode
 from spark_jobs.modes.table_rows import TableRemoval, apply_rows, count_present
 from spark_jobs.target.commits import move_bound, write_rows
-from spark_jobs.target.creation import allow_types, create_table
+from spark_jobs.target.creation import allow_types, create_target
 from spark_jobs.target.limits import MergeLimits
 from spark_jobs.target.losses import count_added, count_losses
 from spark_jobs.target.result import TableMergeResult, WritePlan
 from spark_jobs.target.target_table import TargetTable
+
+_logger = logging.getLogger("walgate.merge")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +127,17 @@ def merge_rewritten(merge: TableMerge, rewritten: RewrittenFiles) -> TableMergeR
     )
 
 
+def _warn_of_dropped(target: TargetTable, table: TableName, reason: str) -> None:
+    """Say that a table loses the deleted rows that it kept, if it has any."""
+    kept = find_mode(target.table).kept
+    if kept is not None:
+        stored = read_rows(target.session, target.path, target.table)
+        count = stored.where(f"`{kept.mark}`").count()
+        if count:
+            fields = {"table": str(table), "rows": count, "reason": reason}
+            _logger.warning("deleted rows dropped", extra={"fields": fields})
+
+
 def merge_by_spark(merge: TableMerge, *, refusal: str | None) -> TableMergeResult:
     """Fold a table plan by Spark and commit it.
 
@@ -134,11 +149,13 @@ def merge_by_spark(merge: TableMerge, *, refusal: str | None) -> TableMergeResul
     assert plan.schema is not None
     fields = mode.list_fields(plan.schema)
     if merge.existing is None:
-        before = create_table(session, merge.lake, plan.table, fields)
+        before = create_target(session, merge.lake, Target(plan.table), fields)
     else:
         before = allow_types(session, path, merge.existing, fields)
     merge = replace(merge, existing=before)
     target = TargetTable(session, path, before, plan.schema, mode)
+    if merge.changes_mode and mode.kept is None:
+        _warn_of_dropped(target, plan.table, "the settings ask for no deleted rows any more")
     facts = _gather_facts(merge, refusal=refusal or "it was not tried")
     with attempting(path, version=before.version() + 1) as attempt:
         written = _write(merge, target, facts, attempt)
@@ -276,7 +293,7 @@ def _append(
     paths = [file.path.uri for file in by_spark if file.may_hold("_raw")]
     if paths:
         rows = merge.session.read.schema(T.StructType(fields)).parquet(*paths)
-    lossy = count_added(rows, target.schema, base, added_rows.known)
+    lossy = count_added(rows, target.schema, _rows_of(base), added_rows.known)
     change = FileChange(attempt, added, replaces_all=base is None, fields=fields)
     reach("before_merge_commit")
     commit_files(path, before, change, epoch=merge.epoch, reached=plan.upper, lossy=lossy)
@@ -310,6 +327,8 @@ def _replace(  # noqa: PLR0917 - What is written, where, and what its commit say
     stored = None
     if target.mode.kept is not None:
         stored = target.reshaped if removal.is_rebuild else target.stored
+        if stored is None:
+            _warn_of_dropped(target, plan.table, "the key of the source's table has changed")
     elif not removal.is_rebuild and not removal.is_truncate:
         stored = target.stored
     touched = Observation()

@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
 from cdc_core.table_states import TableState
+from cdc_core.targets import Target, TargetKind
 from cdc_core.vocabulary import Relation, TableName
-from spark_jobs.lake.cut_plan import FoundTable, Place, find_age, find_origin
+from spark_jobs.lake.cut_plan import (
+    FoundTable,
+    Origin,
+    Place,
+    find_age,
+    find_origin,
+)
 from spark_jobs.lake.lake import Bound, Epoch, Lake
 from spark_jobs.lake.ledger import Cut, find_first_bound, queue_tables, read_states
 from spark_jobs.log.files import LogFiles
 from spark_jobs.schema.evolution import Halt
 from spark_jobs.session.session import forget_tables
-from spark_jobs.target.older_tables import Inspection, find_log_begin, know_place
+from spark_jobs.target.older_targets import Inspection, find_log_begin, know_place
 
 _logger = logging.getLogger("walgate.merge")
 
 
 @dataclass(frozen=True, slots=True)
 class RoundStart:
-    """What a round starts from; `inspection` says which tables are not as the cut says."""
+    """What a round starts from.
+
+    `places` has the places of targets in the newest cut. `inspection` says which targets are not as
+    the cut says.
+    """
 
     session: SparkSession
     lake: Lake
@@ -30,6 +42,7 @@ class RoundStart:
     epochs: list[Epoch]
     relations: dict[int, Relation]
     cut: Cut | None
+    places: Mapping[str, Place]
     inspection: Inspection
 
     @property
@@ -44,12 +57,24 @@ class RoundStart:
 
     @property
     def behind(self) -> set[str]:
-        """The tables that a round must look at, even if the log has no changes of them."""
-        return find_behind(self.cut, self.inspection)
+        """The targets that a round must look at, even if the log has no changes of them."""
+        return find_behind(self.cut, self.places, self.inspection)
 
-    def find_place(self, table: str) -> Place | None:
-        """The place of a table in the newest cut; None before the first cut."""
-        return None if self.cut is None else self.cut.find_place(table)
+    def find_place(self, target: str) -> Place | None:
+        """The place of a target in the newest cut; None before the first cut."""
+        if target in self.places or self.cut is None:
+            return self.places.get(target)
+        return self.cut.find_place(target)
+
+    def name_targets(self, tables: Iterable[str]) -> set[str]:
+        """The names of all targets of some tables, by the quoted names of the tables."""
+        return {
+            str(t) for table in tables for t in self.lake.choose_targets(TableName.parse(table))
+        }
+
+    def looks_after(self, target: str) -> bool:
+        """Whether the settings still ask for a target. A table always has its rows."""
+        return target in self.places or Target.parse(target).kind is TargetKind.ROWS
 
     def was_halted(self, table: str) -> bool:
         """Whether a table was halted at the newest cut."""
@@ -70,44 +95,59 @@ class RoundStart:
         return Halt(state.reason or "", state.fix or "", state.curable)
 
     def is_news(self, table: str, place: Place, *, is_halted: bool) -> bool:
-        """Whether the place or the halt of a table differs from the newest cut."""
+        """Whether the place or the halt of a target differs from the newest cut."""
         known = self.find_place(table)
-        is_moved = known is None or place.bound != known.bound or table in self.older
+        is_moved = (
+            known is None
+            or place.bound != known.bound
+            or table in self.older
+            or table in self.inspection.other_modes
+        )
         return is_moved or is_halted != self.was_halted(table)
 
-    def prepare_fold(self, name: TableName, found: FoundTable | None) -> Bound | None:
-        """Prepare the fold of a table: warn if it is older than its cut, and queue what it lacks.
-
-        Returns the bound above which the round folds the table's changes; None means from the
-        start of the log. If the log has lost changes of the table, a whole backfill is queued.
-        """
-        table, lake = str(name), self.lake
-        place = self.find_place(table)
-        known = None if place is None else know_place(place, self.epochs)
-        age = find_age(known, found)
+    def find_origin(self, target: Target, found: FoundTable | None) -> Origin:
+        """Decide where the merge of a target begins; warn if the target is older than its cut."""
+        name = str(target)
+        known, age = self._find_age(name, found)
         origin = find_origin(
             known,
             found,
-            is_halted=self.was_halted(table),
+            is_halted=self.was_halted(name),
             log_begins=None if age is None else find_log_begin(self.log),
-            first_cut=None if age is None else find_first_bound(lake),
+            first_cut=None if age is None else find_first_bound(self.lake),
             trimmed=self.log.trimmed,
         )
         if age is not None:
             forget_tables(self.session)
-            fields = {"table": table, "reason": age, "is_whole_in_log": origin.missing is None}
+            fields = {"table": name, "reason": age, "is_whole_in_log": origin.missing is None}
             _logger.warning("table is older than its cut", extra={"fields": fields})
+        return origin
+
+    def prepare_fold(self, table: TableName, found: FoundTable | None) -> Bound | None:
+        """Find the bound above which the round folds a table's changes; None means the whole log.
+
+        If the log has lost changes of the table, a whole backfill is queued.
+        """
+        target = Target(table)
+        origin = self.find_origin(target, found)
         if origin.missing is not None:
+            _, age = self._find_age(str(target), found)
             lost = "the log does not have all of its changes"
             reason = lost if age is None else f"{age}; {lost}"
-            queue_tables(lake, [name], reason=reason, since=origin.missing)
+            queue_tables(self.lake, [table], reason=reason, since=origin.missing)
         return origin.low
 
+    def _find_age(self, target: str, found: FoundTable | None) -> tuple[Place | None, str | None]:
+        """The known place of a target, and why the target is older than it; None if it is not."""
+        place = self.find_place(target)
+        known = None if place is None else know_place(place, self.epochs)
+        return known, find_age(known, found)
 
-def find_behind(cut: Cut | None, inspection: Inspection) -> set[str]:
-    """The tables that a round must look at, even if the log has no changes of them.
+
+def find_behind(cut: Cut | None, places: Mapping[str, Place], inspection: Inspection) -> set[str]:
+    """The targets that a round must look at, even if the log has no changes of them.
 
     They are behind the cut, older than it says, or in another mode than the settings choose.
     """
-    behind = {t for t, bound in cut.merged.items() if bound < cut.bound} if cut else set()
+    behind = {name for name, place in places.items() if cut and place.bound < cut.bound}
     return behind | inspection.older.keys() | inspection.other_modes

@@ -19,6 +19,7 @@ from cdc_core.crash_points import reach
 from cdc_core.errors import MergeError, Retry
 from cdc_core.lake_storage.store_check import require_store
 from cdc_core.table_states import TableState
+from cdc_core.targets import Target, TargetKind
 from spark_jobs.lake.completeness import read_completeness
 from spark_jobs.lake.cut_plan import name_places
 from spark_jobs.lake.lake import Bound, Lake, require_epochs
@@ -26,6 +27,7 @@ from spark_jobs.lake.ledger import (
     Cut,
     StateRecord,
     find_cut,
+    read_places,
     read_states,
     rewrite_newest_commit,
     write_cut,
@@ -37,13 +39,13 @@ from spark_jobs.log.ranges import RangeSummary
 from spark_jobs.log.round_log import RoundLog
 from spark_jobs.merge.round_size import RoundSize
 from spark_jobs.merge.round_start import RoundStart, find_behind
-from spark_jobs.merge.tables import TableRound, has_sweep, merge_tables
+from spark_jobs.merge.targets import TableRound, has_sweep, merge_targets
 from spark_jobs.schema.evolution import Halt
 from spark_jobs.session.executors import requiring_executors
 from spark_jobs.session.failures import Failures
 from spark_jobs.session.session import find_jvm, reporting_jvm_death
 from spark_jobs.target.limits import DEFAULT_LIMITS, MergeLimits
-from spark_jobs.target.older_tables import Inspection, inspect_tables
+from spark_jobs.target.older_targets import Inspection, inspect_targets
 from spark_jobs.target.result import TableMergeResult
 
 # Seconds. A staged batch wakes a waiting merge. Without wake-ups, the merge looks this often.
@@ -95,7 +97,7 @@ def merge_until(
     is_thorough: bool = True,
     limits: MergeLimits = DEFAULT_LIMITS,
 ) -> list[Round]:
-    """Merge in rounds up to the staged LSN at the start, only `tables` (quoted names) if given.
+    """Merge in rounds up to the staged LSN at the start, only `tables` if given: names of targets.
 
     Each round takes about `round_rows` entries of a backlog; a `RoundSize` grows with them.
     After `stop` is set or the deadline (of the monotonic clock) has passed, no round begins. The
@@ -121,21 +123,24 @@ def merge_until(
             rewrite_newest_commit(lake.cuts)
             rewrite_newest_commit(lake.states)
         cut = find_cut(lake)
-        if cut is not None and find_behind(cut, Inspection({})) - set(cut.halted):
+        relations = lake.read_relations()
+        places = read_places(lake, cut, relations)
+        if cut is not None and find_behind(cut, places, Inspection({})) - set(cut.halted):
             # The last run failed at a table. If this one fails there, too, it has only one round.
             size.stop_growing()
         while staged is not None and not _is_over(stop, deadline):
-            inspection = inspect_tables(lake, cut, epochs, is_thorough=is_thorough and not rounds)
-            behind = find_behind(cut, inspection)
+            if rounds:  # The first round reads the log as it was opened above.
+                log, relations = LogFiles.open(lake), lake.read_relations()
+                places = read_places(lake, cut, relations)
+            inspection = inspect_targets(
+                lake, places, epochs, is_thorough=is_thorough and not rounds
+            )
+            behind = find_behind(cut, places, inspection)
             waiting = {table for table in behind if tables is None or table in tables}
             if cut is not None and cut.bound == staged and waiting.issubset(passed_over):
                 break
-            if rounds:  # The first round reads the log as it was opened above.
-                log = LogFiles.open(lake)
             assert log is not None
-            starting = RoundStart(
-                session, lake, log, epochs, lake.read_relations(), cut, inspection
-            )
+            starting = RoundStart(session, lake, log, epochs, relations, cut, places, inspection)
             failures = Failures(lake)
             done = _merge_round(
                 starting,
@@ -231,22 +236,28 @@ def _merge_round(
         cut = choose_cut(start.log, start.low, staged, round_rows)
     with closing(RoundLog(start.session, start.log, start.low, cut)) as log:
         summaries = log.summaries
-        touched = {summary.table for summary in summaries if summary.table is not None}
+        touched = start.name_targets(
+            {summary.table for summary in summaries if summary.table is not None}
+        )
         # The end of a backfill may end the halt of its table, so try that table again.
-        passed = {table for table in passed_over if not has_sweep(log.list_summaries(table))}
-        wanted = {
-            table
-            for table in touched | start.behind
-            if (chosen is None or table in chosen) and table not in passed
+        passed = {
+            name
+            for name in passed_over
+            if not has_sweep(log.list_summaries(str(Target.parse(name).table)))
         }
-        results = merge_tables(start, wanted, log, cut, failures=failures, limits=limits)
+        wanted = {
+            name
+            for name in touched | start.behind
+            if (chosen is None or name in chosen) and name not in passed
+        }
+        results = merge_targets(start, wanted, log, cut, failures=failures, limits=limits)
     if cut == start.low and not any(
         r.merged is not None or start.is_news(t, r.place, is_halted=r.halt is not None)
         for t, r in results.items()
     ):
         return None
     _require_newest(start, failures)
-    halted = _write_states(start.lake, results)
+    halted = _write_states(start, results)
     reach("before_cut")
     written = _write_cut(start, cut, touched, results, halted=halted, summaries=summaries)
     reach("after_cut")
@@ -283,9 +294,9 @@ def _require_newest(start: RoundStart, failures: Failures) -> None:
     )
 
 
-def _write_states(lake: Lake, results: dict[str, TableRound]) -> dict[str, Halt]:
-    """Record the states that changed; return the halt of every halted table."""
-    known = read_states(lake)
+def _write_states(start: RoundStart, results: dict[str, TableRound]) -> dict[str, Halt]:
+    """Record the states that changed; return the halt of every halted target."""
+    lake, known = start.lake, read_states(start.lake)
     states = {
         table: StateRecord(table, TableState.STREAMING)
         if result.halt is None
@@ -306,7 +317,7 @@ def _write_states(lake: Lake, results: dict[str, TableRound]) -> dict[str, Halt]
     return {
         table: Halt(state.reason or "", state.fix or "", state.curable)
         for table, state in newest.items()
-        if state.state is TableState.HALTED
+        if state.state is TableState.HALTED and start.looks_after(table)
     }
 
 
@@ -321,7 +332,7 @@ def _write_cut(
 ) -> Cut:
     places = name_places(
         cut,
-        {} if start.cut is None else start.cut.places,
+        start.places,
         {table: result.place for table, result in results.items()},
         waiting=touched | start.behind,
         previous=start.low,
@@ -339,8 +350,14 @@ def _write_cut(
         versions,
         merged,
         tuple(sorted(halted)),
-        tuple(sorted(read_completeness(start.lake).list_incomplete(versions.keys() | merged, cut))),
+        _list_partial(start.lake, places, cut),
         {table: place.held for table, place in places.items() if place.held is not None},
     )
     write_cut(start.lake, written)
     return written
+
+
+def _list_partial(lake: Lake, targets: Collection[str], cut: Bound) -> tuple[str, ...]:
+    """The tables that may lack rows at a cut. A target of entries lacks no entry of the log."""
+    tables = [name for name in targets if Target.parse(name).kind is TargetKind.ROWS]
+    return tuple(sorted(read_completeness(lake).list_incomplete(tables, cut)))

@@ -95,7 +95,7 @@ def table_at(
     if not stored.needs_fold and low is not None and base is not None and newest is None:
         return TableReading(base, low, stored.halt, incomplete)
     if not stored.needs_fold and opened is None:
-        raise _make_no_rows_error(name, at, stored.halt)
+        raise make_no_rows_error(name, at, stored.halt)
     files = LogFiles.open(lake)
     assert files is not None
     if files.trimmed is not None and (low is None or low < files.trimmed):
@@ -118,7 +118,7 @@ def table_at(
             base = None if opened is None else _reshape(base, opened, plan, mode)
     through = plan.upper if low is None else max(low, plan.upper)
     if plan.schema is None:
-        raise _make_no_rows_error(name, at, plan.halt)
+        raise make_no_rows_error(name, at, plan.halt)
     if plan.is_empty:
         assert base is not None
         return TableReading(base, through, plan.halt, incomplete)
@@ -156,7 +156,8 @@ def _apply_plan(plan: TablePlan, base: DataFrame | None, mode: Mode) -> DataFram
     ).select(*(f"`{field.name}`" for field in mode.list_fields(plan.schema)))
 
 
-def _make_no_rows_error(table: str, at: Bound, halt: Halt | None) -> LakeError:
+def make_no_rows_error(table: str, at: Bound, halt: Halt | None) -> LakeError:
+    """The error for a table of which the lake has nothing at a bound."""
     reason = f": {halt.reason}" if halt else ""
     return LakeError(
         f"the lake holds no rows of {table} at {at.lsn}{reason}",
@@ -177,7 +178,7 @@ def _make_lost_cut_error(at: Bound) -> LakeError:
 def list_tables(lake: Lake) -> list[TableName]:
     """List the tables that the log has announced, and those merged from a log that is gone."""
     cut = find_cut(lake)
-    merged = {TableName.parse(table) for table in cut.versions} if cut else set()
+    merged = set(cut.list_tables()) if cut else set()
     return sorted(merged | {relation.table for relation in lake.read_relations().values()})
 
 

@@ -1,7 +1,8 @@
 """Runs SQL over the lake: each table that a statement names becomes a view, all at one LSN.
 
 A statement names a table as `schema.table`, or as `table` alone if the schema is `public`. As
-`tables.schema.table`, it reads all rows that the mode of the table stores, deleted ones too.
+`tables.schema.table`, it reads all rows that the mode of the table stores, deleted ones too. As
+`append.schema.table`, it reads the entries of the table.
 Spark's temporary views have no schema, and its permanent views cannot hold a fold of the log. So a
 view has this name as one quoted word, which replaces the words in the statement.
 """
@@ -10,21 +11,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc_core.errors import LakeError, Retry
+from cdc_core.targets import Target, TargetKind
 from cdc_core.vocabulary import TableName
 from spark_jobs.lake.completeness import Incomplete
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.query.as_of import TableReading, list_tables, table_at
+from spark_jobs.query.entries_at import entries_at
 from spark_jobs.schema.evolution import Halt
 
 _CURRENT_SCHEMA = "public"
-# Before `schema.table`: all rows and columns that the mode of the table has.
-_STORED = "tables"
 _NAME = r"`(?:[^`]|``)+`|[^\W\d]\w*"
 # `skip` matches literals and comments whole, so that no name is found in them.
 _TOKEN = re.compile(
@@ -36,15 +37,15 @@ _TOKEN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Rows of a query, the bound at which it read, and the tables that do not reach that bound.
+    """Rows of a query, the bound at which it read, and the targets that do not reach that bound.
 
-    A `halted` table is read at its own, earlier bound. A `lacking` table may not have all rows.
+    A `halted` target is read at its own, earlier bound. A `lacking` one may not have all rows.
     """
 
     rows: DataFrame
     at: Bound
-    halted: Mapping[TableName, tuple[Bound, Halt]]
-    lacking: Mapping[TableName, Incomplete]
+    halted: Mapping[Target, tuple[Bound, Halt]]
+    lacking: Mapping[Target, Incomplete]
 
 
 def answer_query(session: SparkSession, lake: Lake, query: str, at: Bound) -> Answer:
@@ -59,8 +60,8 @@ def answer_query(session: SparkSession, lake: Lake, query: str, at: Bound) -> An
             return match[0]
         first, second, third = (_unquote(match[part]) for part in ("first", "second", "third"))
         stored = tables.get((second.lower(), third.lower())) if third else None
-        if stored is not None and first.lower() == _STORED:
-            return name_table(stored, is_stored=True)
+        if stored is not None and first.lower() in set(TargetKind):
+            return name_table(stored, TargetKind(first.lower()))
         qualified = tables.get((first.lower(), second.lower())) if second else None
         if qualified is not None:
             return name_table(qualified) + (match["more"] or "")
@@ -69,46 +70,61 @@ def answer_query(session: SparkSession, lake: Lake, query: str, at: Bound) -> An
             name_table(unqualified)
         return match[0]
 
-    def name_table(table: TableName, *, is_stored: bool = False) -> str:
+    def name_table(table: TableName, stored: TargetKind | None = None) -> str:
         _require_own_name(table, alike)
-        view = _View(table, is_stored)
+        view = _View(table, stored)
         named.add(view)
         return _quote(view.name)
 
     rewritten = _TOKEN.sub(name_view, query)
-    readings = _register_views(session, lake, at, sorted(named))
+    readings = _register_views(session, lake, at, named)
     halted = {t: (r.through, r.halt) for t, r in readings.items() if r.halt is not None}
     lacking = {t: r.incomplete for t, r in readings.items() if r.incomplete is not None}
     return Answer(session.sql(rewritten), at, halted, lacking)
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class _View:
-    """A view of a table: of its present rows, or of all that the table's mode has."""
+    """A view of a table: of its present rows, or of all that one of its targets has."""
 
     table: TableName
-    is_stored: bool
+    stored: TargetKind | None
 
     @property
     def name(self) -> str:
         """The name of the view, as one word."""
         name = f"{self.table.schema}.{self.table.name}"
-        return f"{_STORED}.{name}" if self.is_stored else name
+        return name if self.stored is None else f"{self.stored}.{name}"
 
 
 def _register_views(
-    session: SparkSession, lake: Lake, at: Bound, views: list[_View]
-) -> dict[TableName, TableReading]:
-    """Make temporary views of tables at a bound."""
-    readings: dict[TableName, TableReading] = {}
-    for view in views:
+    session: SparkSession, lake: Lake, at: Bound, views: Collection[_View]
+) -> dict[Target, TableReading]:
+    """Make temporary views at a bound; return what was read, by target."""
+    readings: dict[Target, TableReading] = {}
+    for view in sorted(views, key=lambda view: view.name):
         table = view.table
-        reading = table_at(session, lake, table, at, as_stored=view.is_stored)
-        readings[table] = reading
+        target = Target(table, view.stored or TargetKind.ROWS)
+        if view.stored is TargetKind.APPEND:
+            _require_asked_for(lake, target)
+            reading = entries_at(session, lake, target, at)
+        else:
+            reading = table_at(session, lake, table, at, as_stored=view.stored is not None)
+        readings[target] = reading
         reading.rows.createOrReplaceTempView(_quote(view.name))
-        if table.schema == _CURRENT_SCHEMA and not view.is_stored:
+        if table.schema == _CURRENT_SCHEMA and view.stored is None:
             reading.rows.createOrReplaceTempView(_quote(table.name))
     return readings
+
+
+def _require_asked_for(lake: Lake, target: Target) -> None:
+    """Refuse a target that the settings do not ask for. Raises: LakeError."""
+    if target not in lake.choose_targets(target.table):
+        raise LakeError(
+            f"the lake has no target {target}: `modes` of {target.table} has no {target.kind}",
+            fix=f'add "{target.kind}" to `modes` in the section of the table in walgate.toml',
+            retry=Retry.AFTER_FIX,
+        )
 
 
 def _require_own_name(table: TableName, alike: Mapping[tuple[str, str], int]) -> None:

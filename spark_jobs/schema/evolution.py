@@ -151,6 +151,11 @@ def accept_first(relation: Relation, choose: Choose = choose_own) -> TableSchema
             "the table has no key, so Walgate cannot identify its rows",
             "add a primary key, or a unique index as its replica identity",
         )
+    return check_columns(relation, schema) or schema
+
+
+def check_columns(relation: Relation, schema: TableSchema) -> Halt | None:
+    """Why the lake cannot hold a relation's columns in the types of its schema; None if it can."""
     reserved = [column.name for column in relation.columns if column.name.startswith("_")]
     if reserved:
         return Halt(
@@ -167,7 +172,7 @@ def accept_first(relation: Relation, choose: Choose = choose_own) -> TableSchema
                 "in case only",
                 "rename one of them, or leave it out of the publication's column list",
             )
-    return next(filter(None, map(_explain_choice, _list_choices(schema))), schema)
+    return next(filter(None, map(_explain_choice, _list_choices(schema))), None)
 
 
 def evolve(

@@ -13,7 +13,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from cdc_core.errors import MergeError, Retry
-from cdc_core.vocabulary import TableName
+from cdc_core.targets import Target
 from spark_jobs.lake.damaged_tables import UnreadableTable, find_torn
 from spark_jobs.lake.lake import Lake
 from spark_jobs.session.read_only import explain_refusal
@@ -49,7 +49,7 @@ class Failures:
             # Spark's JVM is gone, so no table can be merged.
             raise
         except _FAILURES as error:
-            torn = find_torn(self._lake.locate(TableName.parse(table)))
+            torn = find_torn(self._lake.locate_target(Target.parse(table)))
             self._errors[table] = error if torn is None else torn
             fields = {"table": table, "reason": explain(self._errors[table])}
             _logger.warning("merge of a table failed", extra={"fields": fields})

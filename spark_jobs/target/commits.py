@@ -13,13 +13,14 @@ checks the commit afterwards.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
 
 from cdc_core.lake_layout import name_commit
 from cdc_core.lake_storage.delta_tables import open_delta
@@ -46,28 +47,51 @@ def write_rows(  # noqa: PLR0917 - What is written, where, and what its commit s
     plan: TablePlan,
     lossy: Losses,
 ) -> None:
-    """Write rows of a target in one commit that has the bound that the table reached.
+    """Write rows of a table in one commit that has the bound that the table reached.
 
     The commit extends `before`. If others gave the table features or properties, Spark's `mode`
     must be "overwrite" unless `rows` is empty.
     Raises: DeltaError if another commit came between.
     """
-    path = target.path
+    write_table(
+        rows,
+        target.path,
+        before,
+        fields=target.fields,
+        mode=mode,
+        epoch=epoch,
+        reached=plan.upper,
+        lossy=lossy,
+    )
+
+
+def write_table(
+    rows: DataFrame,
+    path: LakePlace,
+    before: DeltaTable,
+    *,
+    fields: Sequence[T.StructField],
+    mode: str,
+    epoch: Epoch,
+    reached: Bound,
+    lossy: Losses,
+) -> None:
+    """Write rows to the Delta table in a folder, as `write_rows` does."""
     if allows_direct_commits(before):
         with attempting(path, version=before.version() + 1) as attempt:
             change = FileChange(
                 attempt,
                 write_files(rows, attempt),
                 replaces_all=mode == "overwrite",
-                fields=target.fields,
+                fields=fields,
             )
-            commit_files(path, before, change, epoch=epoch, reached=plan.upper, lossy=lossy)
+            commit_files(path, before, change, epoch=epoch, reached=reached, lossy=lossy)
         return
     writer = rows.write.format("delta").mode(mode)
     if mode == "overwrite":
         writer = writer.option("overwriteSchema", "true")
     writer = writer.option("userMetadata", format_losses(lossy))
-    if before.transaction_version(epoch.app) == int(plan.upper.lsn):
+    if before.transaction_version(epoch.app) == int(reached.lsn):
         # The table has this bound, but another writer has replaced its rows. Delta would skip a
         # write with the same bound, so this write has none.
         writer.save(path.uri)
@@ -77,10 +101,10 @@ def write_rows(  # noqa: PLR0917 - What is written, where, and what its commit s
         return
     (
         writer.option("txnAppId", epoch.app)
-        .option("txnVersion", str(int(plan.upper.lsn)))
+        .option("txnVersion", str(int(reached.lsn)))
         .save(path.uri)
     )
-    if find_own_commit(path, before, epoch, plan.upper).version != before.version() + 1:
+    if find_own_commit(path, before, epoch, reached).version != before.version() + 1:
         raise _refuse(path)
     require_durable(path, above=before.version(), through=before.version() + 1)
 

@@ -10,7 +10,7 @@ from pyspark.sql import types as T
 
 from cdc_core.lake_storage.own_commits import commit_once
 from cdc_core.lake_storage.place import LakePlace
-from cdc_core.vocabulary import TableName
+from cdc_core.targets import Target, TargetKind
 from spark_jobs.delta.direct_parquet import (
     KEEPING_PROPERTIES,
     TABLE_PROPERTY,
@@ -23,17 +23,17 @@ from spark_jobs.lake.lake import Lake, open_table
 _LOCAL_TIME = "timestampNtz"
 
 
-def create_table(
-    session: SparkSession, lake: Lake, table: TableName, fields: list[T.StructField]
+def create_target(
+    session: SparkSession, lake: Lake, target: Target, fields: list[T.StructField]
 ) -> DeltaTable:
-    """Create a table without rows. Raises: DeltaError if another process created it first."""
-    path, schema = lake.locate(table), T.StructType(fields)
-    if lake.wants_deletion_vectors(table):
+    """Create a target without rows. Raises: DeltaError if another process created it first."""
+    path, schema = lake.locate_target(target), T.StructType(fields)
+    if target.kind is TargetKind.ROWS and lake.wants_deletion_vectors(target.table):
         # delta-rs would add the feature variantType, which other readers may lack.
-        _create_by_spark(session, path, str(table), schema)
+        _create_by_spark(session, path, str(target), schema)
     else:
         # Spark takes 0.7 s for the same.
-        _create_by_delta_rs(path, str(table), schema)
+        _create_by_delta_rs(path, str(target), schema)
     return _require_version(path, 0)
 
 
@@ -87,6 +87,22 @@ def allow_types(
         return table
     SparkTable.forPath(session, path.uri).addFeatureSupport(_LOCAL_TIME)
     return _require_version(path, table.version() + 1)
+
+
+def add_columns(path: LakePlace, table: DeltaTable, fields: list[T.StructField]) -> DeltaTable:
+    """Add columns to a table, in a commit before the rows. Its older rows have NULL in them.
+
+    `direct_parquet.allows_direct_commits` must be true of the table.
+    Raises: DeltaError if another process committed in between.
+    """
+    added = Schema.from_json(T.StructType(fields).json()).fields
+    version = table.version() + 1
+
+    def add(properties: CommitProperties) -> None:
+        table.alter.add_columns(added, commit_properties=properties)
+
+    commit_once(path, version, add)
+    return _require_version(path, version)
 
 
 def _require_version(path: LakePlace, version: int) -> DeltaTable:

@@ -20,7 +20,6 @@ from spark_jobs.fold.rows import match_keys, match_names, name_lossy
 from spark_jobs.fold.sweeps import Sweep, is_swept
 from spark_jobs.lake.lake import Losses
 from spark_jobs.schema.evolution import TableSchema
-from spark_jobs.target.target_table import TargetTable
 
 
 def count_losses(
@@ -47,7 +46,7 @@ def count_losses(
 
 
 def count_added(
-    added: DataFrame | None, schema: TableSchema, base: TargetTable | None, known: Losses | None
+    added: DataFrame | None, schema: TableSchema, base: DataFrame | None, known: Losses | None
 ) -> Losses:
     """Return the counts after rows are added to a base, or replace it if `base` is None.
 
@@ -57,7 +56,7 @@ def count_added(
     if base is None:
         counts = Counter(dict.fromkeys(known or (), 0))
     elif known is None:
-        counts = _count(base.rows.where("_raw is not null"), name_lossy(schema))
+        counts = _count(base.where("_raw is not null"), name_lossy(schema))
     else:
         counts = Counter(known)
     if added is not None:

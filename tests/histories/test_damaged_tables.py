@@ -24,7 +24,7 @@ from orchestration.status.status import read_status
 from spark_jobs.lake.leases import holding_lease
 from spark_jobs.lake.ledger import find_cut, read_requests
 from spark_jobs.merge import rounds
-from spark_jobs.merge.tables import TableRound, merge_tables
+from spark_jobs.merge.targets import TableRound, merge_targets
 from spark_jobs.query.as_of import table_at
 from spark_jobs.target.limits import DEFAULT_LIMITS, MergeLimits
 from spark_jobs.target.result import WritePlan
@@ -177,7 +177,7 @@ def cut_power(
     done: dict[str, TableRound] = {}
 
     def keep(*arguments: Any, **options: Any) -> dict[str, TableRound]:
-        done.update(merge_tables(*arguments, **options))
+        done.update(merge_targets(*arguments, **options))
         return done
 
     def reach(point: str) -> None:
@@ -185,7 +185,7 @@ def cut_power(
             raise PowerCut
 
     with patch.context() as context, suppress(PowerCut):
-        context.setattr(rounds, "merge_tables", keep)
+        context.setattr(rounds, "merge_targets", keep)
         context.setattr(rounds, "reach", reach)
         lake.merge(entries)
     return done

@@ -13,7 +13,7 @@ from cdc_core.errors import MergeError
 from cdc_core.vocabulary import Lsn, Relation
 from spark_jobs.lake.lake import Bound, find_bound, open_table
 from spark_jobs.lake.ledger import find_cut
-from spark_jobs.merge import rounds, tables
+from spark_jobs.merge import rounds, targets
 from spark_jobs.merge.merge import TableMerge
 from spark_jobs.query.sql import answer_query
 from spark_jobs.target.limits import DEFAULT_LIMITS, MergeLimits
@@ -79,7 +79,7 @@ def test_a_table_that_a_merge_failed_at_reads_at_the_newest_cut_like_all_others(
 ) -> None:
     lake.limits = limits
     lake.merge([insert(ONE, "1"), insert(TWO, "1")])
-    write = getattr(tables, writer)
+    write = getattr(targets, writer)
 
     def fail_at_two(merge: TableMerge, *arguments: Any, **options: Any) -> Any:
         if merge.plan.table == TWO.table:
@@ -87,7 +87,7 @@ def test_a_table_that_a_merge_failed_at_reads_at_the_newest_cut_like_all_others(
         return write(merge, *arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(tables, writer, fail_at_two)
+        patch.setattr(targets, writer, fail_at_two)
         with pytest.raises(MergeError, match=r"public\.two"):
             lake.merge([insert(ONE, "2"), insert(TWO, "2")])
     assert lake.rows(TWO) == [(1,)]

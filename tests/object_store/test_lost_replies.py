@@ -24,9 +24,10 @@ from cdc_core.staging.log_files import list_staged_files
 from cdc_core.staging.relations import RelationStore
 from cdc_core.staging.subscriptions import Subscription
 from cdc_core.staging.tables import append_rows, open_table
+from cdc_core.targets import Target
 from cdc_core.vocabulary import Lsn, TableName
 from spark_jobs.lake.lake import Lake
-from spark_jobs.target.creation import create_table
+from spark_jobs.target.creation import create_target
 from tests.capture.test_interfaces import EPOCH, land
 from tests.spark.relations import make_relation
 from tests.store_proxy import Fault, LostReply, Request, StoreProxy
@@ -126,6 +127,6 @@ def test_a_ledger_is_made_and_has_each_row_once(
 
 def test_a_table_is_made(losing: ObjectPlace, losses: Losses) -> None:
     fields, no_session = [StructField("k", IntegerType())], cast("SparkSession", None)
-    made = create_table(no_session, Lake(losing), TableName("public", "t"), fields)
+    made = create_target(no_session, Lake(losing), Target(TableName("public", "t")), fields)
     assert made.version() == 0
     assert len(losses.tries) == 1

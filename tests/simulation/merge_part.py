@@ -21,8 +21,8 @@ from cdc_core.vocabulary import Lsn, TableName
 from spark_jobs.delta.attempts import Attempt
 from spark_jobs.fast_path.file_rewrite import FileRewrite, RewrittenFiles
 from spark_jobs.fast_path.rewrite_task import LogSlice
+from spark_jobs.fold import announcements, rebuild
 from spark_jobs.fold import plan as table_plan
-from spark_jobs.fold import rebuild
 from spark_jobs.fold.plan import TablePlan
 from spark_jobs.fold.sweeps import Sweep
 from spark_jobs.lake.lake import Bound, Epoch
@@ -30,13 +30,13 @@ from spark_jobs.lake.ledger import Cut, StateRecord
 from spark_jobs.log.files import LogFile, LogRange
 from spark_jobs.log.ranges import RangeSummary
 from spark_jobs.maintenance.log_floor import find_floor
-from spark_jobs.merge import merge, round_start, rounds, tables
+from spark_jobs.merge import merge, round_start, rounds, targets
 from spark_jobs.merge.merge import TableMerge
 from spark_jobs.modes import mode
 from spark_jobs.modes.current import CURRENT
 from spark_jobs.modes.mode import Mode
 from spark_jobs.query import as_of, stored
-from spark_jobs.target import older_tables
+from spark_jobs.target import older_targets
 from spark_jobs.target.limits import MergeLimits
 from spark_jobs.target.result import TableMergeResult, WritePlan
 from tests.simulation import frames
@@ -271,38 +271,38 @@ def _write_cut(_: Any, cut: Cut) -> None:
 def install(monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: C901 - One line for each name.
     """Have rounds, cuts and plans use the tables of the world that was made last."""
     lacking = SimpleNamespace(list_incomplete=lambda *_: {}, find_incomplete=lambda *_: None)
-    for module in (tables, as_of, table_plan, rebuild):
+    for module in (targets, as_of, table_plan, rebuild):
         monkeypatch.setattr(module, "F", frames.Functions)
         monkeypatch.setattr(module, "summarize", frames.summarize)
-    for module in (rounds, as_of, older_tables):
+    for module in (rounds, as_of, older_targets):
         monkeypatch.setattr(module, "LogFiles", _LogFiles)
-    for module in (tables, as_of, stored, older_tables):
+    for module in (targets, as_of, stored, older_targets):
         monkeypatch.setattr(module, "open_current", _open_table)
     for module in (rounds, as_of, stored):
         monkeypatch.setattr(module, "find_cut", _find_cut)
     for module in (rounds, stored, round_start):
         monkeypatch.setattr(module, "read_states", lambda _: dict(World.now.tables.states))
         monkeypatch.setattr(module, "read_completeness", lambda _: lacking, raising=False)
-    for module in (tables, as_of):
+    for module in (targets, as_of):
         monkeypatch.setattr(module, "read_schema", lambda opened: opened.newest.schema)
         monkeypatch.setattr(module, "read_log", _read_log)
-    monkeypatch.setattr(older_tables, "has_table_schema", lambda _: True)
-    for module in (tables, merge, older_tables, as_of):
+    monkeypatch.setattr(older_targets, "has_table_schema", lambda _: True)
+    for module in (merge, older_targets, as_of):
         monkeypatch.setattr(module, "find_mode", lambda _: CURRENT)
-    for module in (tables, rebuild):
+    for module in (targets, rebuild):
         monkeypatch.setattr(module, "is_after", frames.is_after)
-    monkeypatch.setattr(table_plan, "find_first", frames.find_first)
+    monkeypatch.setattr(announcements, "find_first", frames.find_first)
     monkeypatch.setattr(table_plan, "find_sweeps", _find_sweeps)
     monkeypatch.setattr(table_plan, "drop_superseded", lambda sweeps: sweeps)
-    for module in (rounds, tables):
+    for module in (rounds, targets):
         monkeypatch.setattr(module, "RoundLog", _RoundLog)
         monkeypatch.setattr(module, "find_jvm", lambda _: None)
     monkeypatch.setattr(merge, "plan_rewrite", _plan_rewrite)
-    monkeypatch.setattr(tables, "rewriting_files", _rewriting_files)
-    monkeypatch.setattr(tables, "merge_rewritten", _merge_rewritten)
-    monkeypatch.setattr(tables, "run_side_by_side", lambda _, jobs: [job() for job in jobs])
-    monkeypatch.setattr(tables, "merge_by_spark", _merge_by_spark)
-    monkeypatch.setattr(tables, "require_durable", lambda *_, **__: None)
+    monkeypatch.setattr(targets, "rewriting_files", _rewriting_files)
+    monkeypatch.setattr(targets, "merge_rewritten", _merge_rewritten)
+    monkeypatch.setattr(targets, "run_side_by_side", lambda _, jobs: [job() for job in jobs])
+    monkeypatch.setattr(targets, "merge_by_spark", _merge_by_spark)
+    monkeypatch.setattr(targets, "require_durable", lambda *_, **__: None)
     monkeypatch.setattr(rounds, "write_states", _write_states)
     monkeypatch.setattr(rounds, "write_cut", _write_cut)
     monkeypatch.setattr(rounds, "reporting_jvm_death", lambda _: nullcontext())

@@ -25,13 +25,13 @@ from cdc_core.capture.replay import Replay
 from cdc_core.capture.run import _find_spooled
 from cdc_core.protocol.messages import Begin
 from cdc_core.settings import Settings
-from cdc_core.vocabulary import TableName
+from cdc_core.targets import Target
 from spark_jobs.lake import cut_plan
 from spark_jobs.lake.cut_plan import ORIGIN, Place
 from spark_jobs.lake.lake import Bound, find_bound
 from spark_jobs.lake.ledger import Cut
 from spark_jobs.maintenance.log_floor import OLDEST_CUT, Floor
-from spark_jobs.merge import rounds, tables
+from spark_jobs.merge import rounds, targets
 from spark_jobs.query import stored
 from tests.simulation import capture_part, merge_part, worlds
 from tests.simulation.histories import Play
@@ -91,17 +91,20 @@ def _read_every_table_as_the_cut_names_it(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def _name_versions_above_the_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = tables._prepare_table
+    open_target, prepare = targets._open_target, targets._prepare
 
-    def prepare_table(start: Any, table: str, log: Any, cut: Bound, **options: Any) -> Any:
-        found = real(start, table, log, cut, **options)
-        if found is not None:
-            return found
-        there = World.now.tables.open(start.lake.locate(TableName.parse(table)))
+    def open_beyond(start: Any, target: Target, cut: Bound, **options: Any) -> Any:
+        found = open_target(start, target, cut, **options)
+        return target if found is None else found
+
+    def prepare_beyond(start: Any, opened: Any, *arguments: Any) -> Any:
+        if not isinstance(opened, Target):
+            return prepare(start, opened, *arguments)
+        there = World.now.tables.open(start.lake.locate_target(opened))
         assert there is not None
         bound = find_bound(there, start.epochs)  # type: ignore[arg-type]
         assert bound is not None
-        return tables.TableRound(Place(bound, there.version()), None, None)
+        return targets.TableRound(Place(bound, there.version()), None, None)
 
     def name_places(
         cut: Bound,
@@ -116,7 +119,8 @@ def _name_versions_above_the_cut(monkeypatch: pytest.MonkeyPatch) -> None:
         places |= {table: before.get(table, Place(ORIGIN, None)) for table in waiting}
         return places | dict(reached)
 
-    monkeypatch.setattr(tables, "_prepare_table", prepare_table)
+    monkeypatch.setattr(targets, "_open_target", open_beyond)
+    monkeypatch.setattr(targets, "_prepare", prepare_beyond)
     monkeypatch.setattr(rounds, "name_places", name_places)
 
 

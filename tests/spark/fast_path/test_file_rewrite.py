@@ -20,7 +20,7 @@ from spark_jobs.lake.lake import Lake, find_bound, open_table
 from spark_jobs.log import round_log
 from spark_jobs.log.files import LogFiles
 from spark_jobs.log.in_memory import LogInMemory
-from spark_jobs.merge import merge, tables
+from spark_jobs.merge import merge, targets
 from spark_jobs.merge.rounds import Round
 from spark_jobs.target.limits import DEFAULT_LIMITS, MergeLimits
 from spark_jobs.target.result import WritePlan
@@ -225,7 +225,7 @@ def test_a_merge_that_ends_at_a_commit_is_finished_by_the_next(
     with monkeypatch.context() as patch:
         for module in (merge, committer):
             patch.setattr(module, "reach", end_there)
-        patch.setattr(tables, "merge_by_spark", lambda *_, **__: pytest.fail("Spark merges"))
+        patch.setattr(targets, "merge_by_spark", lambda *_, **__: pytest.fail("Spark merges"))
         with pytest.raises(KeyboardInterrupt):
             small.merge()
     (done,) = small.merge()
@@ -368,7 +368,7 @@ def test_a_table_at_which_a_task_fails_is_left_to_spark_alone(
             yield found
 
     with monkeypatch.context() as patch:
-        patch.setattr(tables, "rewriting_files", fail)
+        patch.setattr(targets, "rewriting_files", fail)
         # Each task reads the files that have its table's changes, and no other.
         done = small.merge(limits=MergeLimits(shared_log_bytes=0))
     merged = find_result(done, T)

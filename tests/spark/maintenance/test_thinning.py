@@ -93,8 +93,16 @@ def test_the_log_keeps_what_a_table_that_is_behind_at_a_kept_cut_needs(cut: int)
 
 
 def test_a_halted_table_does_not_hold_the_log() -> None:
-    cuts = [make_cut(10, {"a": 4}, halted=("a",)), make_cut(20, {"a": 4}, halted=("a",))]
+    table = "public.a"
+    cuts = [make_cut(cut, {table: 4}, halted=(table,)) for cut in (10, 20)]
     assert find_floor(cuts, aged=bound(99), started=[]) == Floor(bound(10), OLDEST_CUT)
+
+
+def test_a_halted_target_of_entries_holds_the_log() -> None:
+    target = "append/public.a"
+    cuts = [make_cut(cut, {target: 4}, halted=(target,)) for cut in (10, 20)]
+    floor = find_floor(cuts, aged=bound(99), started=[])
+    assert floor == Floor(bound(4), f"{target}, which is behind at a kept cut")
 
 
 def test_an_idle_table_does_not_hold_the_log() -> None:

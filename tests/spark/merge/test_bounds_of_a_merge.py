@@ -13,7 +13,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from spark_jobs.lake.lake import Lake
-from spark_jobs.merge import tables
+from spark_jobs.merge import targets
 from spark_jobs.target.result import WritePlan
 from tests.lakes import path_of
 from tests.spark.relations import insert, make_relation, update
@@ -45,7 +45,7 @@ def test_a_round_locks_few_tables_at_once(
         held -= name != "rounds"
 
     monkeypatch.setattr(Lake, "lock_table", count)
-    monkeypatch.setattr(tables, "_MAX_LOCKS", 2)
+    monkeypatch.setattr(targets, "_MAX_LOCKS", 2)
     (done,) = small.merge([insert(one, "1", "a") for one in TABLES])
     assert most == 2
     assert len(done.tables) == len(TABLES)

@@ -12,11 +12,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
 from cdc_core.lake_storage.local_place import LocalPlace
+from cdc_core.targets import Target
 from cdc_core.vocabulary import TableName
 from spark_jobs.delta.direct_parquet import VECTORS_PROPERTY
 from spark_jobs.lake.lake import Lake
 from spark_jobs.target import creation
-from spark_jobs.target.creation import create_table
+from spark_jobs.target.creation import create_target
 from tests.lakes import locate_lake
 
 TABLE = TableName("public", "t")
@@ -31,7 +32,7 @@ FIELDS = [
 
 def test_delta_rs_creates_the_table_that_spark_creates(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(locate_lake(tmp_path / "lake"))
-    one = create_table(spark, lake, TABLE, FIELDS)
+    one = create_target(spark, lake, Target(TABLE), FIELDS)
     other_place = LocalPlace.of(tmp_path / "other")
     creation._create_by_spark(spark, other_place, str(TABLE), T.StructType(FIELDS))
     other = DeltaTable(other_place.uri)
@@ -51,4 +52,4 @@ def test_columns_that_delta_rs_refuses_are_an_error_of_that_table(
     lake = Lake(locate_lake(tmp_path / "lake"))
     fields = [T.StructField(name, T.LongType()) for name in ("k", "K")]
     with pytest.raises(DeltaError, match="refuses the columns"):
-        create_table(spark, lake, TABLE, fields)
+        create_target(spark, lake, Target(TABLE), fields)

@@ -17,7 +17,7 @@ from orchestration.status.status import _list_table_problems, _Progress, _tell_s
 from spark_jobs.lake.lake import Bound, Epoch, Lake
 from spark_jobs.lake.ledger import Cut
 from spark_jobs.schema.evolution import TABLE_KEY
-from spark_jobs.target.older_tables import inspect_tables
+from spark_jobs.target.older_targets import inspect_targets
 from tests.lakes import locate_lake, path_of
 
 T = TableName("public", "t")
@@ -79,11 +79,11 @@ def lake(tmp_path: Path) -> Lake:
 def test_a_table_older_than_its_cut_is_not_passed_off_as_streaming(
     lake: Lake, happen: Callable[[Path], None], age: str, *, is_seen_at_once: bool
 ) -> None:
-    assert inspect_tables(lake, CUT, [EPOCH], is_thorough=True).older == {}
+    assert inspect_targets(lake, CUT.places, [EPOCH], is_thorough=True).older == {}
     happen(path_of(lake.locate(T)))
-    older = inspect_tables(lake, CUT, [EPOCH], is_thorough=True).older
+    older = inspect_targets(lake, CUT.places, [EPOCH], is_thorough=True).older
     assert older == {"public.t": age}
-    at_once = inspect_tables(lake, CUT, [EPOCH], is_thorough=False).older
+    at_once = inspect_targets(lake, CUT.places, [EPOCH], is_thorough=False).older
     assert at_once == (older if is_seen_at_once else {})
     progress = _Progress(cut=CUT, older=older)
     state = _tell_state("public.t", None, progress)
@@ -94,11 +94,11 @@ def test_a_table_older_than_its_cut_is_not_passed_off_as_streaming(
 
 def test_a_table_whose_epoch_is_forgotten_is_compared_by_its_version(lake: Lake) -> None:
     later = Epoch(2, "7301", Lsn(1))
-    assert inspect_tables(lake, CUT, [later], is_thorough=True).older == {}
+    assert inspect_targets(lake, CUT.places, [later], is_thorough=True).older == {}
     shutil.rmtree(path_of(lake.locate(T)))
-    assert inspect_tables(lake, CUT, [later], is_thorough=True).older
+    assert inspect_targets(lake, CUT.places, [later], is_thorough=True).older
 
 
 def test_a_table_that_went_on_since_the_cut_is_not_older(lake: Lake) -> None:
     write(path_of(lake.locate(T)), 120)
-    assert inspect_tables(lake, CUT, [EPOCH], is_thorough=True).older == {}
+    assert inspect_targets(lake, CUT.places, [EPOCH], is_thorough=True).older == {}

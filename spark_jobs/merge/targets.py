@@ -12,10 +12,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from cdc_core.vocabulary import Operation, Position, TableName
+from cdc_core.targets import Target, TargetKind
+from cdc_core.vocabulary import Operation, Position
+from spark_jobs.append.plan import plan_entries
 from spark_jobs.delta.abandoned_attempts import clear_attempts
 from spark_jobs.fast_path.file_rewrite import FileRewrite, rewriting_files
 from spark_jobs.fold.plan import TablePlan, as_query, choose_types, plan_table, read_schema
@@ -23,10 +26,11 @@ from spark_jobs.fold.rebuild import plan_rebuild
 from spark_jobs.lake.cut_plan import FoundTable, Place
 from spark_jobs.lake.damaged_tables import open_current
 from spark_jobs.lake.durability import require_durable
-from spark_jobs.lake.lake import Bound
+from spark_jobs.lake.lake import Bound, Epoch
 from spark_jobs.log.ranges import RangeSummary, summarize
 from spark_jobs.log.reading import is_after, read_log
 from spark_jobs.log.round_log import RoundLog
+from spark_jobs.merge.entry_merge import EntryMerge, merge_entries
 from spark_jobs.merge.merge import (
     TableMerge,
     merge_by_spark,
@@ -34,13 +38,12 @@ from spark_jobs.merge.merge import (
     plan_file_rewrite,
 )
 from spark_jobs.merge.round_start import RoundStart
-from spark_jobs.modes.registry import choose_mode, find_mode
 from spark_jobs.schema.evolution import Halt
 from spark_jobs.session.failures import Failures
 from spark_jobs.session.session import find_jvm
 from spark_jobs.session.side_by_side import run_side_by_side
 from spark_jobs.target.limits import MergeLimits
-from spark_jobs.target.older_tables import inspect_table
+from spark_jobs.target.older_targets import find_target, has_other_mode
 from spark_jobs.target.result import TableMergeResult
 
 # How many tables of a round are locked at once. A lock is an open file; a process may have 1024.
@@ -63,29 +66,33 @@ class TableRound:
 _Results: TypeAlias = dict[str, TableRound | str]
 
 
-def merge_tables(
+def merge_targets(
     start: RoundStart,
-    tables: Collection[str],
+    names: Collection[str],
     log: RoundLog,
     cut: Bound,
     *,
     failures: Failures,
     limits: MergeLimits,
 ) -> dict[str, TableRound]:
-    """Merge tables up to a cut, each in one commit. A failed table has no result."""
+    """Merge targets up to a cut, each in one commit. A failed target has no result.
+
+    `log` has the entries above the newest cut.
+    """
     results: dict[str, TableRound] = {}
-    ordered = sorted(tables)
+    ordered = sorted(names)
     for first in range(0, len(ordered), _MAX_LOCKS):
-        prepared: dict[str, _Prepared] = {}
+        prepared: dict[str, _Prepared | _PreparedEntries] = {}
         with ExitStack() as held:
-            for table in ordered[first : first + _MAX_LOCKS]:
-                with failures.apart(table):
-                    found = _prepare_table(start, table, log, cut, held=held, limits=limits)
-                    if isinstance(found, _Prepared):
-                        prepared[table] = found
+            for name in ordered[first : first + _MAX_LOCKS]:
+                with failures.apart(name):
+                    opened = _open_target(start, Target.parse(name), cut, held=held)
+                    found = None if opened is None else _prepare(start, opened, log, cut, limits)
+                    if isinstance(found, (_Prepared, _PreparedEntries)):
+                        prepared[name] = found
                     elif found is not None:
-                        results[table] = found
-            results |= _commit_tables(start.session, prepared, failures=failures, limits=limits)
+                        results[name] = found
+            results |= _commit_targets(start.session, prepared, failures=failures, limits=limits)
     return results
 
 
@@ -103,35 +110,103 @@ class _Prepared:
     rewrite: FileRewrite | str | None
 
 
-def _prepare_table(
-    start: RoundStart,
-    table: str,
-    log: RoundLog,
-    cut: Bound,
-    *,
-    held: ExitStack,
-    limits: MergeLimits,
-) -> _Prepared | TableRound | None:
-    """Lock a table and plan its merge; the result if it has no change.
+@dataclass(frozen=True, slots=True)
+class _PreparedEntries:
+    """A target of entries whose merge is planned."""
 
-    `log` has the entries above the newest cut. None if the table is already beyond the cut: a
-    longer round merged it, and died before its cut.
+    merge: EntryMerge
+    halt: Halt | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A locked target: its Delta table, if it has one, and what was found in its folder."""
+
+    target: Target
+    delta: DeltaTable | None
+    found: FoundTable | None
+
+    @property
+    def own(self) -> DeltaTable | None:
+        """The Delta table, unless another writer has replaced it."""
+        return None if self.found is None or self.found.is_foreign else self.delta
+
+
+def _open_target(
+    start: RoundStart, target: Target, cut: Bound, *, held: ExitStack
+) -> _Opened | None:
+    """Lock and open a target, without what dead merges left in its folder.
+
+    None if it is already beyond the cut: a longer round merged it, and died before its cut.
     """
-    name = TableName.parse(table)
-    folder = start.lake.locate(name)
-    held.enter_context(start.lake.lock_table(table, jvm=find_jvm(start.session)))
+    folder = start.lake.locate_target(target)
+    held.enter_context(start.lake.lock_table(str(target), jvm=find_jvm(start.session)))
     delta = open_current(folder)
     if clear_attempts(folder, start.epochs):
         delta = open_current(folder)
-    found = inspect_table(delta, start.epochs)
+    found = find_target(delta, start.epochs)
     if found is not None and found.bound is not None and found.bound > cut:
         return None
-    _force_unnamed_commits(start, name, found)
-    low = start.prepare_fold(name, found)
+    _force_unnamed_commits(start, target, found)
+    return _Opened(target, delta, found)
+
+
+def _prepare(
+    start: RoundStart, opened: _Opened, log: RoundLog, cut: Bound, limits: MergeLimits
+) -> _Prepared | _PreparedEntries | TableRound:
+    """Plan the merge of a target; the result if it has no change."""
+    if opened.target.kind is TargetKind.APPEND:
+        return _prepare_entries(start, opened, log, cut)
+    return _prepare_table(start, opened, log, cut, limits)
+
+
+def _prepare_entries(
+    start: RoundStart, opened: _Opened, log: RoundLog, cut: Bound
+) -> _PreparedEntries | TableRound:
+    target, own = opened.target, opened.own
+    table = str(target.table)
+    low = start.find_origin(target, opened.found).low
+    if low != start.low:
+        log = RoundLog(start.session, start.log, low, cut, table=table)
+    plan = plan_entries(
+        log.read,
+        target,
+        log.list_summaries(table),
+        before=None if own is None else read_schema(own),
+        relations=start.relations,
+        upper=cut,
+        choose=choose_types(start.lake, target.table),
+    )
+    if plan.is_empty:
+        return TableRound(_stay(opened, plan.upper, low), None, plan.halt)
+    merge = EntryMerge(
+        start.session, start.lake, _find_epoch(start, plan.upper), plan, opened.delta
+    )
+    return _PreparedEntries(merge, plan.halt)
+
+
+def _stay(opened: _Opened, upper: Bound, low: Bound | None) -> Place:
+    """The place of a target that a merge leaves as it is."""
+    bound = upper if low is None else max(low, upper)
+    if opened.own is None:
+        return Place(bound, None)
+    reached = None if opened.found is None else opened.found.bound
+    return Place(bound, opened.own.version(), reached)
+
+
+def _find_epoch(start: RoundStart, bound: Bound) -> Epoch:
+    return next(epoch for epoch in start.epochs if epoch.number == bound.epoch)
+
+
+def _prepare_table(
+    start: RoundStart, opened: _Opened, log: RoundLog, cut: Bound, limits: MergeLimits
+) -> _Prepared | TableRound:
+    name, delta, own = opened.target.table, opened.delta, opened.own
+    table = str(name)
+    low = start.prepare_fold(name, opened.found)
     if low != start.low:
         log = RoundLog(start.session, start.log, low, cut, table=table)
     summaries = log.list_summaries(table)
-    own = None if found is None or found.is_foreign else delta
     replan = partial(
         plan_table,
         table=name,
@@ -159,38 +234,40 @@ def _prepare_table(
     if lacks_changes and place is not None and renewed is None:
         kept = place if own is not None else Place(place.bound, None)
         return TableRound(kept, None, start.find_halt(table))
-    changes_mode = own is not None and find_mode(own) != choose_mode(start.lake, name)
+    changes_mode = own is not None and has_other_mode(start.lake, opened.target, own)
     if plan.is_empty and (plan.halt is not None or not changes_mode):
-        version = None if own is None else own.version()
-        bound = plan.upper if low is None else max(low, plan.upper)
-        reached = None if found is None or own is None else found.bound
-        return TableRound(Place(bound, version, reached), None, plan.halt)
-    epoch = next(epoch for epoch in start.epochs if epoch.number == plan.upper.epoch)
+        return TableRound(_stay(opened, plan.upper, low), None, plan.halt)
+    epoch = _find_epoch(start, plan.upper)
     above = log.range.up_to(plan.upper) if plan is first_plan else None
     merge = TableMerge(start.session, start.lake, epoch, plan, delta, above, limits)
     return _Prepared(merge, plan.halt, plan_file_rewrite(merge))
 
 
-def _commit_tables(
+def _commit_targets(
     session: SparkSession,
-    prepared: Mapping[str, _Prepared],
+    planned: Mapping[str, _Prepared | _PreparedEntries],
     *,
     failures: Failures,
     limits: MergeLimits,
 ) -> dict[str, TableRound]:
-    """Commit tables side by side: those that Arrow may rewrite as one job, each other as its own.
+    """Commit targets side by side: those that Arrow may rewrite as one job, each other as its own.
 
     If a task refuses a table, Spark merges it after the others.
     """
+    prepared = {name: one for name, one in planned.items() if isinstance(one, _Prepared)}
+    entries = {name: one for name, one in planned.items() if isinstance(one, _PreparedEntries)}
     merge = partial(_merge_by_spark, prepared, failures=failures)
     rewrites = [one.rewrite for one in prepared.values() if isinstance(one.rewrite, FileRewrite)]
     rewrite = partial(
         _merge_by_arrow, session, rewrites, prepared, failures=failures, limits=limits
     )
     jobs = [
-        partial(merge, table, one.rewrite)
-        for table, one in prepared.items()
-        if not isinstance(one.rewrite, FileRewrite)
+        *(
+            partial(merge, table, one.rewrite)
+            for table, one in prepared.items()
+            if not isinstance(one.rewrite, FileRewrite)
+        ),
+        *(partial(_append, name, one, failures=failures) for name, one in entries.items()),
     ]
     results = _join(run_side_by_side(session, [rewrite, *jobs] if rewrites else jobs))
     refused = [partial(merge, *one) for one in results.items() if isinstance(one[1], str)]
@@ -233,22 +310,32 @@ def _merge_by_spark(
     return {}
 
 
-def _place_table(prepared: _Prepared, merged: TableMergeResult) -> TableRound:
+def _append(name: str, prepared: _PreparedEntries, *, failures: Failures) -> _Results:
+    """Merge one target of entries; no result if it failed."""
+    with failures.apart(name):
+        merged = merge_entries(prepared.merge)
+        return {name: _place_table(prepared, merged)}
+    return {}
+
+
+def _place_table(prepared: _Prepared | _PreparedEntries, merged: TableMergeResult) -> TableRound:
     upper = prepared.merge.plan.upper
     return TableRound(Place(upper, merged.version, upper), merged, prepared.halt)
 
 
-def _force_unnamed_commits(start: RoundStart, name: TableName, found: FoundTable | None) -> None:
-    """Force a table's commits that no cut names to the disk, because new commits build on them.
+def _force_unnamed_commits(start: RoundStart, target: Target, found: FoundTable | None) -> None:
+    """Force a target's commits that no cut names to the disk, because new commits build on them.
 
     Raises: MergeError.
     """
-    place = start.find_place(str(name))
-    known = None if place is None or str(name) in start.older else place.version
+    name = str(target)
+    place = start.find_place(name)
+    known = None if place is None or name in start.older else place.version
     if found is not None and found.version != known:
         above = -1 if known is None else known
-        left = _find_abandoned_version(start, str(name), found)
-        require_durable(start.lake.locate(name), above=above, through=found.version, left=left)
+        left = _find_abandoned_version(start, name, found)
+        folder = start.lake.locate_target(target)
+        require_durable(folder, above=above, through=found.version, left=left)
 
 
 def _find_abandoned_version(start: RoundStart, table: str, found: FoundTable | None) -> int | None:

@@ -8,17 +8,19 @@ the commit file that the cut names; to look for that file costs no more than a f
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from cdc_core.lake_layout import name_commit
-from cdc_core.vocabulary import TableName
+from cdc_core.lake_storage.delta_tables import open_delta
+from cdc_core.targets import Target, TargetKind
 from spark_jobs.fold.plan import has_table_schema
 from spark_jobs.lake.cut_plan import FoundTable, Place, find_age
 from spark_jobs.lake.damaged_tables import UnreadableTable, open_current
 from spark_jobs.lake.lake import Bound, Epoch, Lake, find_bound
-from spark_jobs.lake.ledger import Cut
 from spark_jobs.log.files import LogFiles
 from spark_jobs.modes.registry import choose_mode, find_mode
 
@@ -29,9 +31,9 @@ FIX = (
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What an inspection of the tables of a cut found, by quoted name.
+    """What an inspection of the targets of a cut found, by name.
 
-    `older` has the reason for each table that is older than its cut. The tables in `other_modes`
+    `older` has the reason for each target that is older than its cut. The targets in `other_modes`
     were opened, and were written in another mode than the settings choose.
     """
 
@@ -39,21 +41,21 @@ class Inspection:
     other_modes: frozenset[str] = frozenset()
 
 
-def inspect_tables(
-    lake: Lake, cut: Cut | None, epochs: list[Epoch], *, is_thorough: bool
+def inspect_targets(
+    lake: Lake, places: Mapping[str, Place], epochs: list[Epoch], *, is_thorough: bool
 ) -> Inspection:
-    """Find the tables that are older than a cut says, or that have another mode than asked for.
+    """Find the targets that are older than a cut says, or that have another mode than asked for.
 
-    A table that cannot be opened counts as older. Unless `is_thorough`, a table that has the commit
-    file that the cut names is not opened.
+    `places` has the places in the cut. A target that cannot be opened counts as older. Unless
+    `is_thorough`, a target that has the commit file that the cut names is not opened.
     """
     older: dict[str, str] = {}
     other_modes: set[str] = set()
-    for table, place in ({} if cut is None else cut.places).items():
+    for name, place in places.items():
         if place.version is None:
             continue
-        name = TableName.parse(table)
-        folder = lake.locate(name)
+        target = Target.parse(name)
+        folder = lake.locate_target(target)
         commit = folder / name_commit(place.version)
         if commit.exists() and not is_thorough:
             continue
@@ -61,15 +63,25 @@ def inspect_tables(
             delta = open_current(folder)
         except UnreadableTable as error:
             # The round tries this table, too. If it fails again, the other tables go on.
-            older[table] = error.message
+            older[name] = error.message
             continue
-        found = inspect_table(delta, epochs)
+        found = find_target(delta, epochs)
         age = find_age(know_place(place, epochs), found)
         if age is not None:
-            older[table] = age
-        elif delta is not None and find_mode(delta) != choose_mode(lake, name):
-            other_modes.add(table)
+            older[name] = age
+        elif delta is not None and (
+            has_other_mode(lake, target, delta)
+            # A merge may have died after it changed the mode, and before its cut.
+            or _names_other_mode(lake, target, place, delta)
+        ):
+            other_modes.add(name)
     return Inspection(older, frozenset(other_modes))
+
+
+def has_other_mode(lake: Lake, target: Target, table: DeltaTable) -> bool:
+    """Whether a target's rows were written in another mode than the settings choose."""
+    is_of_rows = target.kind is TargetKind.ROWS
+    return is_of_rows and find_mode(table) != choose_mode(lake, target.table)
 
 
 def know_place(place: Place, epochs: list[Epoch]) -> Place:
@@ -81,8 +93,19 @@ def know_place(place: Place, epochs: list[Epoch]) -> Place:
     return place if is_known else replace(place, held=None)
 
 
-def inspect_table(table: DeltaTable | None, epochs: list[Epoch]) -> FoundTable | None:
-    """What a table's folder holds; None if it holds no table."""
+def _names_other_mode(lake: Lake, target: Target, place: Place, newest: DeltaTable) -> bool:
+    """Whether the version that a cut names has another mode than the settings choose."""
+    if target.kind is not TargetKind.ROWS or place.version in {None, newest.version()}:
+        return False
+    try:
+        named = open_delta(lake.locate_target(target), version=place.version)
+    except (DeltaError, OSError):
+        return False  # Readers say that the version is gone.
+    return has_other_mode(lake, target, named)
+
+
+def find_target(table: DeltaTable | None, epochs: list[Epoch]) -> FoundTable | None:
+    """What a target's folder holds; None if it holds no table."""
     if table is None:
         return None
     return FoundTable(

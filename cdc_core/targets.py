@@ -1,0 +1,51 @@
+"""The targets of a source table: the Delta tables that merges write for it.
+
+Each target has a folder, a lock, a merged LSN and a Delta version of its own. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from cdc_core.vocabulary import TableMode, TableName
+
+
+class TargetKind(StrEnum):
+    """What a target has. The value is the folder of the lake in which such targets are."""
+
+    ROWS = "tables"
+    """The rows of the source; in some modes also rows that the source deleted."""
+    APPEND = "append"
+    """The entries of the log."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Target:
+    """One Delta table that merges write for a source table."""
+
+    table: TableName
+    kind: TargetKind = TargetKind.ROWS
+
+    def __str__(self) -> str:
+        """The name in ledgers and messages: `public.orders`, or `append/public.orders`.
+
+        A quoted table name begins with a quote if it has a slash, so no two targets share a name.
+        """
+        table = str(self.table)
+        return table if self.kind is TargetKind.ROWS else f"{self.kind}/{table}"
+
+    @classmethod
+    def parse(cls, name: str) -> Target:
+        """Read the name of a target. Raises: ValueError."""
+        kind, slash, table = name.partition("/")
+        if slash and kind == TargetKind.APPEND:
+            return cls(TableName.parse(table), TargetKind.APPEND)
+        return cls(TableName.parse(name))
+
+
+def list_targets(table: TableName, modes: Iterable[TableMode]) -> list[Target]:
+    """List the targets of a table whose settings choose some modes."""
+    kinds = [TargetKind.ROWS, *([TargetKind.APPEND] if TableMode.APPEND in modes else [])]
+    return [Target(table, kind) for kind in kinds]
