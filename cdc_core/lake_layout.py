@@ -27,8 +27,7 @@ VERIFICATIONS = f"{_LEDGER}/verifications"
 DROPPED_CUTS = f"{_LEDGER}/dropped_cuts"
 MAINTENANCE = f"{_LEDGER}/maintenance"
 
-# The targets with rows of the source, and those with entries of the log. In each, one folder for
-# each schema.
+# Targets with rows, and targets with entries. Each has one folder for each schema.
 TABLES = TargetKind.ROWS.value
 APPEND = TargetKind.APPEND.value
 

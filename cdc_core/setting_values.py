@@ -161,10 +161,11 @@ def _require_time(value: float) -> float:
 
 
 def _check_modes(names: tuple[str, ...]) -> tuple[TableMode, ...]:
+    """Accept one of the modes for rows, and perhaps `append`."""
     wanted = f'"{TableMode.CURRENT}" or "{TableMode.SOFT_DELETE}", and perhaps "{TableMode.APPEND}"'
     known = [mode for mode in TableMode if mode in names]
-    exclusive = [mode for mode in known if mode in ROW_MODES]
-    if len(exclusive) != 1 or len(known) != len(names):
+    of_rows = [mode for mode in known if mode in ROW_MODES]
+    if len(of_rows) != 1 or len(known) != len(names):
         found = ", ".join(f'"{name}"' for name in names) or "an empty list"
         raise ValueError(f"expected {wanted}, found {found}")
     return tuple(known)

@@ -182,7 +182,7 @@ class TableSettings(_Section):
     """`[tables."schema.name"]`: the columns to exclude or hash, and how the lake stores the table.
 
     `modes` says which rows and which targets the table has; empty means `current`. `types` has the
-    names of Delta types, as Spark spells them. `append_retention` is in seconds; None is for ever.
+    names of Delta types, as Spark spells them. `append_retention` is in seconds; None: no limit.
     """
 
     modes: Modes = ()

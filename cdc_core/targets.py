@@ -13,7 +13,7 @@ from cdc_core.vocabulary import TableMode, TableName
 
 
 class TargetKind(StrEnum):
-    """What a target has. The value is the folder of the lake in which such targets are."""
+    """Which Delta table of a source table a target is; the value is the folder of such targets."""
 
     ROWS = "tables"
     """The rows of the source; in some modes also rows that the source deleted."""
@@ -31,7 +31,7 @@ class Target:
     def __str__(self) -> str:
         """The name in ledgers and messages: `public.orders`, or `append/public.orders`.
 
-        A quoted table name begins with a quote if it has a slash, so no two targets share a name.
+        No table's name begins with `append/`: a schema that has a slash is quoted.
         """
         table = str(self.table)
         return table if self.kind is TargetKind.ROWS else f"{self.kind}/{table}"
@@ -46,6 +46,6 @@ class Target:
 
 
 def list_targets(table: TableName, modes: Iterable[TableMode]) -> list[Target]:
-    """List the targets of a table whose settings choose some modes."""
+    """List the targets of a table that has some modes."""
     kinds = [TargetKind.ROWS, *([TargetKind.APPEND] if TableMode.APPEND in modes else [])]
     return [Target(table, kind) for kind in kinds]

@@ -86,14 +86,14 @@ class Position:
 
 
 class TableMode(StrEnum):
-    """What the lake has of a source table."""
+    """What the settings may ask for of a table."""
 
     CURRENT = "current"
     """The rows that the source has."""
     SOFT_DELETE = "soft_delete"
     """Also the rows that the source deleted, with a mark."""
     APPEND = "append"
-    """Each entry of the log, in a table of its own."""
+    """Also each entry of the log about the table, in a target of its own."""
 
 
 # A table has its rows in exactly one of these modes.
@@ -310,6 +310,12 @@ def quote_identifier(name: str) -> str:
         return name
     escaped = name.replace('"', '""')
     return f'"{escaped}"'
+
+
+def encode_column(name: str) -> str:
+    """Spell the name of a source's column; `_` begins only the names of the lake's own columns."""
+    encoded = encode_name(name)
+    return f"~5F{encoded[1:]}" if encoded.startswith("_") else encoded
 
 
 def encode_name(name: str) -> str:

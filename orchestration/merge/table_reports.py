@@ -36,10 +36,10 @@ _OWN_COLUMNS = {
     "_seq": "Ordinal of that change in its transaction.",
     "_committed_at": "When that transaction was committed at the source.",
     "_raw": "Exact texts of values that the typed columns do not give back, by column.",
-    "_holes": "Columns with a missing value: a TOAST value that the stream never sent.",
+    "_holes": "Columns with a missing value: a TOAST value that was not sent, or a hidden one.",
     "_deleted": "Whether the source has deleted the row. It has its last values.",
     "_deleted_at": "When the source committed what removed the row.",
-    "_op": "What the entry does: insert, update, delete, truncate, read or sweep.",
+    "_op": "What the entry does: insert, update, delete, truncate, read, sweep or undecoded.",
     "_old": "Texts of the old row that the source sent, by column.",
     "_detail": "What else the log says of the entry, as JSON.",
     "_end_lsn": "End LSN of the transaction: from there on, a reader sees the entry.",
@@ -148,10 +148,11 @@ class TableReports:
 def _describe_state(lake: Lake, target: Target) -> Metadata:
     """The state of a target, with the reason if it is not whole or does not follow the log."""
     cut, name = find_cut(lake), str(target)
-    told = read_states(lake).get(name) or StateRecord(name, TableState.STREAMING)
+    recorded = read_states(lake).get(name)
+    told = recorded or StateRecord(name, TableState.STREAMING)
     if target.kind is TargetKind.ROWS:
         known = None if cut is None else cut.bound
-        told = read_completeness(lake).derive_state(name, read_states(lake).get(name), known)
+        told = read_completeness(lake).derive_state(name, recorded, known)
     described: Metadata = {"state": told.state.value}
     return described | {"reason": told.reason} if told.reason else described
 

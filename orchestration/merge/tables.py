@@ -154,7 +154,7 @@ def _describe_target(settings: Settings, lake: Lake, target: Target) -> dg.Asset
 def _describe_content(lake: Lake, target: Target) -> str:
     """What a target has, for its page."""
     if target.kind is TargetKind.APPEND:
-        return f"Every change of {target.table} that the log brought, in its order."
+        return f"Each entry of the log about {target.table}, with its position."
     if TableMode.SOFT_DELETE in lake.choose_modes(target.table):
         return f"Rows of {target.table} as of the newest cut, and those that the source deleted."
     return f"Current rows of {target.table}, as of the newest cut."

@@ -55,11 +55,11 @@ class AssetKeys:
 
     def find_target(self, target: Target) -> dg.AssetKey:
         """The key of a target's asset, such as `append/<schema>/<name>`."""
-        return self._make(target.kind, *list_parts(target.table))
+        return self._make(target.kind.value, *list_parts(target.table))
 
     def is_merged(self, key: dg.AssetKey) -> bool:
         """Whether an asset is a target of this pipeline, or its cuts."""
-        folders = [[*self.prefix, kind] for kind in TargetKind]
+        folders = [[*self.prefix, kind.value] for kind in TargetKind]
         return key == self.cuts or key.path[:-2] in folders
 
     def shorten(self, key: dg.AssetKey) -> str:

@@ -1,1 +1,1 @@
-"""Targets of entries: each entry of the log that is about a table, as a row. Nothing is folded."""
+"""Targets of entries: a row for each entry of the log about a table. Nothing is folded."""

@@ -1,4 +1,4 @@
-"""Follows a table's relation announcements through a log range, in the order of the log.
+"""Walks a table's relation announcements through a log range, in the order of the log.
 
 A relation version comes again if an ALTER was undone, so the order of first entries is not enough.
 """
@@ -16,54 +16,54 @@ from spark_jobs.log.ranges import RangeSummary
 from spark_jobs.log.reading import find_first
 from spark_jobs.schema.evolution import Halt
 
-# Makes a query of entries. That costs more than to merge a few, so callers make it when needed.
+# Makes a query of entries. To make one costs more than to merge a few entries.
 EntriesQuery: TypeAlias = Callable[[], DataFrame]
-Shape = TypeVar("Shape")
+Schema = TypeVar("Schema")
 
 
 @dataclass(frozen=True, slots=True)
-class Followed(Generic[Shape]):
-    """The shapes that a table took, each from a position on, and why it halted, if it did.
+class Walked(Generic[Schema]):
+    """The schemas that a table took, each from a position on; and why it halted, if it did.
 
     `refused` has the first position that the table cannot follow.
     """
 
-    steps: tuple[tuple[Position, Shape], ...]
+    steps: tuple[tuple[Position, Schema], ...]
     refused: tuple[Position, Halt] | None
 
 
-def follow_announcements(  # noqa: PLR0917 - What is followed, from where, and how.
+def walk_announcements(  # noqa: PLR0917 - What is walked, from where, and how.
     read: EntriesQuery,
     table: TableName,
     summaries: Sequence[RangeSummary],
     relations: Mapping[int, Relation],
-    before: Shape | None,
-    follow: Callable[[Shape | None, Relation], Shape | Halt],
-) -> Followed[Shape]:
-    """Follow the announcements by position, to the last or to the first that halts the table.
+    before: Schema | None,
+    evolve: Callable[[Schema | None, Relation], Schema | Halt],
+) -> Walked[Schema]:
+    """Walk the announcements by position, to the last or to the first that halts the table.
 
-    `follow` returns the shape that a table with a shape takes by an announcement. `read` is called
-    only if the summaries are not enough.
+    `evolve` returns the schema that a table with a schema takes by an announcement. `read` is
+    called only if the summaries are not enough.
     """
-    steps: list[tuple[Position, Shape]] = []
-    shape = before
+    steps: list[tuple[Position, Schema]] = []
+    schema = before
     while True:
         here = steps[-1][0] if steps else None
-        found: list[tuple[Position, Shape | Halt]] = []
+        found: list[tuple[Position, Schema | Halt]] = []
         for version, relation in relations.items():
-            following = follow(shape, relation)
+            next_schema = evolve(schema, relation)
             own = [summary for summary in summaries if summary.relation_version == version]
-            if following == shape or not own:
+            if next_schema == schema or not own:
                 continue
             first = min(summary.first for summary in own)
             if here is None or first > here:
-                found.append((first, following))
+                found.append((first, next_schema))
             elif max(summary.last for summary in own) > here:
-                found.append((find_first(read(), str(table), [version], here), following))
+                found.append((find_first(read(), str(table), [version], here), next_schema))
         if not found:
-            return Followed(tuple(steps), None)
-        position, following = min(found, key=lambda step: step[0])
-        if isinstance(following, Halt):
-            return Followed(tuple(steps), (position, following))
-        shape = following
-        steps.append((position, following))
+            return Walked(tuple(steps), None)
+        position, next_schema = min(found, key=lambda step: step[0])
+        if isinstance(next_schema, Halt):
+            return Walked(tuple(steps), (position, next_schema))
+        schema = next_schema
+        steps.append((position, next_schema))

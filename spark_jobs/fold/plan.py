@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from cdc_core.errors import LakeError, Retry
 from cdc_core.vocabulary import Operation, Position, Relation, ReplicaIdentity, TableName
-from spark_jobs.fold.announcements import EntriesQuery, follow_announcements
+from spark_jobs.fold.announcements import EntriesQuery, walk_announcements
 from spark_jobs.fold.steps import take_steps
 from spark_jobs.fold.sweeps import Sweep, drop_superseded, find_sweeps
 from spark_jobs.lake.lake import Bound, Lake
@@ -137,10 +137,10 @@ def plan_table(
         for summary in summaries
         if summary.relation_version is not None
     }
-    follow = partial(_follow, choose=choose)
-    followed = follow_announcements(read, table, summaries, used, before, follow)
-    schema = followed.steps[-1][1] if followed.steps else before
-    refused = followed.refused
+    evolve_schema = partial(_evolve, choose=choose)
+    walked = walk_announcements(read, table, summaries, used, before, evolve_schema)
+    schema = walked.steps[-1][1] if walked.steps else before
+    refused = walked.refused
     unknown = [summary for summary in summaries if summary.operation not in _KNOWN_OPERATIONS]
     for summary in unknown:
         if refused is None or summary.first < refused[0]:
@@ -165,8 +165,8 @@ def plan_table(
     # The relation versions that the table cannot follow would not fit its schema.
     versions = {summary.relation_version for summary in summaries}
     used = {version: relation for version, relation in used.items() if version in versions}
-    followed = follow_announcements(as_query(earlier), table, summaries, used, before, follow)
-    schema = followed.steps[-1][1] if followed.steps else before
+    walked = walk_announcements(as_query(earlier), table, summaries, used, before, evolve_schema)
+    schema = walked.steps[-1][1] if walked.steps else before
     sweeps = _find_sweeps(as_query(earlier), summaries)
     return TablePlan(
         table,
@@ -184,7 +184,7 @@ def plan_table(
 
 
 def take_earlier(entries: DataFrame, position: Position) -> tuple[Bound, DataFrame]:
-    """The entries of the transactions before that of a position, and the bound that they reach."""
+    """The bound below the transaction of a position, and the entries up to this bound."""
     # Every earlier transaction ends at or before the commit record of this one.
     end = Bound(position.epoch, position.commit_lsn)
     earlier = entries.where(F.col("epoch") == end.epoch).where(F.col("end_lsn") <= int(end.lsn))
@@ -192,7 +192,7 @@ def take_earlier(entries: DataFrame, position: Position) -> tuple[Bound, DataFra
 
 
 def as_query(entries: DataFrame) -> EntriesQuery:
-    """A `EntriesQuery` of entries whose query exists already."""
+    """An `EntriesQuery` of entries whose query exists already."""
     return lambda: entries
 
 
@@ -228,7 +228,7 @@ def has_table_schema(table: DeltaTable) -> bool:
     return True
 
 
-def _follow(
+def _evolve(
     schema: TableSchema | None, relation: Relation, *, choose: Choose
 ) -> TableSchema | Halt:
     return accept_first(relation, choose) if schema is None else evolve(schema, relation, choose)

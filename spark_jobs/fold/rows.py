@@ -246,7 +246,7 @@ def _qualify(alias: str) -> Callable[[str], Expression]:
 
 def name_columns(indexes: Expression, names: tuple[str, ...]) -> Expression:
     """The names of columns, from an array of their indexes."""
-    listed = F.array(*(F.lit(name) for name in names))
+    listed = F.array(*(F.lit(name) for name in names)).cast("array<string>")
     return F.transform(indexes, lambda i: listed[i])
 
 

@@ -103,8 +103,9 @@ def _is_of_storage(error: Exception) -> bool:
 def _require_new_folder(folder: LakePlace, what: str, error: Exception) -> UnreadableTable:
     return UnreadableTable(
         f"{what} ({_name(error)})",
-        fix=f"delete {folder}, then run `walgate merge`: it builds the table again from the log,"
-        " and queues a backfill if the log lacks changes",
+        fix=f"restore {folder} from a copy of the lake, or delete it; then run `walgate merge`: it"
+        " builds the table again from the log, and queues a backfill if the log lacks changes. What"
+        " the log no longer has, such as deleted rows and entries, goes with the folder",
         retry=Retry.AFTER_FIX,
     )
 

@@ -142,20 +142,20 @@ class Lake:
         return {} if found is None else found[1].types
 
     def choose_modes(self, table: TableName) -> tuple[TableMode, ...]:
-        """Return the modes in which the settings ask for a table."""
+        """Return the modes that the settings choose for a table."""
         found = choose_rule(self.rules, table, having=lambda rule: rule.modes)
         return (TableMode.CURRENT,) if found is None else found[1].modes
 
     def choose_targets(self, table: TableName) -> list[Target]:
-        """Return the targets that the settings ask for of a table."""
+        """Return the targets that the settings choose for a table."""
         return list_targets(table, self.choose_modes(table))
 
     def find_append_retention(self, table: TableName) -> float | None:
-        """Return the seconds for which the lake keeps entries of a table; None is for ever."""
-        having = choose_rule(
+        """Return the seconds for which the lake keeps entries of a table; None: no limit."""
+        found = choose_rule(
             self.rules, table, having=lambda rule: rule.append_retention is not None
         )
-        return None if having is None else having[1].append_retention
+        return None if found is None else found[1].append_retention
 
     def wants_deletion_vectors(self, table: TableName) -> bool:
         """Whether the settings turn on deletion vectors for a table. Not all readers know them."""

@@ -50,8 +50,14 @@ def find_floor(
         held += [
             Floor(bound, f"{target}, which is behind at a kept cut")
             for target, bound in cut.merged.items()
-            if target not in cut.halted or _holds_entries(target)
+            if target not in cut.halted and not _holds_entries(target)
         ]
+    # A reader of entries needs no cut. But no backfill brings back what a halted target lacks.
+    held += [
+        Floor(bound, f"{target}, which is behind at the newest cut")
+        for target, bound in cuts[-1].merged.items()
+        if _holds_entries(target)
+    ]
     held += [Floor(start, f"the backfill of {table}") for table, start in started]
     held.append(Floor(aged, RETENTION))
     # If several hold one bound, `min` names the first.

@@ -88,13 +88,13 @@ def maintain(
             bounds = {one.bound for one in leased}
             cuts, dropped = thin_cuts(lake, now=now, keeping=keeping, leased=bounds)
     named = list_named_versions(lake, cuts, now=now, keeping=keeping)
-    for target, version in chain.from_iterable(one.versions for one in leased or ()):
-        named[target].add(version)
+    for name, version in chain.from_iterable(one.versions for one in leased or ()):
+        named[name].add(version)
     targets, epochs = _list_targets(lake, named), lake.read_epochs()
-    for entries in (one for one in targets if one.kind is TargetKind.APPEND):
-        with _noting(problems, str(entries)):
-            if count := remove_old_entries(lake, entries, epochs, now=now):
-                tell(f"took {count} files out of {entries}: their entries are too old")
+    for target in (one for one in targets if one.kind is TargetKind.APPEND):
+        with _noting(problems, str(target)):
+            if count := remove_old_entries(lake, target, epochs, now=now):
+                tell(f"removed {count} files of {target}: their entries are too old")
     # Compaction needs space, so files go first. They also go if a full disk kept the cuts.
     tell("removing files that nobody reads any more")
     before_us = _count_us(now - keeping.grace)

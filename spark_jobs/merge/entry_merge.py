@@ -1,4 +1,8 @@
-"""Merges entries of the log into a target of entries: one commit has the rows and their bound."""
+"""Merges entries of the log into a target of entries: the commit of the rows has their bound.
+
+New columns get a commit before it. A merge that dies in between leaves a target with more columns
+and the bound that it had.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,6 @@ from cdc_core.lake_storage.delta_tables import open_delta
 from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.append.entries import list_fields
 from spark_jobs.append.plan import EntryPlan
-from spark_jobs.append.stored import keeps_rows, reshape_stored
 from spark_jobs.delta.direct_parquet import allows_direct_commits, read_rows
 from spark_jobs.lake.lake import Epoch, Lake, count_rows, read_losses
 from spark_jobs.target.commits import write_table
@@ -26,7 +29,7 @@ from spark_jobs.target.result import TableMergeResult, WritePlan
 
 @dataclass(frozen=True, slots=True)
 class EntryMerge:
-    """A plan with entries, and the target that it is for; None if the target does not exist.
+    """A plan with entries. `existing` is None if the target does not exist.
 
     The caller holds the target's lock.
     """
@@ -43,66 +46,70 @@ class EntryMerge:
         return self.lake.locate_target(self.plan.target)
 
 
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """The version of a target that the commit extends, and its rows, in the schema of the plan.
+
+    Unless `is_kept`, the commit replaces all files. `rows` is None if no old row stays.
+    """
+
+    table: DeltaTable
+    rows: DataFrame | None
+    is_kept: bool
+
+
 def merge_entries(merge: EntryMerge) -> TableMergeResult:
-    """Add the entries of a plan to a target, whose columns then hold old and new entries.
+    """Add the entries of a plan to a target; stored rows get the columns of the plan.
 
     Raises: DeltaError if another commit came between; MergeError if the storage refuses; OSError.
     """
     began = time.monotonic()
     plan, path = merge.plan, merge.path
-    assert plan.shape is not None
-    schema = plan.shape.schema
-    fields = list_fields(schema)
-    rows = plan.make_rows().persist(StorageLevel.MEMORY_AND_DISK)
+    fields = list_fields(plan.schema)
+    added = plan.make_rows().persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        before, old, is_kept = _prepare(merge, fields)
-        base = old if is_kept else None
-        written = rows if is_kept or old is None else old.unionByName(rows)
-        lossy = count_added(written, schema, base, read_losses(before) if is_kept else None)
+        base = _prepare(merge, fields)
+        known = read_losses(base.table) if base.is_kept else None
+        had = 0 if base.rows is None else count_rows(path, base.table)
+        written = added
+        if base.rows is not None and not base.is_kept:
+            written = base.rows.unionByName(added)
+        lossy = count_added(written, plan.schema, base.rows if base.is_kept else None, known)
         reach("before_merge_commit")
         write_table(
             written,
             path,
-            before,
+            base.table,
             fields=fields,
-            mode="append" if is_kept else "overwrite",
+            mode="append" if base.is_kept else "overwrite",
             epoch=merge.epoch,
             reached=plan.upper,
             lossy=lossy,
         )
         reach("after_merge_commit")
     finally:
-        rows.unpersist()
-    version = before.version() + 1
-    inserted = sum(summary.entries for summary in plan.summaries)
-    held = count_rows(path, open_delta(path, version=version))
+        added.unpersist()
+    version = base.table.version() + 1
+    has = count_rows(path, open_delta(path, version=version))
     seconds = time.monotonic() - began
-    way = WritePlan.APPEND if is_kept else WritePlan.REWRITE
-    return TableMergeResult(version, held, inserted, 0, 0, lossy, seconds, way)
+    way = WritePlan.APPEND if base.is_kept else WritePlan.REWRITE
+    return TableMergeResult(version, has, has - had, 0, 0, lossy, seconds, way)
 
 
-def _prepare(
-    merge: EntryMerge, fields: list[T.StructField]
-) -> tuple[DeltaTable, DataFrame | None, bool]:
-    """Prepare a target for more rows: the table to extend, its rows, and whether they stay.
-
-    If they do not stay, the table must be written whole, with these rows if they are not None.
-    """
+def _prepare(merge: EntryMerge, fields: list[T.StructField]) -> _Base:
     session, plan, path, existing = merge.session, merge.plan, merge.path, merge.existing
     if existing is None:
         made = create_target(session, merge.lake, plan.target, fields)
-        return made, read_rows(session, path, made), True
+        return _Base(made, read_rows(session, path, made), is_kept=True)
     if plan.before is None:  # Another writer has replaced it.
-        return allow_types(session, path, existing, fields), None, False
-    must_widen = plan.shape is not None and plan.before != plan.shape.schema
-    if keeps_rows(plan) and (not must_widen or allows_direct_commits(existing)):
-        wider = _add_columns(path, existing, fields)
-        return wider, read_rows(session, path, wider), True
+        return _Base(allow_types(session, path, existing, fields), None, is_kept=False)
+    # To a table with features of others, Spark adds rows whichever version is the newest. A process
+    # that lost its lock would add entries twice. If it overwrites the table, that does no harm.
+    if plan.keeps_rows and allows_direct_commits(existing):
+        known = {field.name for field in existing.schema().fields}
+        new = [field for field in fields if field.name not in known]
+        wider = add_columns(path, existing, new) if new else existing
+        return _Base(wider, read_rows(session, path, wider), is_kept=True)
     allowed = allow_types(session, path, existing, fields)
-    return allowed, reshape_stored(read_rows(session, path, allowed), plan), False
-
-
-def _add_columns(path: LakePlace, table: DeltaTable, fields: list[T.StructField]) -> DeltaTable:
-    known = {field.name for field in table.schema().fields}
-    new = [field for field in fields if field.name not in known]
-    return add_columns(path, table, new) if new else table
+    rows = plan.reshape(read_rows(session, path, allowed))
+    return _Base(allowed, rows, is_kept=False)

@@ -72,8 +72,8 @@ class RoundStart:
             str(t) for table in tables for t in self.lake.choose_targets(TableName.parse(table))
         }
 
-    def looks_after(self, target: str) -> bool:
-        """Whether the settings still ask for a target. A table always has its rows."""
+    def is_asked_for(self, target: str) -> bool:
+        """Whether the settings ask for a target. They always ask for rows."""
         return target in self.places or Target.parse(target).kind is TargetKind.ROWS
 
     def was_halted(self, table: str) -> bool:
@@ -112,7 +112,8 @@ class RoundStart:
         origin = find_origin(
             known,
             found,
-            is_halted=self.was_halted(name),
+            # A table that is gone begins where it halted, because older rows have another schema.
+            is_halted=target.kind is TargetKind.ROWS and self.was_halted(name),
             log_begins=None if age is None else find_log_begin(self.log),
             first_cut=None if age is None else find_first_bound(self.lake),
             trimmed=self.log.trimmed,

@@ -317,7 +317,7 @@ def _write_states(start: RoundStart, results: dict[str, TableRound]) -> dict[str
     return {
         table: Halt(state.reason or "", state.fix or "", state.curable)
         for table, state in newest.items()
-        if state.state is TableState.HALTED and start.looks_after(table)
+        if state.state is TableState.HALTED and start.is_asked_for(table)
     }
 
 

@@ -1,7 +1,7 @@
 """Reads a target of entries as of one LSN: its rows up to there, and the log above them.
 
-Each row says where its transaction ends. So the newest version has every earlier state in it, and a
-reader needs no cut.
+Each row has the end LSN of its transaction. So a reader filters the newest version at any LSN, and
+needs no cut. Names, types and hidden values are those of the newest version.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc_core.targets import Target
-from spark_jobs.append.entries import list_fields
 from spark_jobs.append.plan import plan_entries
-from spark_jobs.append.stored import keeps_rows, reshape_stored
 from spark_jobs.delta.direct_parquet import read_rows
 from spark_jobs.fold.plan import as_query, choose_types, has_table_schema, read_schema
 from spark_jobs.lake.damaged_tables import open_current
@@ -55,15 +53,13 @@ def entries_at(session: SparkSession, lake: Lake, target: Target, at: Bound) -> 
     reading = partial(TableReading, through=plan.upper, halt=plan.halt, incomplete=None)
     if plan.is_empty:
         if stored is None:
-            raise make_no_rows_error(table, at, plan.halt)
+            raise make_no_rows_error(str(target), at, plan.halt)
         return reading(stored)
     rows = plan.make_rows()
-    if stored is None or plan.shape is None:
-        return reading(rows)
-    old = stored if keeps_rows(plan) else reshape_stored(stored, plan)
-    both = old.unionByName(rows, allowMissingColumns=True)
-    names = [field.name for field in list_fields(plan.shape.schema)]
-    return reading(both.select(*(f"`{name}`" for name in names)))
+    if stored is not None:
+        stored = plan.reshape(stored)
+        rows = stored.unionByName(rows)
+    return reading(rows)
 
 
 def _take_until(rows: DataFrame, at: Bound) -> DataFrame:

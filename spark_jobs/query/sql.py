@@ -59,9 +59,9 @@ def answer_query(session: SparkSession, lake: Lake, query: str, at: Bound) -> An
         if match["skip"] is not None:
             return match[0]
         first, second, third = (_unquote(match[part]) for part in ("first", "second", "third"))
-        stored = tables.get((second.lower(), third.lower())) if third else None
-        if stored is not None and first.lower() in set(TargetKind):
-            return name_table(stored, TargetKind(first.lower()))
+        known = tables.get((second.lower(), third.lower())) if third else None
+        if known is not None and first.lower() in set(TargetKind):
+            return name_table(known, TargetKind(first.lower()))
         qualified = tables.get((first.lower(), second.lower())) if second else None
         if qualified is not None:
             return name_table(qualified) + (match["more"] or "")
@@ -70,9 +70,9 @@ def answer_query(session: SparkSession, lake: Lake, query: str, at: Bound) -> An
             name_table(unqualified)
         return match[0]
 
-    def name_table(table: TableName, stored: TargetKind | None = None) -> str:
+    def name_table(table: TableName, kind: TargetKind | None = None) -> str:
         _require_own_name(table, alike)
-        view = _View(table, stored)
+        view = _View(table, kind)
         named.add(view)
         return _quote(view.name)
 
@@ -88,13 +88,13 @@ class _View:
     """A view of a table: of its present rows, or of all that one of its targets has."""
 
     table: TableName
-    stored: TargetKind | None
+    kind: TargetKind | None
 
     @property
     def name(self) -> str:
         """The name of the view, as one word."""
         name = f"{self.table.schema}.{self.table.name}"
-        return name if self.stored is None else f"{self.stored}.{name}"
+        return name if self.kind is None else f"{self.kind}.{name}"
 
 
 def _register_views(
@@ -104,15 +104,15 @@ def _register_views(
     readings: dict[Target, TableReading] = {}
     for view in sorted(views, key=lambda view: view.name):
         table = view.table
-        target = Target(table, view.stored or TargetKind.ROWS)
-        if view.stored is TargetKind.APPEND:
+        target = Target(table, view.kind or TargetKind.ROWS)
+        if view.kind is TargetKind.APPEND:
             _require_asked_for(lake, target)
             reading = entries_at(session, lake, target, at)
         else:
-            reading = table_at(session, lake, table, at, as_stored=view.stored is not None)
+            reading = table_at(session, lake, table, at, as_stored=view.kind is not None)
         readings[target] = reading
         reading.rows.createOrReplaceTempView(_quote(view.name))
-        if table.schema == _CURRENT_SCHEMA and view.stored is None:
+        if table.schema == _CURRENT_SCHEMA and view.kind is None:
             reading.rows.createOrReplaceTempView(_quote(table.name))
     return readings
 

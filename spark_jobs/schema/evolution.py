@@ -14,7 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cdc_core.column_types import ColumnType
-from cdc_core.vocabulary import Column, Relation, TableName, encode_name, quote_identifier
+from cdc_core.vocabulary import (
+    Column,
+    Relation,
+    TableName,
+    encode_column,
+    encode_name,
+    quote_identifier,
+)
 
 METADATA_KEY = "walgate.column"
 # On one of the lake's own columns: what a table schema has besides the source's columns.
@@ -72,10 +79,14 @@ class TableSchema:
             left_out=relation.left_out,
         )
 
+    def take(self, width: int) -> TableSchema:
+        """The schema with only its first columns."""
+        return replace(self, columns=self.columns[:width], chosen=self.chosen[:width])
+
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the columns in the lake."""
-        return tuple(encode_name(column.name) for column in self.columns)
+        return tuple(encode_column(column.name) for column in self.columns)
 
     @property
     def key_names(self) -> tuple[str, ...]:
@@ -151,11 +162,6 @@ def accept_first(relation: Relation, choose: Choose = choose_own) -> TableSchema
             "the table has no key, so Walgate cannot identify its rows",
             "add a primary key, or a unique index as its replica identity",
         )
-    return check_columns(relation, schema) or schema
-
-
-def check_columns(relation: Relation, schema: TableSchema) -> Halt | None:
-    """Why the lake cannot hold a relation's columns in the types of its schema; None if it can."""
     reserved = [column.name for column in relation.columns if column.name.startswith("_")]
     if reserved:
         return Halt(
@@ -172,7 +178,7 @@ def check_columns(relation: Relation, schema: TableSchema) -> Halt | None:
                 "in case only",
                 "rename one of them, or leave it out of the publication's column list",
             )
-    return next(filter(None, map(_explain_choice, _list_choices(schema))), None)
+    return next(filter(None, map(_explain_choice, _list_choices(schema))), schema)
 
 
 def evolve(
@@ -218,6 +224,11 @@ def evolve(
     return replace(schema, columns=(*schema.columns, *added), chosen=chosen)
 
 
+def is_valid_choice(column: Column, kind: str) -> bool:
+    """Whether a type that the settings chose holds the values of a column."""
+    return ColumnType.parse(kind).holds(column.base_oid or column.type_oid)
+
+
 def _list_choices(schema: TableSchema) -> list[tuple[Column, str, bool]]:
     """Each column with a chosen type, that type, and whether the column is in the key."""
     return [
@@ -234,7 +245,7 @@ def _explain_choice(choice: tuple[Column, str, bool]) -> Halt | None:
     fix = "correct `types` in the table's section of walgate.toml"
     if is_key:
         return Halt(f"`types` makes {name} {kind}, but a key column keeps its own type", fix)
-    if not ColumnType.parse(kind).holds(column.base_oid or column.type_oid):
+    if not is_valid_choice(column, kind):
         return Halt(f"`types` makes {name} {kind}, which does not hold {column.type_name}", fix)
     return None
 

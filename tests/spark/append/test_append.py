@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from spark_jobs.lake.ledger import find_cut, read_states
 from spark_jobs.maintenance.maintenance import maintain
 from spark_jobs.maintenance.old_entries import remove_old_entries
 from spark_jobs.maintenance.thinning import Keeping
+from spark_jobs.merge import entry_merge
 from spark_jobs.query.entries_at import entries_at
 from spark_jobs.query.sql import answer_query
 from spark_jobs.target.result import WritePlan
@@ -190,17 +192,68 @@ def test_a_table_without_a_key_halts_and_its_entries_do_not(small: SmallLake) ->
     assert list_rows(small, "k", "v") == [(1, "a"), (1, "a")]
 
 
-def test_a_halted_target_goes_on_from_where_it_stopped(small: SmallLake) -> None:
-    small.merge([insert(T, "1", "a", None)])
-    reserved = rename(T, "v", "_v")
-    (done,) = small.merge([insert(T, "2", "b", None)], [insert(reserved, "3", "c", None)])
+def test_names_that_halt_the_rows_do_not_halt_the_entries(small: SmallLake) -> None:
+    odd = make_relation("t", "k int4, _v text, V text, v text")
+    (done,) = small.merge([insert(odd, "1", "a", "b", "c")])
+    assert set(done.halted) == {"public.t"}
+    assert list_rows(small, "~5Fv", "V", "v~20~282~29") == [("a", "b", "c")]
+
+
+def test_an_entry_of_a_newer_version_halts_the_target_before_it(small: SmallLake) -> None:
+    newer = (T, {"op": "later"})
+    (done,) = small.merge([insert(T, "1", "a", None)], [insert(T, "2", "b", None), newer])
     assert set(done.halted) == {"public.t", NAME}
-    assert [k for (k,) in list_rows(small, "k")] == [1, 2]
-    assert NAME in read_states(small.lake)
-    good = rename(T, "v", "w")
-    small.commit([insert(good, "4", "d", None)])
-    (done,) = small.merge()
-    assert NAME in done.halted, "the entry that it cannot take is still the next one"
+    assert [k for (k,) in list_rows(small, "k")] == [1]
+    assert "does not apply" in (read_states(small.lake)[NAME].reason or "")
+    small.lake.locate_target(ENTRIES).remove_folder()
+    small.merge()
+    assert [k for (k,) in list_rows(small, "k")] == [1], "it begins with the log again"
+
+
+def test_an_entry_that_could_not_be_decoded_is_a_row(small: SmallLake) -> None:
+    small.merge([(T, {"op": "undecoded", "detail": "{}"}), insert(T, "1", "a", None)])
+    assert list_rows(small, "_op", "k", "_detail") == [
+        ("undecoded", None, "{}"),
+        ("insert", 1, None),
+    ]
+
+
+@pytest.mark.parametrize("is_one_round", [True, False])
+def test_a_number_gets_the_digits_of_its_new_type(small: SmallLake, *, is_one_round: bool) -> None:
+    first = make_relation("t", "k int4, n int4")
+    typed = make_relation("t", "k int4, n numeric", n={"attnum": 2})
+    limited = replace(typed.columns[1], type_modifier=(10 << 16 | 2) + 4)
+    second = replace(typed, columns=(typed.columns[0], limited))
+    third = make_relation("t", "k int4, n text")
+    small.commit([insert(first, "1", "7")])
+    if not is_one_round:
+        small.merge()
+    small.commit([insert(second, "2", "8.50")])
+    if not is_one_round:
+        small.merge()
+        assert list_rows(small, "n") == [(Decimal("7.00"),), (Decimal("8.50"),)]
+    small.merge([insert(third, "3", "x")])
+    assert list_rows(small, "n", "_raw") == [("7.00", None), ("8.50", None), ("x", None)]
+
+
+def test_a_merge_that_died_after_it_added_columns_is_finished_by_the_next(
+    small: SmallLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small.merge([insert(T, "1", "a", None)])
+    wider = replace(T, columns=(*T.columns, replace(T.columns[1], name="added", attnum=4)))
+    small.commit([insert(wider, "2", "b", None, "new")])
+
+    def die(point: str) -> None:
+        if point == "before_merge_commit":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(entry_merge, "reach", die)
+        with pytest.raises(KeyboardInterrupt):
+            small.merge()
+    assert list_rows(small, "k", "added") == [(1, None)]
+    small.merge()
+    assert list_rows(small, "k", "added") == [(1, None), (2, "new")]
 
 
 def test_a_new_target_begins_with_the_log_and_an_unwanted_one_is_left_out(

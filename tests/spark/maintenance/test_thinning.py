@@ -79,17 +79,17 @@ def make_cut(number: int, merged: dict[str, int], halted: tuple[str, ...] = ()) 
 
 
 def test_the_log_keeps_what_the_oldest_cut_needs() -> None:
-    cuts = [make_cut(10, {"a": 10}), make_cut(20, {"a": 20, "b": 20})]
+    cuts = [make_cut(10, {"public.a": 10}), make_cut(20, {"public.a": 20, "public.b": 20})]
     assert find_floor(cuts, aged=bound(99), started=[]) == Floor(bound(10), OLDEST_CUT)
     assert find_floor([], aged=bound(99), started=[]) is None
 
 
 @pytest.mark.parametrize("cut", [10, 20])
 def test_the_log_keeps_what_a_table_that_is_behind_at_a_kept_cut_needs(cut: int) -> None:
-    cuts = [make_cut(10, {"a": 4 if cut == 10 else 10}), make_cut(20, {"a": 4})]
+    cuts = [make_cut(10, {"public.a": 4 if cut == 10 else 10}), make_cut(20, {"public.a": 4})]
     floor = find_floor(cuts, aged=bound(99), started=[])
     assert floor is not None
-    assert (floor.bound, "a, which is behind" in floor.holder) == (bound(4), True)
+    assert (floor.bound, "public.a, which is behind" in floor.holder) == (bound(4), True)
 
 
 def test_a_halted_table_does_not_hold_the_log() -> None:
@@ -102,12 +102,14 @@ def test_a_halted_target_of_entries_holds_the_log() -> None:
     target = "append/public.a"
     cuts = [make_cut(cut, {target: 4}, halted=(target,)) for cut in (10, 20)]
     floor = find_floor(cuts, aged=bound(99), started=[])
-    assert floor == Floor(bound(4), f"{target}, which is behind at a kept cut")
+    assert floor == Floor(bound(4), f"{target}, which is behind at the newest cut")
+    cuts.append(make_cut(30, {target: 30}))
+    assert find_floor(cuts, aged=bound(99), started=[]) == Floor(bound(10), OLDEST_CUT)
 
 
 def test_an_idle_table_does_not_hold_the_log() -> None:
     """History 24: the cut says that it is merged further than its own last commit."""
-    cuts = [make_cut(10, {"idle": 10}), make_cut(20, {"idle": 20})]
+    cuts = [make_cut(10, {"public.idle": 10}), make_cut(20, {"public.idle": 20})]
     assert find_floor(cuts, aged=bound(99), started=[]) == Floor(bound(10), OLDEST_CUT)
 
 
