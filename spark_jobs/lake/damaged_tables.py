@@ -103,9 +103,9 @@ def _is_of_storage(error: Exception) -> bool:
 def _require_new_folder(folder: LakePlace, what: str, error: Exception) -> UnreadableTable:
     return UnreadableTable(
         f"{what} ({_name(error)})",
-        fix=f"restore {folder} from a copy of the lake, or delete it; then run `walgate merge`: it"
-        " builds the table again from the log, and queues a backfill if the log lacks changes. What"
-        " the log no longer has, such as deleted rows and entries, goes with the folder",
+        fix=f"restore {folder} from a copy of the lake; if there is no copy, delete {folder},"
+        " then run `walgate merge`: it builds the table again from the log, and queues a backfill if the log"
+        " lacks changes. Deleted rows and entries that the log no longer has go with the folder",
         retry=Retry.AFTER_FIX,
     )
 

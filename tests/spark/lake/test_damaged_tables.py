@@ -77,7 +77,7 @@ def test_a_log_that_is_not_whole_makes_a_table_damaged(table: LocalPlace) -> Non
     (table / name_commit(0)).write_text('{"add":')
     with pytest.raises(UnreadableTable, match="cannot be opened") as damaged:
         open_current(table)
-    assert damaged.value.fix.startswith("delete ")
+    assert damaged.value.fix.startswith("restore ")
 
 
 def test_a_log_that_the_storage_does_not_give_does_not(
