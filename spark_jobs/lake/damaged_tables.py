@@ -104,8 +104,8 @@ def _require_new_folder(folder: LakePlace, what: str, error: Exception) -> Unrea
     return UnreadableTable(
         f"{what} ({_name(error)})",
         fix=f"restore {folder} from a copy of the lake; if there is no copy, delete {folder},"
-        " then run `walgate merge`: it builds the table again from the log, and queues a backfill if"
-        " the log lacks changes. Deleted rows and entries that the log no longer has go with the"
+        " then run `walgate merge`: it builds the table again from the log, and queues a backfill"
+        " if the log lacks changes. Deleted rows and entries that the log no longer has go with the"
         " folder",
         retry=Retry.AFTER_FIX,
     )
