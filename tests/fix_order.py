@@ -5,7 +5,7 @@ Dagster. pytest-xdist gives each group of tests to one worker. The tests of a fo
 SparkSession are a group. All other tests with a JVM are the group `dagster`: they start their JVMs
 in processes of their own. So a worker has at most one SparkSession.
 
-A run plays a sample of the tests that take long. Of each folder it plays a quarter of the variants
+A run plays a sample of the tests that take long. In each folder it plays a quarter of the variants
 of tests with simulated histories, a third of those with PostgreSQL, and an eighth of the tests with
 a JVM, one variant of each of these. The seed chooses them. This also holds for `pytest PATH`. A
 test that is marked `core` is always played, in one variant. With `--every-test`, a run plays all
@@ -106,7 +106,7 @@ def choose_tests(
 ) -> set[str]:
     """Choose the tests of `core`, and of each folder one test of so many others, rounded up.
 
-    A name is that of a variant: `folder/file::test[…]`. Of a chosen test, one variant is chosen. If
+    A name is that of a variant: `folder/file::test[…]`. A chosen test has one variant. If
     `plays_one_variant` is false, each variant counts as a test of its own.
     """
     variants: dict[str, list[str]] = {}

@@ -149,12 +149,12 @@ def _describe_state(lake: Lake, target: Target) -> Metadata:
     """The state of a target, with the reason if it is not whole or does not follow the log."""
     cut, name = find_cut(lake), str(target)
     recorded = read_states(lake).get(name)
-    told = recorded or StateRecord(name, TableState.STREAMING)
+    state = recorded or StateRecord(name, TableState.STREAMING)
     if target.kind is TargetKind.ROWS:
         known = None if cut is None else cut.bound
-        told = read_completeness(lake).derive_state(name, recorded, known)
-    described: Metadata = {"state": told.state.value}
-    return described | {"reason": told.reason} if told.reason else described
+        state = read_completeness(lake).derive_state(name, recorded, known)
+    described: Metadata = {"state": state.state.value}
+    return described | {"reason": state.reason} if state.reason else described
 
 
 def _describe_merges(

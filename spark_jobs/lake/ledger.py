@@ -94,10 +94,6 @@ class Cut:
         merged = self.merged.get(target, self.bound)
         return Place(merged, self.versions.get(target), self.held.get(target))
 
-    def list_targets(self) -> list[Target]:
-        """The targets that have a version."""
-        return sorted(map(Target.parse, self.versions))
-
     def list_tables(self) -> list[TableName]:
         """The tables whose rows have a version."""
         return _list_tables(self.versions)

@@ -50,7 +50,7 @@ class EntryMerge:
 class _Base:
     """The version of a target that the commit extends, and its rows, in the schema of the plan.
 
-    Unless `is_kept`, the commit replaces all files. `rows` is None if no old row stays.
+    Unless `is_kept`, the commit replaces all files. `rows` is None if there is no row to keep.
     """
 
     table: DeltaTable
@@ -100,7 +100,7 @@ def _prepare(merge: EntryMerge, fields: list[T.StructField]) -> _Base:
     session, plan, path, existing = merge.session, merge.plan, merge.path, merge.existing
     if existing is None:
         made = create_target(session, merge.lake, plan.target, fields)
-        return _Base(made, read_rows(session, path, made), is_kept=True)
+        return _Base(made, None, is_kept=True)
     if plan.before is None:  # Another writer has replaced it.
         return _Base(allow_types(session, path, existing, fields), None, is_kept=False)
     # To a table with features of others, Spark adds rows whichever version is the newest. A process

@@ -97,7 +97,7 @@ def merge_until(
     is_thorough: bool = True,
     limits: MergeLimits = DEFAULT_LIMITS,
 ) -> list[Round]:
-    """Merge in rounds up to the staged LSN at the start, only `tables` if given: names of targets.
+    """Merge in rounds up to the staged LSN at the start. `tables` names the targets to merge.
 
     Each round takes about `round_rows` entries of a backlog; a `RoundSize` grows with them.
     After `stop` is set or the deadline (of the monotonic clock) has passed, no round begins. The
@@ -129,9 +129,7 @@ def merge_until(
             # The last run failed at a table. If this one fails there, too, it has only one round.
             size.stop_growing()
         while staged is not None and not _is_over(stop, deadline):
-            if rounds:  # The first round reads the log as it was opened above.
-                log, relations = LogFiles.open(lake), lake.read_relations()
-                places = read_places(lake, cut, relations)
+            places = read_places(lake, cut, relations)
             inspection = inspect_targets(
                 lake, places, epochs, is_thorough=is_thorough and not rounds
             )
@@ -139,6 +137,8 @@ def merge_until(
             waiting = {table for table in behind if tables is None or table in tables}
             if cut is not None and cut.bound == staged and waiting.issubset(passed_over):
                 break
+            if rounds:  # The first round reads the log as it was opened above.
+                log = LogFiles.open(lake)
             assert log is not None
             starting = RoundStart(session, lake, log, epochs, relations, cut, places, inspection)
             failures = Failures(lake)

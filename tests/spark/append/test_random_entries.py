@@ -247,5 +247,5 @@ def test_entries_are_what_was_sent_wherever_rounds_end(
         assert read_rows(stored, world) == expected, rounds
         end = world.rng.choice(world.entries).end
         rows = entries_at(spark, copied, ENTRIES, Bound(1, Lsn(end))).rows
-        told = [tuple(row) for row in rows.orderBy("_commit_lsn", "_seq").select(*names).collect()]
-        assert told == [(entry.op, entry.end) for entry in world.entries if entry.end <= end]
+        found = [tuple(row) for row in rows.orderBy("_commit_lsn", "_seq").select(*names).collect()]
+        assert found == [(entry.op, entry.end) for entry in world.entries if entry.end <= end]
