@@ -29,6 +29,12 @@ def list_files(lake: Lake) -> list[LakePlace]:
     return [*(lake.root / "leases").list_matching("*")]
 
 
+def find_file(lake: Lake) -> LakePlace:
+    """The file of the only lease. A renewal may be under way: it writes a copy first."""
+    (place,) = [file for file in list_files(lake) if not file.name.startswith(".")]
+    return place
+
+
 def list_now(lake: Lake) -> set[Leased]:
     return list_leased(lake, now=datetime.now(UTC))
 
@@ -65,9 +71,7 @@ def test_the_lease_of_a_killed_process_ends_by_itself(lake: Lake) -> None:
 def test_a_lease_is_renewed(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "_RENEW_S", 0.01)
     with holding_lease(lake, AT):
-        # A renewal may be under way: it writes a copy first.
-        (place,) = [file for file in list_files(lake) if not file.name.startswith(".")]
-        file = path_of(place)
+        file = path_of(find_file(lake))
         os.utime(file, (0, 0))
         wait_for(lambda: file.stat().st_mtime > 0, 30, "a renewal")
 
@@ -93,8 +97,7 @@ def test_a_lease_keeps_versions_also_after_it_was_renewed(
     with holding_lease(lake, AT) as lease:
         lease.keep_version(TableName("public", "t"), 3)
         lease.keep_version(TableName("public", "t"), 4)
-        (place,) = list_files(lake)
-        file = path_of(place)
+        file = path_of(find_file(lake))
         os.utime(file, (0, 0))
         wait_for(lambda: file.stat().st_mtime > 0, 30, "a renewal")
         assert list_now(lake) == {Leased(AT, frozenset({("public.t", 3), ("public.t", 4)}))}
