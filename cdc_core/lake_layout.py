@@ -27,9 +27,8 @@ VERIFICATIONS = f"{_LEDGER}/verifications"
 DROPPED_CUTS = f"{_LEDGER}/dropped_cuts"
 MAINTENANCE = f"{_LEDGER}/maintenance"
 
-# Targets with rows, and targets with entries. Each has one folder for each schema.
+# Targets with rows. Each kind of target has one folder for each schema.
 TABLES = TargetKind.ROWS.value
-APPEND = TargetKind.APPEND.value
 
 # The spool, unless `[lake] spool` sets another folder. It is always on the disk of this host.
 SPOOL = "spool"
@@ -41,7 +40,8 @@ _LOCKS = "locks"
 
 # Folders of the lake in which no spool may be, also those that later versions will make.
 RESERVED_FOLDERS = (
-    *(_STAGING, TABLES, APPEND, "history", "quarantine", "reports", _LEDGER, LEASES, _LOCKS),
+    *(_STAGING, *(kind.value for kind in TargetKind)),
+    *("quarantine", "reports", _LEDGER, LEASES, _LOCKS),
 )
 # The most bytes that Linux accepts as the name of one file.
 _LONGEST_FILE_NAME = 255

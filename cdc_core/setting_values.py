@@ -161,11 +161,15 @@ def _require_time(value: float) -> float:
 
 
 def _check_modes(names: tuple[str, ...]) -> tuple[TableMode, ...]:
-    """Accept one of the modes for rows, and perhaps `append`."""
-    wanted = f'"{TableMode.CURRENT}" or "{TableMode.SOFT_DELETE}", and perhaps "{TableMode.APPEND}"'
+    """Accept one of the modes for rows, and any of those that ask for one more target."""
+    of_rows, others = (
+        " or ".join(f'"{mode}"' for mode in TableMode if (mode in ROW_MODES) is is_of_rows)
+        for is_of_rows in (True, False)
+    )
+    wanted = f"{of_rows}, and perhaps {others}"
     known = [mode for mode in TableMode if mode in names]
-    of_rows = [mode for mode in known if mode in ROW_MODES]
-    if len(of_rows) != 1 or len(known) != len(names):
+    chosen = [mode for mode in known if mode in ROW_MODES]
+    if len(chosen) != 1 or len(known) != len(names):
         found = ", ".join(f'"{name}"' for name in names) or "an empty list"
         raise ValueError(f"expected {wanted}, found {found}")
     return tuple(known)

@@ -17,6 +17,8 @@ class TargetKind(StrEnum):
 
     ROWS = "tables"
     """The rows of the source; in some modes also rows that the source deleted."""
+    HISTORY = "history"
+    """The versions that rows of the source had."""
     APPEND = "append"
     """The entries of the log."""
 
@@ -29,9 +31,9 @@ class Target:
     kind: TargetKind = TargetKind.ROWS
 
     def __str__(self) -> str:
-        """The name in ledgers and messages: `public.orders`, or `append/public.orders`.
+        """The name in ledgers and messages: `public.orders`, or `history/public.orders`.
 
-        No table's name begins with `append/`: a schema that has a slash is quoted.
+        No table's name begins with `history/`: a schema that has a slash is quoted.
         """
         table = str(self.table)
         return table if self.kind is TargetKind.ROWS else f"{self.kind}/{table}"
@@ -40,12 +42,25 @@ class Target:
     def parse(cls, name: str) -> Target:
         """Read the name of a target. Raises: ValueError."""
         kind, slash, table = name.partition("/")
-        if slash and kind == TargetKind.APPEND:
-            return cls(TableName.parse(table), TargetKind.APPEND)
+        if slash and kind in _KINDS_OF_MODES.values():
+            return cls(TableName.parse(table), TargetKind(kind))
         return cls(TableName.parse(name))
+
+    @property
+    def follows_rows(self) -> bool:
+        """Whether the target follows the rows of the source, and halts where they cannot."""
+        return self.kind is not TargetKind.APPEND
+
+
+# Which targets the modes ask for besides the rows.
+_KINDS_OF_MODES = {
+    TableMode.HISTORY: TargetKind.HISTORY,
+    TableMode.APPEND: TargetKind.APPEND,
+}
 
 
 def list_targets(table: TableName, modes: Iterable[TableMode]) -> list[Target]:
     """List the targets of a table that has some modes."""
-    kinds = [TargetKind.ROWS, *([TargetKind.APPEND] if TableMode.APPEND in modes else [])]
-    return [Target(table, kind) for kind in kinds]
+    wanted = {*modes}
+    others = [kind for mode, kind in _KINDS_OF_MODES.items() if mode in wanted]
+    return [Target(table, kind) for kind in (TargetKind.ROWS, *others)]

@@ -92,6 +92,8 @@ class TableMode(StrEnum):
     """The rows that the source has."""
     SOFT_DELETE = "soft_delete"
     """Also the rows that the source deleted, with a mark."""
+    HISTORY = "history"
+    """Also each version that a row had, in a target of its own."""
     APPEND = "append"
     """Also each entry of the log about the table, in a target of its own."""
 

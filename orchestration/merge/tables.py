@@ -155,6 +155,8 @@ def _describe_content(lake: Lake, target: Target) -> str:
     """What a target has, for its page."""
     if target.kind is TargetKind.APPEND:
         return f"Each entry of the log about {target.table}, with its position."
+    if target.kind is TargetKind.HISTORY:
+        return f"Each version that a row of {target.table} had, from one LSN to another."
     if TableMode.SOFT_DELETE in lake.choose_modes(target.table):
         return f"Rows of {target.table} as of the newest cut, and those that the source deleted."
     return f"Current rows of {target.table}, as of the newest cut."

@@ -17,7 +17,8 @@ from cdc_core.vocabulary import Lsn, TableName
 from orchestration.backfill.backfill import reread_keys, run_backfills
 from orchestration.capture.own_capture import ensuring_capture
 from orchestration.verification.table_comparison import Keys
-from orchestration.verification.verify import Tell, verify_tables
+from orchestration.verification.verify import verify_tables
+from orchestration.verification.waiting import Tell
 from spark_jobs.session.executors import await_executor, requiring_executors
 
 # For more keys than this, a whole backfill is cheaper than reading each key.

@@ -64,6 +64,10 @@ class TableComparison:
             lambda: verify.sum_ranges(self.rows, self.schema, self.compared, part, width),
         )
 
+    def sum_lake(self, part: OrdinalRange, width: int) -> RangeSums:
+        """Sum up a part of the lake's rows only."""
+        return verify.sum_ranges(self.rows, self.schema, self.compared, part, width)
+
     def narrow(
         self, differences: Sequence[Difference]
     ) -> tuple[tuple[FoundRange, ...], Keys | None]:

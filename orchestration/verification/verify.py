@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -28,14 +28,14 @@ from cdc_core.comparing import (
     choose_width,
     find_differences,
 )
-from cdc_core.errors import LakeError, Retry, SourceError, StagingError, WalgateError
+from cdc_core.errors import LakeError, SourceError
 from cdc_core.protocol.concealment import mark_key
-from cdc_core.settings import Settings, SourceSettings, TableSettings
+from cdc_core.settings import Settings, TableSettings
 from cdc_core.source import checksums
 from cdc_core.source.connection import LOCK_S
-from cdc_core.source.first_reading import FirstReading, find_costly_readings
+from cdc_core.source.first_reading import find_costly_readings
 from cdc_core.source.marks import emit_mark
-from cdc_core.source.primary import FindHistory, open_primary, require_history
+from cdc_core.source.primary import open_primary, require_history
 from cdc_core.source.published_tables import PublishedTable, read_published_tables
 from cdc_core.source.snapshots import SourceSnapshot, open_snapshot
 from cdc_core.staging.relations import RelationStore
@@ -49,23 +49,23 @@ from cdc_core.staging.verifications import (
 )
 from cdc_core.table_patterns import choose_rule
 from cdc_core.table_states import TableState
-from cdc_core.vocabulary import Lsn, TableName
+from cdc_core.targets import Target, TargetKind
+from cdc_core.vocabulary import TableName
 from orchestration.verification.table_comparison import Keys, TableComparison, estimate_rows
+from orchestration.verification.waiting import Tell, await_staged, read_first, require_going
 from orchestration.verification.written_rules import find_changed_rules
 from spark_jobs.lake.completeness import Completeness, read_completeness
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.lake.leases import Lease, holding_lease
 from spark_jobs.query.as_of import keep_newest, list_tables, table_at
+from spark_jobs.query.versions_at import versions_at
 from spark_jobs.schema.evolution import TableSchema
 from spark_jobs.verification import checksums as verify
 
 # Average rows of a range before it is narrowed.
 _RANGE_ROWS = 5_000
-# The longest wait for the transactions that a snapshot waits for, and for capture to stage more.
-_SNAPSHOT_S, _STAGED_S = 60.0, 120.0
-_POLL_S, _HELD_LOOK_S = 0.1, 1.0
-
-Tell = Callable[[str], None]
+# The longest wait for the transactions that a snapshot waits for.
+_SNAPSHOT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def verify_tables(
     ) as snapshot:
         with closing(opened()) as connection:
             emit_mark(connection, json.dumps({"by": "walgate verify"}), on=snapshot.history)
-        bound = _await_staged(lake, snapshot.lsn, stop=stop, tell=tell)
+        bound = await_staged(lake, snapshot.lsn, stop=stop, tell=tell)
         # Capture may have followed a promotion since: then the snapshot is of the old server.
         require_history(snapshot.connection, snapshot.history, find_history())
         with ThreadPoolExecutor(1, "walgate-checksums") as pool:
@@ -144,84 +144,13 @@ def verify_tables(
                     is_rotating=is_rotating,
                 )
                 for table in tables:
-                    _require_going(stop)
+                    require_going(stop)
                     tell(f"{table}: comparing at {bound.lsn}")
                     found.append(sight.verify_table(table))
     verified = tuple(replace(one, healed=one.table in healed) for one, _ in found)
     ledger.record(verified)
     keys = {one.table: keys for one, keys in found if keys is not None}
     return Verification(bound, verified, keys)
-
-
-def read_first(
-    source: SourceSettings,
-    table: TableName,
-    find_history: FindHistory,
-    *,
-    stop: threading.Event,
-    tell: Tell,
-) -> None:
-    """Read a table's pages once before a snapshot is opened; wait while the slot has no room.
-
-    If a table cannot be read, this returns, and the comparison reports the reason later.
-    Raises: SourceError if no page could be read for two minutes.
-    """
-    held_since: float | None = None
-    with closing(FirstReading(source, table, find_history=find_history)) as first:
-        while not first.is_done:
-            _require_going(stop)
-            try:
-                reason = first.read_some()
-            except (SourceError, StagingError) as error:
-                if error.retry is Retry.AFTER_FIX:
-                    return
-                reason = error.message
-                first.close()
-            if reason is None:
-                held_since = None
-                continue
-            tell(f"{table}: waiting: {reason}")
-            held_since = held_since or time.monotonic()
-            if time.monotonic() - held_since > _STAGED_S:
-                raise SourceError(
-                    f"could read no page for {_STAGED_S:g} s: {reason}",
-                    fix="check that capture runs, and end long transactions in the source",
-                    retry=Retry.LATER,
-                )
-            stop.wait(_HELD_LOOK_S)
-
-
-def _await_staged(lake: Lake, lsn: Lsn, *, stop: threading.Event, tell: Tell) -> Bound:
-    """Wait until the log has reached an LSN; return it as a bound. Raises: StagingError."""
-    tell(f"waiting until {lsn} is staged")
-    staged, progressed_at = None, time.monotonic()
-    while True:
-        _require_going(stop)
-        epochs = lake.read_epochs()
-        now = lake.read_staged(epochs)
-        # An epoch that has just begun has nothing staged, and LSNs of other epochs prove nothing.
-        if now is not None and now.epoch == epochs[-1].number and now.lsn >= lsn:
-            return Bound(now.epoch, lsn)
-        if now != staged:
-            staged, progressed_at = now, time.monotonic()
-        if time.monotonic() - progressed_at > _STAGED_S:
-            reached = "nothing" if staged is None else str(staged.lsn)
-            raise StagingError(
-                f"capture has staged nothing new for {_STAGED_S:g} s: expected {lsn}, found"
-                f" {reached}",
-                fix="see `walgate status`; verify again once capture runs",
-                retry=Retry.LATER,
-            )
-        stop.wait(_POLL_S)
-
-
-def _require_going(stop: threading.Event) -> None:
-    if stop.is_set():
-        raise WalgateError(
-            "the verification was stopped before its end, and recorded nothing",
-            fix="run it again",
-            retry=Retry.LATER,
-        )
 
 
 class _SkippedTable(Exception):
@@ -293,12 +222,41 @@ class _ComparisonContext:
             part=part,
         )
         found = replace(found, reason=self._describe_left_out(published, schema, compared))
-        differences = find_differences(source, lake, width, part)
+        differences, name = find_differences(source, lake, width, part), None
+        if not differences:
+            history = self._find_history(table, comparison)
+            if history is None:
+                return found, None
+            comparison, name = history, f"history/{table}"
+            lake = comparison.sum_lake(part, width)
+            differences = find_differences(source, lake, width, part)
         if not differences:
             return found, None
         ranges, keys = comparison.narrow(differences)
         reason = found.reason if lack is None else f"{lack.reason}; fix: walgate backfill {table}"
-        return replace(found, result=DIFFERENT, ranges=ranges, reason=reason), keys
+        if name is not None:
+            reason = "; ".join(filter(None, [f"the open versions in {name} differ", reason]))
+        found = replace(found, lake=add_up(lake), ranges=ranges, reason=reason)
+        return replace(found, result=DIFFERENT), keys
+
+    def _find_history(
+        self, table: TableName, comparison: TableComparison
+    ) -> TableComparison | None:
+        """The comparison of the open versions in a table's history; None without a history.
+
+        Raises: _SkippedTable if the history is halted.
+        """
+        target = Target(table, TargetKind.HISTORY)
+        if target not in self.lake.choose_targets(table):
+            return None
+        reading = versions_at(self.session, self.lake, target, self.bound)
+        if reading.halt is not None:
+            raise _SkippedTable(
+                f"{target} halted at {reading.through.lsn}: {reading.halt.reason}; fix:"
+                f" {reading.halt.fix}"
+            )
+        rows = reading.rows.where("_is_current")
+        return replace(comparison, rows=rows, schema=verify.find_schema(rows))
 
     def _find_published(self, table: TableName) -> PublishedTable:
         if (refused := self.snapshot.refused.get(table)) is not None:

@@ -66,6 +66,11 @@ def allow_old_versions(session: SparkSession) -> None:
     session.conf.set(_ENFORCING, "false")
 
 
+def read_fields(table: DeltaTable) -> list[T.StructField]:
+    """The columns of a table, with their metadata."""
+    return T.StructType.fromJson(json.loads(table.schema().to_json())).fields
+
+
 def can_read(path: LakePlace, table: DeltaTable, names: list[str]) -> bool:
     """Whether Spark can read files of a table directly.
 
@@ -93,7 +98,7 @@ def read_files(
 
     Raises: OSError or AnalysisException if one of the files is missing.
     """
-    schema = T.StructType.fromJson(json.loads(table.schema().to_json()))
+    schema = T.StructType(read_fields(table))
     if not names:
         return session.createDataFrame([], schema)
     reader = session.read.schema(schema)

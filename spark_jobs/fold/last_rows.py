@@ -10,9 +10,6 @@ TRUNCATEs before it, and two steps with different numbers never share a row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
@@ -20,8 +17,9 @@ from spark_jobs.fold.multi_row import PARTS, JudgedSteps, find_held, judge, read
 from spark_jobs.fold.plan import TablePlan
 from spark_jobs.fold.removals import RemovalPoints
 from spark_jobs.fold.rows import META_NAMES
-from spark_jobs.fold.steps import RENEWAL, TRUNCATES, id_names
-from spark_jobs.log.reading import POSITION, LogPoint, write_points
+from spark_jobs.fold.steps import RENEWAL, id_names
+from spark_jobs.fold.truncates import number_by_truncates
+from spark_jobs.log.reading import POSITION
 from spark_jobs.schema.evolution import TableSchema
 
 _TRANSACTION = ("epoch", "commit_lsn")
@@ -40,7 +38,7 @@ def fold_last_rows(
     """
     assert plan.schema is not None
     schema, names = plan.schema, id_names(plan.schema)
-    steps, ids = _number_by_truncates(plan.take_all_steps(), names, removals.truncates)
+    steps, ids = number_by_truncates(plan.take_all_steps(), names, removals.truncates)
     gone = steps.select(*names).distinct().join(present, names, "left_anti").localCheckpoint()
     steps = steps.join(_list_involved(steps, gone, names, plan), names, "left_semi")
     steps = steps.dropDuplicates([*ids, *POSITION]).localCheckpoint()
@@ -56,34 +54,6 @@ def fold_last_rows(
     kept = _set_removal(last.join(ends.select(*names, "_departure"), names), schema, removals)
     lost = ends.where("_image is null and _departure is not null")
     return kept.unionByName(_make_empty(lost, kept, names))
-
-
-def _number_by_truncates(
-    steps: DataFrame, names: list[str], truncates: Sequence[LogPoint]
-) -> tuple[DataFrame, list[str]]:
-    """Number steps by the TRUNCATEs before them; return the steps, and the ids of their rows.
-
-    A step with a TRUNCATE after it in its own transaction leaves no row, so it is left out.
-    """
-    if not truncates:
-        return steps, names
-    position = F.struct(*POSITION)
-    points = write_points(truncates)
-    before = F.size(F.filter(points, lambda point: _locate(point) < position)).cast("int")
-    is_truncated = F.exists(
-        points,
-        lambda point: (
-            (point["epoch"] == F.col("epoch"))
-            & (point["commit_lsn"] == F.col("commit_lsn"))
-            & (point["seq"] > F.col("seq"))
-        ),
-    )
-    origin = F.struct(*(F.col(f"_from.{name}").alias(name) for name in names), F.col(TRUNCATES))
-    numbered = steps.where(~is_truncated).withColumn(TRUNCATES, before)
-    return (
-        numbered.withColumn("_from", F.when(F.col("_from").isNotNull(), origin)),
-        [*names, TRUNCATES],
-    )
 
 
 def _list_involved(
@@ -163,7 +133,3 @@ def _make_empty(ends: DataFrame, like: DataFrame, names: list[str]) -> DataFrame
     values |= {"_carried": F.array().cast("array<string>")}
     values |= {name: F.lit(False) for name in ("_present", "_kept", "_unclear")}
     return ends.select(*(values[name].alias(name) for name in like.columns))
-
-
-def _locate(point: Expression) -> Expression:
-    return F.struct(*(point[name].alias(name) for name in POSITION))

@@ -46,6 +46,8 @@ class TablePlan:
     sweeps: tuple[Sweep, ...] = ()  # All, in log order.
     swept: tuple[Sweep, ...] = ()  # Those that no newer one supersedes.
     halted_at: Position | None = None  # The first change that cannot be followed.
+    # The schemas that the table takes, each from a position on.
+    schemas: tuple[tuple[Position, TableSchema], ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -93,9 +95,9 @@ class TablePlan:
         """The row changes as steps, without those before the last TRUNCATE."""
         return self._take_steps(None if self.truncated_at is None else is_after(self.truncated_at))
 
-    def take_all_steps(self) -> DataFrame:
-        """The row changes as steps, also those before a TRUNCATE."""
-        return self._take_steps(None)
+    def take_all_steps(self, *also: str) -> DataFrame:
+        """The row changes as steps, also those before a TRUNCATE; with more columns of entries."""
+        return self._take_steps(None, *also)
 
     def list_truncates(self) -> tuple[LogPoint, ...]:
         """Where the table was truncated, in log order."""
@@ -103,12 +105,12 @@ class TablePlan:
             return ()
         return tuple(sorted({at for at, _ in find_points(self.read(), Operation.TRUNCATE)}))
 
-    def _take_steps(self, chosen: Expression | None) -> DataFrame:
+    def _take_steps(self, chosen: Expression | None, *also: str) -> DataFrame:
         assert self.schema is not None
         entries = self.read().where(F.col("op").isin(*sorted(ROW_OPERATIONS)))
         if chosen is not None:
             entries = entries.where(chosen)
-        return take_steps(entries, self.schema, self.relations, has_moves=self.has_moves)
+        return take_steps(entries, self.schema, self.relations, has_moves=self.has_moves, also=also)
 
 
 def plan_table(
@@ -158,6 +160,7 @@ def plan_table(
             used,
             sweeps,
             drop_superseded(sweeps),
+            schemas=walked.steps,
         )
     position, halt = refused
     upper, earlier = take_earlier(read(), position)
@@ -180,6 +183,7 @@ def plan_table(
         sweeps,
         drop_superseded(sweeps),
         position,
+        walked.steps,
     )
 
 

@@ -10,8 +10,9 @@ backfill that begins later ends the halt.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -45,11 +46,46 @@ def plan_rebuild(
     `entries` are all entries of the log range, also those that the table cannot follow.
     `read_above` reads the log above a bound, up to the end of the range. `plot` makes a table plan.
     """
-    own = F.col("table") == str(plan.table)
     found = None
     # Rows that are deleted between two backfills stay in some modes. So the first backfill that
     # lets the table follow the whole range decides, as if rounds had ended between them.
-    for swept in sorted(_find_swept(entries.where(own))):
+    for renewed in _list_renewed(plan, read_above, plot, entries=entries, trimmed=trimmed):
+        found = renewed
+        if renewed.halt is None:
+            break
+    return found
+
+
+def plan_first_rebuild(
+    plan: TablePlan,
+    read_above: Callable[[Bound], DataFrame],
+    plot: Callable[..., TablePlan],
+    *,
+    entries: DataFrame,
+    trimmed: Bound | None,
+) -> TablePlan | None:
+    """As `plan_rebuild`, but of several backfills take the one that ends first.
+
+    The plan may halt again. Another backfill may then end that halt.
+    """
+    listed = _list_renewed(
+        plan, read_above, plot, entries=entries, trimmed=trimmed, order=lambda swept: swept.end
+    )
+    return next(listed, None)
+
+
+def _list_renewed(
+    plan: TablePlan,
+    read_above: Callable[[Bound], DataFrame],
+    plot: Callable[..., TablePlan],
+    *,
+    entries: DataFrame,
+    trimmed: Bound | None,
+    order: Callable[[_Swept], Any] = lambda swept: swept,
+) -> Iterator[TablePlan]:
+    """Plan a halted table from the start of each backfill that ends the halt."""
+    own = F.col("table") == str(plan.table)
+    for swept in sorted(_find_swept(entries.where(own)), key=order):
         if swept.end <= plan.upper:
             continue  # The plan reaches this sweep without a rebuild.
         start = Bound(swept.start.epoch, swept.start.commit_lsn)
@@ -59,10 +95,7 @@ def plan_rebuild(
         log = log.where(own & is_after(swept.start))
         renewed = plot(as_query(log), summaries=summarize(log), before=None)
         if renewed.upper >= swept.end:
-            found = renewed
-            if renewed.halt is None:
-                break
-    return found
+            yield renewed
 
 
 def _find_swept(entries: DataFrame) -> list[_Swept]:

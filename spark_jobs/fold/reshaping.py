@@ -31,7 +31,7 @@ def reshape_rows(rows: DataFrame, old: TableSchema, new: TableSchema) -> DataFra
     A column has the values of the old column with its attnum; if the source's table is another one,
     with its name. An old column that is no more is left out.
     """
-    matches = [_match(column, old, new) for column in new.columns]
+    matches = [match_column(column, old, new) for column in new.columns]
     keys = [(new.columns[i], matches[i]) for i in new.key]
     if {j for _, j in keys} != {*old.key}:
         return None
@@ -84,7 +84,7 @@ def reshape_columns(
     return rows.select(*select_values(values | kept, fields), *others)
 
 
-def _match(column: Column, old: TableSchema, new: TableSchema) -> int | None:
+def match_column(column: Column, old: TableSchema, new: TableSchema) -> int | None:
     """The index of the old column that a new column follows; None if it is new."""
     if old.oid == new.oid and column.attnum is not None:
         for j, known in enumerate(old.columns):
@@ -156,7 +156,9 @@ def _make_key(
         return F.col("_key")
     texts: list[Expression] = []
     for i, j in keys:
-        assert j is not None
+        if j is None:
+            texts.append(F.lit(new.columns[i].missing_value).cast("string"))
+            continue
         mapping, value, text = map_columns(new)[i], values[new.names[i]], _find_text(old, j)
         is_whole = value.isNotNull() & ~_is_raw(mapping, text, value)
         texts.append(F.when(is_whole, mapping.text(value)).otherwise(text))

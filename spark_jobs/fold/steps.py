@@ -7,7 +7,7 @@ to another is two steps at one position. Texts are in the order of the table sch
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame
@@ -48,11 +48,17 @@ def identify(schema: TableSchema, texts: Expression) -> list[Expression]:
 
 
 def take_steps(
-    entries: DataFrame, schema: TableSchema, relations: Mapping[int, Relation], *, has_moves: bool
+    entries: DataFrame,
+    schema: TableSchema,
+    relations: Mapping[int, Relation],
+    *,
+    has_moves: bool,
+    also: Sequence[str] = (),
 ) -> DataFrame:
     """Turn one table's row changes into steps.
 
-    If `has_moves` is false, no change may move a row to another key.
+    If `has_moves` is false, no change may move a row to another key. `also` names columns of the
+    entries that the steps have, too.
     Shape: `epoch, commit_lsn, seq, committed_at, kind`, the ids, `_from` (the ids that a moved row
     came from, else NULL), `values` (the texts of the row that comes), `unchanged` (the indexes of
     columns that were not sent), `old` (the whole row that departs, if the source sent it).
@@ -62,6 +68,7 @@ def take_steps(
         *POSITION,
         "committed_at",
         "op",
+        *(name for name in also if name != "op"),
         F.col("relation_version").isin(*full).alias("_full")
         if full
         else F.lit(False).alias("_full"),
@@ -109,10 +116,11 @@ def take_steps(
             & (_pack(ids, names) != _pack(old_ids, names))
         )
         step = F.explode(F.when(moves, F.array(departs, moves_in)).otherwise(F.array(step)))
-    steps = entries.select(*POSITION, "committed_at", step.alias("step"))
+    steps = entries.select(*POSITION, "committed_at", *also, step.alias("step"))
     return steps.select(
         *POSITION,
         "committed_at",
+        *also,
         "step.kind",
         *(F.col("step._id")[name].alias(name) for name in names),
         "step._from",

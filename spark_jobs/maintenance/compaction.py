@@ -19,7 +19,7 @@ from cdc_core.crash_points import reach
 from cdc_core.errors import MergeError, Retry
 from cdc_core.lake_storage.arrow_files import read_footer
 from cdc_core.lake_storage.place import LakePlace
-from cdc_core.targets import Target
+from cdc_core.targets import Target, TargetKind
 from spark_jobs.delta.abandoned_attempts import clear_attempts
 from spark_jobs.delta.attempts import attempting
 from spark_jobs.delta.committer import FileChange, commit_files
@@ -27,6 +27,7 @@ from spark_jobs.delta.direct_parquet import is_plain
 from spark_jobs.delta.file_writer import write_batches
 from spark_jobs.fast_path.key_search import Refusal, read_groups
 from spark_jobs.fold.plan import has_table_schema, read_schema
+from spark_jobs.history.files import list_history_files
 from spark_jobs.lake.durability import require_durable
 from spark_jobs.lake.lake import Epoch, Lake, find_bound, open_table, read_losses
 from spark_jobs.log.reading import POSITION
@@ -73,7 +74,7 @@ def compact_target(lake: Lake, target: Target, epochs: list[Epoch]) -> bool:
     table = open_table(folder)
     if table is None or not has_table_schema(table) or not is_plain(table):
         return False
-    if not _choose_files(folder, table):
+    if not _choose_files(folder, table, target):
         return False
     with lake.lock_table(str(target), jvm=None):
         clear_attempts(folder, epochs)
@@ -81,7 +82,7 @@ def compact_target(lake: Lake, target: Target, epochs: list[Epoch]) -> bool:
         bound = None if table is None else find_bound(table, epochs)
         if table is None or bound is None or not is_plain(table):
             return False
-        chosen, rows = _read_files(folder, table, _choose_files(folder, table))
+        chosen, rows = _read_files(folder, table, _choose_files(folder, table, target))
         if not is_worth_writing(chosen):
             return False
         # A merge that died may have left the newest commit, and the disk may have refused it.
@@ -118,10 +119,30 @@ def _list_files(table: DeltaTable) -> list[SizedFile]:
     ]
 
 
-def _choose_files(folder: LakePlace, table: DeltaTable) -> list[SizedFile]:
-    """Choose small files that may fit in memory together; none if it is not worth it."""
+def _list_parts(table: DeltaTable, target: Target) -> list[list[SizedFile]]:
+    """List the files of a table in parts, whose rows must not be in one file.
+
+    A merge reads no file that has only closed versions of a history.
+    """
+    files = _list_files(table)
+    if target.kind is not TargetKind.HISTORY:
+        return [files]
+    may_be_open = {file.name for file in list_history_files(table) if file.may_be_open}
+    return [
+        [file for file in files if file.name not in may_be_open],
+        [file for file in files if file.name in may_be_open],
+    ]
+
+
+def _choose_files(folder: LakePlace, table: DeltaTable, target: Target) -> list[SizedFile]:
+    """Choose small files of one part that fit in memory together; none if it is not worth it."""
+    chosen = (_choose_fitting(folder, part) for part in _list_parts(table, target))
+    return next(filter(None, chosen), [])
+
+
+def _choose_fitting(folder: LakePlace, part: list[SizedFile]) -> list[SizedFile]:
     files, size = list[SizedFile](), 0
-    for file in choose_small_files(_list_files(table)):
+    for file in choose_small_files(part):
         footer = read_footer(folder / unquote(file.name))
         # In memory, the rows take about this size at least.
         size += sum(footer.row_group(n).total_byte_size for n in range(footer.num_row_groups))

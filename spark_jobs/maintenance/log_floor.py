@@ -84,9 +84,7 @@ def find_unmerged_starts(lake: Lake, newest: Cut) -> list[tuple[str, Bound]]:
             if row["state"] == BackfillState.DONE and row["staged_lsn"] is not None:
                 open_since = max(open_since, row["number"])
                 end = Bound(row["epoch"], Lsn(row["staged_lsn"]))
-                place = newest.find_place(table)
-                seen = newest.bound if table in newest.halted else place.bound
-                if end > seen:
+                if end > _find_seen(newest, TableName.parse(table)):
                     starts.append((table, _start_of(row)))
         starts += [
             (table, _start_of(row))
@@ -103,19 +101,29 @@ def queue_halted(lake: Lake, newest: Cut, floor: Bound) -> list[str]:
     """
     requests = read_requests(lake)
 
-    def is_lost(table: str) -> bool:
-        halted_at = newest.find_place(table).bound
+    def is_lost(target: str) -> bool:
+        halted_at, table = newest.find_place(target).bound, str(Target.parse(target).table)
         is_queued = any(one.table == table and one.since > halted_at for one in requests)
         return halted_at < floor and not is_queued
 
-    lost = [name for name in newest.halted if not _holds_entries(name) and is_lost(name)]
+    halted = [name for name in newest.halted if not _holds_entries(name)]
+    lost = sorted({Target.parse(name).table for name in halted if is_lost(name)})
     reason = "capture may trim changes that the table has not merged since it halted"
-    queue_tables(lake, map(TableName.parse, lost), reason=reason, since=floor)
-    return lost
+    queue_tables(lake, lost, reason=reason, since=floor)
+    return [str(table) for table in lost]
+
+
+def _find_seen(newest: Cut, table: TableName) -> Bound:
+    """The bound up to which every target that follows a table's rows has seen the log."""
+    targets = [Target(table), Target(table, TargetKind.HISTORY)]
+    return min(
+        newest.bound if name in newest.halted else newest.find_place(name).bound
+        for name in map(str, targets)
+    )
 
 
 def _holds_entries(target: str) -> bool:
-    return Target.parse(target).kind is not TargetKind.ROWS
+    return not Target.parse(target).follows_rows
 
 
 def _read_by_table(lake: Lake) -> dict[str, list[dict[str, Any]]]:

@@ -113,7 +113,7 @@ class RoundStart:
             known,
             found,
             # A table that is gone begins where it halted, because older rows have another schema.
-            is_halted=target.kind is TargetKind.ROWS and self.was_halted(name),
+            is_halted=target.follows_rows and self.was_halted(name),
             log_begins=None if age is None else find_log_begin(self.log),
             first_cut=None if age is None else find_first_bound(self.lake),
             trimmed=self.log.trimmed,
@@ -124,18 +124,17 @@ class RoundStart:
             _logger.warning("table is older than its cut", extra={"fields": fields})
         return origin
 
-    def prepare_fold(self, table: TableName, found: FoundTable | None) -> Bound | None:
-        """Find the bound above which the round folds a table's changes; None means the whole log.
+    def prepare_fold(self, target: Target, found: FoundTable | None) -> Bound | None:
+        """Find the bound above which the round folds a target's changes; None means the whole log.
 
         If the log has lost changes of the table, a whole backfill is queued.
         """
-        target = Target(table)
         origin = self.find_origin(target, found)
         if origin.missing is not None:
             _, age = self._find_age(str(target), found)
             lost = "the log does not have all of its changes"
             reason = lost if age is None else f"{age}; {lost}"
-            queue_tables(self.lake, [table], reason=reason, since=origin.missing)
+            queue_tables(self.lake, [target.table], reason=reason, since=origin.missing)
         return origin.low
 
     def _find_age(self, target: str, found: FoundTable | None) -> tuple[Place | None, str | None]:

@@ -12,38 +12,36 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
-from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc_core.targets import Target, TargetKind
 from cdc_core.vocabulary import Operation, Position
 from spark_jobs.append.plan import plan_entries
-from spark_jobs.delta.abandoned_attempts import clear_attempts
 from spark_jobs.fast_path.file_rewrite import FileRewrite, rewriting_files
 from spark_jobs.fold.plan import TablePlan, as_query, choose_types, plan_table, read_schema
 from spark_jobs.fold.rebuild import plan_rebuild
-from spark_jobs.lake.cut_plan import FoundTable, Place
-from spark_jobs.lake.damaged_tables import open_current
-from spark_jobs.lake.durability import require_durable
+from spark_jobs.lake.cut_plan import Place
 from spark_jobs.lake.lake import Bound, Epoch
 from spark_jobs.log.ranges import RangeSummary, summarize
 from spark_jobs.log.reading import is_after, read_log
 from spark_jobs.log.round_log import RoundLog
 from spark_jobs.merge.entry_merge import EntryMerge, merge_entries
+from spark_jobs.merge.history_merge import HistoryMerge, merge_history
+from spark_jobs.merge.history_plan import plan_history
 from spark_jobs.merge.merge import (
     TableMerge,
     merge_by_spark,
     merge_rewritten,
     plan_file_rewrite,
 )
+from spark_jobs.merge.opened_target import OpenedTarget, open_target
 from spark_jobs.merge.round_start import RoundStart
 from spark_jobs.schema.evolution import Halt
 from spark_jobs.session.failures import Failures
-from spark_jobs.session.session import find_jvm
 from spark_jobs.session.side_by_side import run_side_by_side
 from spark_jobs.target.limits import MergeLimits
-from spark_jobs.target.older_targets import find_target, has_other_mode
+from spark_jobs.target.older_targets import has_other_mode
 from spark_jobs.target.result import TableMergeResult
 
 # How many tables of a round are locked at once. A lock is an open file; a process may have 1024.
@@ -82,13 +80,13 @@ def merge_targets(
     results: dict[str, TableRound] = {}
     ordered = sorted(names)
     for first in range(0, len(ordered), _MAX_LOCKS):
-        prepared: dict[str, _Prepared | _PreparedEntries] = {}
+        prepared: dict[str, _Prepared | _PreparedAlone] = {}
         with ExitStack() as held:
             for name in ordered[first : first + _MAX_LOCKS]:
                 with failures.apart(name):
-                    opened = _open_target(start, Target.parse(name), cut, held=held)
+                    opened = open_target(start, Target.parse(name), cut, held=held)
                     found = None if opened is None else _prepare(start, opened, log, cut, limits)
-                    if isinstance(found, (_Prepared, _PreparedEntries)):
+                    if isinstance(found, (_Prepared, _PreparedAlone)):
                         prepared[name] = found
                     elif found is not None:
                         results[name] = found
@@ -111,58 +109,28 @@ class _Prepared:
 
 
 @dataclass(frozen=True, slots=True)
-class _PreparedEntries:
-    """A target of entries whose merge is planned."""
+class _PreparedAlone:
+    """A target besides the rows whose merge is planned. Spark writes each of them by itself."""
 
-    merge: EntryMerge
+    write: Callable[[], TableMergeResult]
+    upper: Bound
     halt: Halt | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """A locked target: its Delta table, if it has one, and what was found in its folder."""
-
-    target: Target
-    delta: DeltaTable | None
-    found: FoundTable | None
-
-    @property
-    def own(self) -> DeltaTable | None:
-        """The Delta table, unless another writer has replaced it."""
-        return None if self.found is None or self.found.is_foreign else self.delta
-
-
-def _open_target(
-    start: RoundStart, target: Target, cut: Bound, *, held: ExitStack
-) -> _Opened | None:
-    """Lock and open a target, without what dead merges left in its folder.
-
-    None if it is already beyond the cut: a longer round merged it, and died before its cut.
-    """
-    folder = start.lake.locate_target(target)
-    held.enter_context(start.lake.lock_table(str(target), jvm=find_jvm(start.session)))
-    delta = open_current(folder)
-    if clear_attempts(folder, start.epochs):
-        delta = open_current(folder)
-    found = find_target(delta, start.epochs)
-    if found is not None and found.bound is not None and found.bound > cut:
-        return None
-    _force_unnamed_commits(start, target, found)
-    return _Opened(target, delta, found)
-
-
 def _prepare(
-    start: RoundStart, opened: _Opened, log: RoundLog, cut: Bound, limits: MergeLimits
-) -> _Prepared | _PreparedEntries | TableRound:
+    start: RoundStart, opened: OpenedTarget, log: RoundLog, cut: Bound, limits: MergeLimits
+) -> _Prepared | _PreparedAlone | TableRound:
     """Plan the merge of a target; the result if it has no change."""
     if opened.target.kind is TargetKind.APPEND:
         return _prepare_entries(start, opened, log, cut)
+    if opened.target.kind is TargetKind.HISTORY:
+        return _prepare_history(start, opened, log, cut)
     return _prepare_table(start, opened, log, cut, limits)
 
 
 def _prepare_entries(
-    start: RoundStart, opened: _Opened, log: RoundLog, cut: Bound
-) -> _PreparedEntries | TableRound:
+    start: RoundStart, opened: OpenedTarget, log: RoundLog, cut: Bound
+) -> _PreparedAlone | TableRound:
     target, own = opened.target, opened.own
     table = str(target.table)
     low = start.find_origin(target, opened.found).low
@@ -178,20 +146,31 @@ def _prepare_entries(
         choose=choose_types(start.lake, target.table),
     )
     if plan.is_empty:
-        return TableRound(_stay(opened, plan.upper, low), None, plan.halt)
+        return TableRound(opened.stay(plan.upper, low), None, plan.halt)
     merge = EntryMerge(
         start.session, start.lake, _find_epoch(start, plan.upper), plan, opened.delta
     )
-    return _PreparedEntries(merge, plan.halt)
+    return _PreparedAlone(partial(merge_entries, merge), plan.upper, plan.halt)
 
 
-def _stay(opened: _Opened, upper: Bound, low: Bound | None) -> Place:
-    """The place of a target that a merge leaves as it is."""
-    bound = upper if low is None else max(low, upper)
-    if opened.own is None:
-        return Place(bound, None)
-    reached = None if opened.found is None else opened.found.bound
-    return Place(bound, opened.own.version(), reached)
+def _prepare_history(
+    start: RoundStart, opened: OpenedTarget, log: RoundLog, cut: Bound
+) -> _PreparedAlone | TableRound:
+    planned = plan_history(start, opened, log, cut)
+    upper, halt = planned.plan.last.upper, planned.plan.halt
+    if planned.is_empty:
+        return TableRound(opened.stay(upper, planned.base.low), None, halt)
+    merge = HistoryMerge(
+        start.session,
+        start.lake,
+        opened.target,
+        _find_epoch(start, upper),
+        planned.plan,
+        opened.delta,
+        is_own=opened.own is not None,
+        base=planned.base,
+    )
+    return _PreparedAlone(partial(merge_history, merge), upper, halt)
 
 
 def _find_epoch(start: RoundStart, bound: Bound) -> Epoch:
@@ -199,11 +178,11 @@ def _find_epoch(start: RoundStart, bound: Bound) -> Epoch:
 
 
 def _prepare_table(
-    start: RoundStart, opened: _Opened, log: RoundLog, cut: Bound, limits: MergeLimits
+    start: RoundStart, opened: OpenedTarget, log: RoundLog, cut: Bound, limits: MergeLimits
 ) -> _Prepared | TableRound:
     name, delta, own = opened.target.table, opened.delta, opened.own
     table = str(name)
-    low = start.prepare_fold(name, opened.found)
+    low = start.prepare_fold(opened.target, opened.found)
     if low != start.low:
         log = RoundLog(start.session, start.log, low, cut, table=table)
     summaries = log.list_summaries(table)
@@ -236,7 +215,7 @@ def _prepare_table(
         return TableRound(kept, None, start.find_halt(table))
     changes_mode = own is not None and has_other_mode(start.lake, opened.target, own)
     if plan.is_empty and (plan.halt is not None or not changes_mode):
-        return TableRound(_stay(opened, plan.upper, low), None, plan.halt)
+        return TableRound(opened.stay(plan.upper, low), None, plan.halt)
     epoch = _find_epoch(start, plan.upper)
     above = log.range.up_to(plan.upper) if plan is first_plan else None
     merge = TableMerge(start.session, start.lake, epoch, plan, delta, above, limits)
@@ -245,7 +224,7 @@ def _prepare_table(
 
 def _commit_targets(
     session: SparkSession,
-    planned: Mapping[str, _Prepared | _PreparedEntries],
+    planned: Mapping[str, _Prepared | _PreparedAlone],
     *,
     failures: Failures,
     limits: MergeLimits,
@@ -255,7 +234,7 @@ def _commit_targets(
     If a task refuses a table, Spark merges it after the others.
     """
     prepared = {name: one for name, one in planned.items() if isinstance(one, _Prepared)}
-    entries = {name: one for name, one in planned.items() if isinstance(one, _PreparedEntries)}
+    alone = {name: one for name, one in planned.items() if isinstance(one, _PreparedAlone)}
     merge = partial(_merge_by_spark, prepared, failures=failures)
     rewrites = [one.rewrite for one in prepared.values() if isinstance(one.rewrite, FileRewrite)]
     rewrite = partial(
@@ -267,7 +246,7 @@ def _commit_targets(
             for table, one in prepared.items()
             if not isinstance(one.rewrite, FileRewrite)
         ),
-        *(partial(_append, name, one, failures=failures) for name, one in entries.items()),
+        *(partial(_write_alone, name, one, failures=failures) for name, one in alone.items()),
     ]
     results = _join(run_side_by_side(session, [rewrite, *jobs] if rewrites else jobs))
     refused = [partial(merge, *one) for one in results.items() if isinstance(one[1], str)]
@@ -310,46 +289,17 @@ def _merge_by_spark(
     return {}
 
 
-def _append(name: str, prepared: _PreparedEntries, *, failures: Failures) -> _Results:
-    """Merge one target of entries; no result if it failed."""
+def _write_alone(name: str, prepared: _PreparedAlone, *, failures: Failures) -> _Results:
+    """Merge one target besides the rows; no result if it failed."""
     with failures.apart(name):
-        merged = merge_entries(prepared.merge)
-        return {name: _place_table(prepared, merged)}
+        upper, merged = prepared.upper, prepared.write()
+        return {name: TableRound(Place(upper, merged.version, upper), merged, prepared.halt)}
     return {}
 
 
-def _place_table(prepared: _Prepared | _PreparedEntries, merged: TableMergeResult) -> TableRound:
+def _place_table(prepared: _Prepared, merged: TableMergeResult) -> TableRound:
     upper = prepared.merge.plan.upper
     return TableRound(Place(upper, merged.version, upper), merged, prepared.halt)
-
-
-def _force_unnamed_commits(start: RoundStart, target: Target, found: FoundTable | None) -> None:
-    """Force a target's commits that no cut names to the disk, because new commits build on them.
-
-    Raises: MergeError.
-    """
-    name = str(target)
-    place = start.find_place(name)
-    known = None if place is None or name in start.older else place.version
-    if found is not None and found.version != known:
-        above = -1 if known is None else known
-        left = _find_abandoned_version(start, name, found)
-        folder = start.lake.locate_target(target)
-        require_durable(folder, above=above, through=found.version, left=left)
-
-
-def _find_abandoned_version(start: RoundStart, table: str, found: FoundTable | None) -> int | None:
-    """The version that a merge left when it died before its cut; None if no merge did.
-
-    A bound that is not the cut's shows such a merge. So does a table that no cut names: the commit
-    that creates a table has no bound.
-    """
-    if found is None or table in start.older:
-        return None
-    place = start.find_place(table)
-    is_made = place is None or place.version is None
-    is_left = is_made or found.bound not in {None, None if place is None else place.held}
-    return found.version if is_left else None
 
 
 def _plan_from_halt(plan: TablePlan, log: DataFrame, replan: Callable[..., TablePlan]) -> TablePlan:

@@ -2,7 +2,8 @@
 
 A statement names a table as `schema.table`, or as `table` alone if the schema is `public`. As
 `tables.schema.table`, it reads all rows that the mode of the table stores, deleted ones too. As
-`append.schema.table`, it reads the entries of the table.
+`append.schema.table`, it reads the entries of the table, and as `history.schema.table` the versions
+of its rows.
 Spark's temporary views have no schema, and its permanent views cannot hold a fold of the log. So a
 view has this name as one quoted word, which replaces the words in the statement.
 """
@@ -23,6 +24,7 @@ from spark_jobs.lake.completeness import Incomplete
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.query.as_of import TableReading, list_tables, table_at
 from spark_jobs.query.entries_at import entries_at
+from spark_jobs.query.versions_at import versions_at
 from spark_jobs.schema.evolution import Halt
 
 _CURRENT_SCHEMA = "public"
@@ -108,6 +110,9 @@ def _register_views(
         if view.kind is TargetKind.APPEND:
             _require_asked_for(lake, target)
             reading = entries_at(session, lake, target, at)
+        elif view.kind is TargetKind.HISTORY:
+            _require_asked_for(lake, target)
+            reading = versions_at(session, lake, target, at)
         else:
             reading = table_at(session, lake, table, at, as_stored=view.kind is not None)
         readings[target] = reading

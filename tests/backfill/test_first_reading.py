@@ -22,7 +22,7 @@ from cdc_core.table_states import BackfillState
 from cdc_core.vocabulary import TableName
 from orchestration.backfill.backfill import run_backfills
 from orchestration.recovery.recover import plan_recovery
-from orchestration.verification.verify import read_first
+from orchestration.verification.waiting import read_first
 from tests.backfill.test_protection import T
 from tests.fix_pipeline import Pipeline
 from tests.postgres_server import PostgresServer

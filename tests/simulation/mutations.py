@@ -31,7 +31,7 @@ from spark_jobs.lake.cut_plan import ORIGIN, Place
 from spark_jobs.lake.lake import Bound, find_bound
 from spark_jobs.lake.ledger import Cut
 from spark_jobs.maintenance.log_floor import OLDEST_CUT, Floor
-from spark_jobs.merge import rounds, targets
+from spark_jobs.merge import opened_target, rounds, targets
 from spark_jobs.query import stored
 from tests.simulation import capture_part, merge_part, worlds
 from tests.simulation.histories import Play
@@ -91,7 +91,7 @@ def _read_every_table_as_the_cut_names_it(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def _name_versions_above_the_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    open_target, prepare = targets._open_target, targets._prepare
+    open_target, prepare = opened_target.open_target, targets._prepare
 
     def open_beyond(start: Any, target: Target, cut: Bound, **options: Any) -> Any:
         found = open_target(start, target, cut, **options)
@@ -119,7 +119,7 @@ def _name_versions_above_the_cut(monkeypatch: pytest.MonkeyPatch) -> None:
         places |= {table: before.get(table, Place(ORIGIN, None)) for table in waiting}
         return places | dict(reached)
 
-    monkeypatch.setattr(targets, "_open_target", open_beyond)
+    monkeypatch.setattr(targets, "open_target", open_beyond)
     monkeypatch.setattr(targets, "_prepare", prepare_beyond)
     monkeypatch.setattr(rounds, "name_places", name_places)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import CommitProperties, Transaction, write_deltalake
 
-from cdc_core.lake_layout import LOG_TIME_APP
+from cdc_core.lake_layout import CHANGES, LOG_TIME_APP, TRIMMED_EPOCH_APP, TRIMMED_LSN_APP
 from cdc_core.layout import CHANGES_SCHEMA, EPOCHS_SCHEMA, RELATIONS_SCHEMA
 from cdc_core.staging.tables import open_table
 from cdc_core.vocabulary import UNIX_START, Relation
@@ -96,6 +96,18 @@ class LogWriter:
         self._append("staging/changes", rows, CHANGES_SCHEMA, staged=self.lsn)
         self.pending.clear()
         return self.lsn
+
+    def trim(self, lsn: int) -> None:
+        """Remove the entries of this epoch up to an LSN, as capture does."""
+        open_table(self.lake.root / CHANGES, CHANGES_SCHEMA).delete(
+            f"end_lsn <= {lsn}",
+            commit_properties=CommitProperties(
+                app_transactions=[
+                    Transaction(TRIMMED_EPOCH_APP, self.epoch),
+                    Transaction(TRIMMED_LSN_APP, lsn),
+                ]
+            ),
+        )
 
     def _append(
         self, path: str, rows: list[dict[str, Any]], schema: pa.Schema, staged: int | None = None

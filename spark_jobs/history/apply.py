@@ -1,0 +1,166 @@
+"""Applies plans to the versions of a history.
+
+A plan changes open versions, and adds new ones. It changes a closed version only if a read has
+brought a value that the version lacked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from cdc_core.vocabulary import Operation
+from spark_jobs.fold.plan import TablePlan
+from spark_jobs.fold.rows import match_names, select_values, widen
+from spark_jobs.history.fold import WAS_STORED, fold_versions
+from spark_jobs.history.holes import LACKED, fill_closed
+from spark_jobs.history.plan import HistoryPlan
+from spark_jobs.history.reshaping import HistoryShape, has_same_keys, reshape_versions
+from spark_jobs.history.turns import HistorySteps, take_history_steps
+from spark_jobs.history.versions import CLOSING, is_open, name_moment
+from spark_jobs.schema.evolution import TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class VersionChange:
+    """What a plan does to the versions of a history.
+
+    `changed` has the touched versions and the new ones, as they are afterwards; `fixed` the closed
+    versions that get a value which they lacked, None if there are none.
+    """
+
+    changed: DataFrame
+    fixed: DataFrame | None
+
+
+def change_versions(
+    history: HistorySteps, touched: DataFrame | None, closed: DataFrame | None, *, are_right: bool
+) -> VersionChange:
+    """Fold the steps of a plan onto the open versions that it touches, and compute the result.
+
+    `closed` are the closed versions; they are read only if a read has filled a hole.
+    """
+    changed = fold_versions(history, touched, are_right=are_right).localCheckpoint()
+    fixed = None
+    has_reads = any(one.operation == Operation.READ for one in history.plan.summaries)
+    if closed is not None and has_reads:
+        own = changed.where(WAS_STORED).drop(WAS_STORED)
+        fixed = fill_closed(closed, own, history.schema)
+    return VersionChange(changed.drop(LACKED), fixed)
+
+
+def apply_plan(
+    versions: DataFrame | None, shape: HistoryShape | None, plan: HistoryPlan
+) -> tuple[DataFrame | None, HistoryShape | None]:
+    """All versions of a history after a plan, and its columns then. None if it has no columns yet.
+
+    `versions` are all versions before, None if there are none; `shape` are their columns.
+    """
+    first = plan.first
+    if not first.is_empty and first.schema is not None:
+        versions, shape = _apply(versions, shape, first, are_right=True)
+    for rebuilt in plan.rebuilt:
+        if versions is not None and shape is not None:
+            versions, shape = _take_shape(versions, shape, rebuilt)
+        versions, shape = _apply(versions, shape, rebuilt, are_right=False)
+    return versions, shape
+
+
+def widen_versions(versions: DataFrame, shape: HistoryShape, schema: TableSchema) -> DataFrame:
+    """Add the new columns of a table schema: NULL in closed versions."""
+    known = {field.name for field in shape.fields}
+    new = [name for name in schema.names if name not in known]
+    if not new:
+        return versions
+    # The Delta table may have the columns already, without values.
+    older = versions.drop(*new)
+    open_ones, closed = widen(older.where(is_open()), schema), older.where(~is_open())
+    return open_ones.unionByName(closed, allowMissingColumns=True)
+
+
+def _apply(
+    versions: DataFrame | None, shape: HistoryShape | None, plan: TablePlan, *, are_right: bool
+) -> tuple[DataFrame, HistoryShape]:
+    assert plan.schema is not None
+    dropped = () if shape is None else shape.dropped
+    if versions is not None and shape is not None and shape.schema != plan.schema:
+        if clashes(shape, plan.schema):
+            versions, shape = reshape_versions(versions, shape, plan.schema)
+            dropped = shape.dropped
+        else:
+            versions = widen_versions(versions, shape, plan.schema)
+    new_shape = HistoryShape(plan.schema, dropped)
+    history = take_history_steps(plan, dropped)
+    if versions is None:
+        change = change_versions(history, None, None, are_right=are_right)
+        return _select(change.changed.drop(WAS_STORED), new_shape), new_shape
+    open_ones = history.mark_touched(versions.where(is_open())).localCheckpoint()
+    closed = versions.where(~is_open())
+    touched = open_ones.where("_touched").drop("_touched")
+    change = change_versions(history, touched, closed, are_right=are_right)
+    parts = [
+        open_ones.where("not _touched").drop("_touched"),
+        replace_fixed(closed, change.fixed, plan.schema),
+        change.changed.drop(WAS_STORED),
+    ]
+    result = _select(parts[0], new_shape)
+    for part in parts[1:]:
+        result = result.unionByName(_select(part, new_shape))
+    return result, new_shape
+
+
+def clashes(shape: HistoryShape, schema: TableSchema) -> bool:
+    """Whether a new column has the name of one that the source has dropped."""
+    names = {name.lower() for name in schema.names}
+    return any(field.name.lower() in names for field in shape.dropped)
+
+
+def replace_fixed(closed: DataFrame, fixed: DataFrame | None, schema: TableSchema) -> DataFrame:
+    """The closed versions, those among them that were fixed as they are now."""
+    if fixed is None:
+        return closed
+    names = [*match_names(schema), "_from_epoch", "_from_lsn"]
+    own = fixed.select(*(F.col(f"`{name}`").alias(f"_f{i}") for i, name in enumerate(names)))
+    same = [F.col(f"`{name}`") == F.col(f"_f{i}") for i, name in enumerate(names)]
+    return closed.join(own, same, "left_anti").unionByName(fixed)
+
+
+def _take_shape(
+    versions: DataFrame, shape: HistoryShape, plan: TablePlan
+) -> tuple[DataFrame, HistoryShape]:
+    """Give versions the table schema of a backfill that ends a halt.
+
+    If rows have other keys now, nobody knows which of them a version is: all versions end where the
+    backfill begins.
+    """
+    assert plan.schema is not None
+    reshaped, new_shape = reshape_versions(versions, shape, plan.schema)
+    if has_same_keys(shape.schema, plan.schema):
+        return reshaped, new_shape
+    # A time as a number: Spark would return it in this process's zone.
+    begin = F.struct("epoch", "end_lsn", F.unix_micros("log_time").alias("time_us"))
+    ((first,),) = plan.read().agg(F.min(begin)).collect()
+    ending = F.struct(
+        F.lit(first["epoch"]).alias("epoch"),
+        F.lit(first["end_lsn"]).alias("end_lsn"),
+        F.timestamp_micros(F.lit(first["time_us"])).alias("log_time"),
+        F.lit(Operation.SWEEP.value).alias("op"),
+    )
+    closing = name_moment(CLOSING, ending)
+    values = {name: F.col(f"`{name}`") for name in reshaped.columns}
+    values |= {name: F.when(is_open(), one).otherwise(F.col(name)) for name, one in closing.items()}
+    values["_is_current"] = F.lit(False)
+    return reshaped.select(*select_values(values, new_shape.fields)), new_shape
+
+
+def _select(versions: DataFrame, shape: HistoryShape) -> DataFrame:
+    known = {*versions.columns}
+    values = {
+        field.name: F.col(f"`{field.name}`")
+        if field.name in known
+        else F.lit(None).cast(field.dataType)
+        for field in shape.fields
+    }
+    return versions.select(*select_values(values, shape.fields))

@@ -1,0 +1,76 @@
+"""The columns of a history, and which of its versions a reader sees at a bound.
+
+Shape: the columns of `fold/rows.py::table_fields`; then, of the transaction that opened the
+version, `_from_epoch, _from_lsn` (its end LSN), `_valid_from` (its log time), `_opened_by` (the
+operation); of the one that closed it, `_to_epoch, _to_lsn, _valid_to, _closed_by`, all NULL in an
+open version; `_is_current` (the version is open); `_continues` (the version before it of its key is
+the same row: a value that the change did not send is that version's). A version is valid from its
+first end LSN on, and before its second one.
+
+`_epoch, _commit_lsn, _seq, _committed_at` are the position and the commit time of the change that
+opened the version, or of the last read that found it unchanged.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column as Expression
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from spark_jobs.fold.rows import select_values, table_fields
+from spark_jobs.lake.lake import Bound
+from spark_jobs.schema.evolution import TableSchema
+
+OPENING = ("_from_epoch", "_from_lsn", "_valid_from", "_opened_by")
+CLOSING = ("_to_epoch", "_to_lsn", "_valid_to", "_closed_by")
+# What a version says of the transaction that opened or closed it, in the order of the names above.
+MOMENT = ("epoch", "end_lsn", "log_time", "op")
+_MOMENT_KINDS = (T.IntegerType(), T.LongType(), T.TimestampType(), T.StringType())
+OWN_FIELDS = (
+    *(T.StructField(n, kind) for n, kind in zip(OPENING, _MOMENT_KINDS, strict=True)),
+    *(T.StructField(n, kind) for n, kind in zip(CLOSING, _MOMENT_KINDS, strict=True)),
+    T.StructField("_is_current", T.BooleanType()),
+    T.StructField("_continues", T.BooleanType()),
+)
+# The operation by which a history begins that is younger than the log: nobody knows an earlier one.
+BASE = "base"
+
+
+def list_fields(schema: TableSchema) -> list[T.StructField]:
+    """The columns of a history, with the metadata that hold the table schema."""
+    return [*table_fields(schema), *OWN_FIELDS]
+
+
+def is_open() -> Expression:
+    """Whether a version is open."""
+    return F.col("_to_lsn").isNull()
+
+
+def slice_at(versions: DataFrame, at: Bound) -> DataFrame:
+    """The versions as they were at a bound: without later ones, and closed only up to there."""
+    begins = F.struct("_from_epoch", "_from_lsn")
+    ends = F.struct("_to_epoch", "_to_lsn")
+    bound = F.struct(F.lit(at.epoch), F.lit(int(at.lsn)).cast("long"))
+    is_closed = ~is_open() & (ends <= bound)
+    changed = {name: F.when(is_closed, F.col(name)) for name in CLOSING}
+    changed["_is_current"] = ~is_closed
+    values = {name: changed.get(name, F.col(f"`{name}`")) for name in versions.columns}
+    return versions.where(begins <= bound).select(*select_values(values, versions.schema.fields))
+
+
+def begin_at(rows: DataFrame, schema: TableSchema, moment: Expression) -> DataFrame:
+    """Open versions of rows that a table has, from a moment on: a struct of the fields `MOMENT`."""
+    values = {field.name: F.col(f"`{field.name}`") for field in table_fields(schema)}
+    values |= name_moment(OPENING, moment) | name_moment(CLOSING, None)
+    values |= {"_is_current": F.lit(True), "_continues": F.lit(False)}
+    return rows.select(*select_values(values, list_fields(schema)))
+
+
+def name_moment(names: tuple[str, ...], moment: Expression | None) -> dict[str, Expression]:
+    """The columns of a moment by name: `OPENING` or `CLOSING`. NULLs without a moment."""
+    pairs = zip(names, MOMENT, _MOMENT_KINDS, strict=True)
+    return {
+        name: F.lit(None).cast(kind) if moment is None else moment[field].cast(kind)
+        for name, field, kind in pairs
+    }

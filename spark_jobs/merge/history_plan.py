@@ -1,0 +1,62 @@
+"""Plans the merge of a history: from which versions it begins, and how far it follows the log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from spark_jobs.fold.plan import choose_types, read_schema
+from spark_jobs.history.plan import HistoryPlan, HistoryRange, plan_versions
+from spark_jobs.lake.lake import Bound
+from spark_jobs.log.reading import read_log
+from spark_jobs.log.round_log import RoundLog
+from spark_jobs.merge.opened_target import OpenedTarget
+from spark_jobs.merge.round_start import RoundStart
+from spark_jobs.query.history_base import HistoryBase, find_base
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedHistory:
+    """The plan of a history's merge, and what the history has before."""
+
+    plan: HistoryPlan
+    base: HistoryBase
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to write."""
+        return self.plan.is_empty and self.base.versions is None
+
+
+def plan_history(
+    start: RoundStart, opened: OpenedTarget, log: RoundLog, cut: Bound
+) -> PlannedHistory:
+    """Plan the merge of a history up to a cut."""
+    target, own = opened.target, opened.own
+    name, table = str(target), str(target.table)
+    if own is not None:
+        base = HistoryBase(start.prepare_fold(target, opened.found))
+    else:
+        base = find_base(start.session, start.lake, start.log, target.table)
+    begun = None if base.shape is None else base.shape.schema
+    before = begun if own is None else read_schema(own)
+    if base.low != start.low:
+        log = RoundLog(start.session, start.log, base.low, cut, table=table)
+    place, lost = start.find_place(name), None
+    if own is not None and place is not None and start.lacks_changes(name):
+        lost = (place.bound, start.find_halt(name))
+    plan = plan_versions(
+        HistoryRange(
+            target.table,
+            log.read,
+            partial(read_log, start.session, start.log, upper=cut),
+            log.list_summaries(table),
+            start.relations,
+            cut,
+            choose_types(start.lake, target.table),
+            start.log.trimmed,
+        ),
+        before,
+        lost=lost,
+    )
+    return PlannedHistory(plan, base)

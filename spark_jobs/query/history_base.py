@@ -1,0 +1,71 @@
+"""Finds what a history begins with that has no version of its own yet.
+
+It begins with the log. If the log does not reach back to the first change, it begins with the rows
+that its table had at the oldest kept cut. Nobody knows since when these rows were as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from cdc_core.vocabulary import TableName
+from spark_jobs.delta.direct_parquet import read_rows
+from spark_jobs.fold.plan import read_schema
+from spark_jobs.history.reshaping import HistoryShape
+from spark_jobs.history.versions import BASE, begin_at
+from spark_jobs.lake.lake import Bound, Lake
+from spark_jobs.lake.ledger import Cut, find_cut, find_first_bound, find_oldest_bound
+from spark_jobs.log.files import LogFiles
+from spark_jobs.modes.registry import find_mode
+from spark_jobs.query.stored import open_version
+from spark_jobs.target.older_targets import find_log_begin
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryBase:
+    """What a history begins with.
+
+    The log counts above `low`; None means the whole log. `versions` are open versions, and `shape`
+    are their columns; both are None if the history has no version there.
+    """
+
+    low: Bound | None
+    versions: DataFrame | None = None
+    shape: HistoryShape | None = None
+
+
+def find_base(session: SparkSession, lake: Lake, log: LogFiles, table: TableName) -> HistoryBase:
+    """Find what a history of a table begins with.
+
+    Raises: LakeError if the version in the oldest cut is gone.
+    """
+    begins, first = find_log_begin(log), find_first_bound(lake)
+    is_whole = first is None or (begins is not None and begins <= first)
+    if log.trimmed is None and is_whole:
+        return HistoryBase(None)
+    oldest = find_oldest_bound(lake)
+    cut = None if oldest is None else find_cut(lake, oldest)
+    if cut is None:
+        return HistoryBase(log.trimmed)
+    place = cut.find_place(str(table))
+    if place.version is None:
+        return HistoryBase(place.bound)
+    return _begin_with_rows(session, lake, table, cut)
+
+
+def _begin_with_rows(session: SparkSession, lake: Lake, table: TableName, cut: Cut) -> HistoryBase:
+    place = cut.find_place(str(table))
+    assert place.version is not None
+    delta = open_version(lake, table, place.version)
+    stored = read_rows(session, lake.locate(table), delta)
+    rows, schema = find_mode(delta).select_present(stored), read_schema(delta)
+    moment = F.struct(
+        F.lit(place.bound.epoch).alias("epoch"),
+        F.lit(int(place.bound.lsn)).alias("end_lsn"),
+        F.lit(cut.committed_at).alias("log_time"),
+        F.lit(BASE).alias("op"),
+    )
+    return HistoryBase(place.bound, begin_at(rows, schema, moment), HistoryShape(schema))
