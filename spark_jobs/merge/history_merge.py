@@ -46,7 +46,7 @@ from spark_jobs.history.reshaping import HistoryShape, read_dropped
 from spark_jobs.history.turns import take_history_steps
 from spark_jobs.history.versions import is_open
 from spark_jobs.lake.lake import Epoch, Lake, Losses, count_rows, read_losses
-from spark_jobs.query.history_base import HistoryBase
+from spark_jobs.query.history_beginning import HistoryBeginning
 from spark_jobs.target.commits import write_table
 from spark_jobs.target.creation import add_columns, allow_types, create_target
 from spark_jobs.target.losses import count_added
@@ -60,7 +60,7 @@ _ONE_FILE_BYTES = 64 << 20
 class HistoryMerge:
     """A plan with changes for a history. `existing` is None if the history does not exist.
 
-    `base` is what a new history begins with. If not `is_own`, another writer has replaced the
+    `beginning` is what a new history begins with. If not `is_own`, another writer has replaced the
     history. The caller holds the target's lock.
     """
 
@@ -71,7 +71,7 @@ class HistoryMerge:
     plan: HistoryPlan
     existing: DeltaTable | None
     is_own: bool
-    base: HistoryBase
+    beginning: HistoryBeginning
 
     @property
     def path(self) -> LakePlace:
@@ -130,7 +130,7 @@ def _may_merge_files(merge: HistoryMerge) -> bool:
 def _write_whole(merge: HistoryMerge) -> _Written:
     """Write all versions of a history."""
     session, path, existing = merge.session, merge.path, merge.existing
-    versions, shape = merge.base.versions, merge.base.shape
+    versions, shape = merge.beginning.versions, merge.beginning.shape
     had, had_closed = 0, 0
     if existing is not None and merge.is_own:
         shape = HistoryShape(read_schema(existing), read_dropped(existing))

@@ -12,7 +12,7 @@ from spark_jobs.log.reading import read_log
 from spark_jobs.log.round_log import RoundLog
 from spark_jobs.merge.opened_target import OpenedTarget
 from spark_jobs.merge.round_start import RoundStart
-from spark_jobs.query.history_base import HistoryBase, find_base
+from spark_jobs.query.history_beginning import HistoryBeginning, find_beginning
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +20,12 @@ class PlannedHistory:
     """The plan of a history's merge, and what the history has before."""
 
     plan: HistoryPlan
-    base: HistoryBase
+    beginning: HistoryBeginning
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to write."""
-        return self.plan.is_empty and self.base.versions is None
+        return self.plan.is_empty and self.beginning.versions is None
 
 
 def plan_history(
@@ -35,9 +35,9 @@ def plan_history(
     target, own = opened.target, opened.own
     name, table = str(target), str(target.table)
     if own is not None:
-        base = HistoryBase(start.prepare_fold(target, opened.found))
+        base = HistoryBeginning(start.prepare_fold(target, opened.found))
     else:
-        base = find_base(start.session, start.lake, start.log, target.table)
+        base = find_beginning(start.session, start.lake, start.log, target.table)
     begun = None if base.shape is None else base.shape.schema
     before = begun if own is None else read_schema(own)
     if base.low != start.low:

@@ -159,7 +159,7 @@ def _prepare_history(
     planned = plan_history(start, opened, log, cut)
     upper, halt = planned.plan.last.upper, planned.plan.halt
     if planned.is_empty:
-        return TableRound(opened.stay(upper, planned.base.low), None, halt)
+        return TableRound(opened.stay(upper, planned.beginning.low), None, halt)
     merge = HistoryMerge(
         start.session,
         start.lake,
@@ -168,7 +168,7 @@ def _prepare_history(
         planned.plan,
         opened.delta,
         is_own=opened.own is not None,
-        base=planned.base,
+        beginning=planned.beginning,
     )
     return _PreparedAlone(partial(merge_history, merge), upper, halt)
 

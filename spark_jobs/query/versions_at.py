@@ -27,7 +27,7 @@ from spark_jobs.log.files import LogFiles
 from spark_jobs.log.ranges import summarize
 from spark_jobs.log.reading import read_log
 from spark_jobs.query.as_of import TableReading, make_no_rows_error
-from spark_jobs.query.history_base import HistoryBase, find_base
+from spark_jobs.query.history_beginning import HistoryBeginning, find_beginning
 from spark_jobs.schema.evolution import Halt
 
 
@@ -68,14 +68,14 @@ def versions_at(session: SparkSession, lake: Lake, target: Target, at: Bound) ->
     return TableReading(slice_at(found, through), through, plan.halt, incomplete)
 
 
-def _find_stored(session: SparkSession, lake: Lake, target: Target, files: LogFiles) -> HistoryBase:
+def _find_stored(session: SparkSession, lake: Lake, target: Target, files: LogFiles) -> HistoryBeginning:
     """The versions that a history has, or those that its first merge would begin with."""
     folder = lake.locate_target(target)
     delta = open_current(folder)
     if delta is None or not has_table_schema(delta):
-        return find_base(session, lake, files, target.table)
+        return find_beginning(session, lake, files, target.table)
     shape = HistoryShape(read_schema(delta), read_dropped(delta))
-    return HistoryBase(
+    return HistoryBeginning(
         find_bound(delta, lake.read_epochs()), read_rows(session, folder, delta), shape
     )
 

@@ -25,7 +25,7 @@ from spark_jobs.target.older_targets import find_log_begin
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryBase:
+class HistoryBeginning:
     """What a history begins with.
 
     The log counts above `low`; None means the whole log. `versions` are open versions, and `shape`
@@ -37,7 +37,7 @@ class HistoryBase:
     shape: HistoryShape | None = None
 
 
-def find_base(session: SparkSession, lake: Lake, log: LogFiles, table: TableName) -> HistoryBase:
+def find_beginning(session: SparkSession, lake: Lake, log: LogFiles, table: TableName) -> HistoryBeginning:
     """Find what a history of a table begins with.
 
     Raises: LakeError if the version in the oldest cut is gone.
@@ -45,18 +45,18 @@ def find_base(session: SparkSession, lake: Lake, log: LogFiles, table: TableName
     begins, first = find_log_begin(log), find_first_bound(lake)
     is_whole = first is None or (begins is not None and begins <= first)
     if log.trimmed is None and is_whole:
-        return HistoryBase(None)
+        return HistoryBeginning(None)
     oldest = find_oldest_bound(lake)
     cut = None if oldest is None else find_cut(lake, oldest)
     if cut is None:
-        return HistoryBase(log.trimmed)
+        return HistoryBeginning(log.trimmed)
     place = cut.find_place(str(table))
     if place.version is None:
-        return HistoryBase(place.bound)
+        return HistoryBeginning(place.bound)
     return _begin_with_rows(session, lake, table, cut)
 
 
-def _begin_with_rows(session: SparkSession, lake: Lake, table: TableName, cut: Cut) -> HistoryBase:
+def _begin_with_rows(session: SparkSession, lake: Lake, table: TableName, cut: Cut) -> HistoryBeginning:
     place = cut.find_place(str(table))
     assert place.version is not None
     delta = open_version(lake, table, place.version)
@@ -68,4 +68,4 @@ def _begin_with_rows(session: SparkSession, lake: Lake, table: TableName, cut: C
         F.lit(cut.committed_at).alias("log_time"),
         F.lit(BASE).alias("op"),
     )
-    return HistoryBase(place.bound, begin_at(rows, schema, moment), HistoryShape(schema))
+    return HistoryBeginning(place.bound, begin_at(rows, schema, moment), HistoryShape(schema))
