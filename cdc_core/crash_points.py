@@ -23,6 +23,8 @@ CRASH_POINTS = (
     "before_merge_commit",
     "before_files_committed",
     "after_merge_commit",
+    "before_swap",
+    "after_swap",
     "before_cut",
     "after_cut",
     "after_backfill_begun",

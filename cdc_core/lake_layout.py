@@ -51,6 +51,8 @@ COPIES = ".*.new"
 
 # Inside a Delta table. Delta and Spark ignore names that begin with an underscore.
 DELTA_LOG = "_delta_log"
+# Where a target is built again.
+REBUILD = "_rebuild"
 COMMITS = "*.json"
 CHECKPOINTS = "*.checkpoint*.parquet"
 LAST_CHECKPOINT = "_last_checkpoint"

@@ -26,6 +26,7 @@ from orchestration.cli import (
     pipeline,
     publish,
     query,
+    rebuild,
     recover,
     status,
     up,
@@ -52,6 +53,7 @@ recover.register(app)
 query.register(app)
 verify.register(app)
 maintain.register(app)
+rebuild.register(app)
 up.register(app)
 demo.register(app)
 

@@ -25,6 +25,7 @@ from cdc_core.lake_layout import (
     DROPPED_CUTS,
     EPOCHS,
     MAINTENANCE,
+    REBUILD,
     RELATIONS,
     STATES,
     TRIMMED_EPOCH_APP,
@@ -73,10 +74,14 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """A lake's root, and the settings' rules for tables."""
+    """A lake's root, and the settings' rules for tables.
+
+    If a target is `rebuilding`, its folder is the one in which it is built again.
+    """
 
     root: LakePlace
     rules: Mapping[str, TableSettings] = field(default_factory=dict)
+    rebuilding: Target | None = None
 
     @classmethod
     def of(cls, settings: Settings) -> Lake:
@@ -162,7 +167,8 @@ class Lake:
         found = choose_rule(
             self.rules, table, having=lambda rule: rule.deletion_vectors is not None
         )
-        return found is not None and found[1].deletion_vectors is True
+        # The files of a target that was built again are moved, and deletion vectors are not.
+        return self.rebuilding is None and found is not None and found[1].deletion_vectors is True
 
     def locate(self, table: TableName) -> LakePlace:
         """The folder of a table's rows."""
@@ -170,7 +176,8 @@ class Lake:
 
     def locate_target(self, target: Target) -> LakePlace:
         """The folder of a target."""
-        return self.root / name_target(target)
+        folder = self.root / name_target(target)
+        return folder / REBUILD if target == self.rebuilding else folder
 
     def read_epochs(self) -> list[Epoch]:
         """Read every epoch that has its slot, oldest first."""
@@ -214,7 +221,8 @@ class Lake:
 
     def lock_table(self, name: str, *, jvm: int | None) -> AbstractContextManager[None]:
         """Lock a table against other processes' commits. Raises: MergeError if one has the lock."""
-        return hold_lock(self.root / name_lock(name), name, jvm=jvm)
+        own = name if name != str(self.rebuilding) else f"{name} (new)"
+        return hold_lock(self.root / name_lock(own), own, jvm=jvm)
 
 
 def open_table(path: LakePlace) -> DeltaTable | None:

@@ -93,6 +93,7 @@ def merge_until(
     deadline: float | None = None,
     tables: Collection[str] | None = None,
     passed_over: Collection[str] = (),
+    named_anew: Collection[str] = (),
     on_round: Callable[[Round], None] = lambda _: None,
     is_thorough: bool = True,
     limits: MergeLimits = DEFAULT_LIMITS,
@@ -101,7 +102,8 @@ def merge_until(
 
     Each round takes about `round_rows` entries of a backlog; a `RoundSize` grows with them.
     After `stop` is set or the deadline (of the monotonic clock) has passed, no round begins. The
-    first round tries halted tables again, except those in `passed_over`. If the merge of one table
+    first round tries halted tables again, except those in `passed_over`. It names the newest
+    versions of the targets in `named_anew`, also without a change. If the merge of one table
     fails, the table stays where it was. This round still merges the others, and no further round
     begins. If `is_thorough`, the merge first opens every table, to find those that are older than
     the newest cut says. It also writes the newest commits of cuts and states again, because the
@@ -135,7 +137,8 @@ def merge_until(
             )
             behind = find_behind(cut, places, inspection)
             waiting = {table for table in behind if tables is None or table in tables}
-            if cut is not None and cut.bound == staged and waiting.issubset(passed_over):
+            is_done = waiting.issubset(passed_over) and not named_anew
+            if cut is not None and cut.bound == staged and is_done:
                 break
             if rounds:  # The first round reads the log as it was opened above.
                 log = LogFiles.open(lake)
@@ -148,9 +151,11 @@ def merge_until(
                 size.choose(),
                 chosen=tables,
                 passed_over=passed_over,
+                named_anew=named_anew,
                 failures=failures,
                 limits=limits,
             )
+            named_anew = ()
             if done is not None:
                 merged, cut = done
                 rounds.append(merged)
@@ -226,6 +231,7 @@ def _merge_round(
     *,
     chosen: Collection[str] | None,
     passed_over: Collection[str],
+    named_anew: Collection[str],
     failures: Failures,
     limits: MergeLimits,
 ) -> tuple[Round, Cut] | None:
@@ -247,12 +253,14 @@ def _merge_round(
         }
         wanted = {
             name
-            for name in touched | start.behind
+            for name in touched | start.behind | {*named_anew}
             if (chosen is None or name in chosen) and name not in passed
         }
         results = merge_targets(start, wanted, log, cut, failures=failures, limits=limits)
     if cut == start.low and not any(
-        r.merged is not None or start.is_news(t, r.place, is_halted=r.halt is not None)
+        r.merged is not None
+        or t in named_anew
+        or start.is_news(t, r.place, is_halted=r.halt is not None)
         for t, r in results.items()
     ):
         return None

@@ -37,7 +37,9 @@ class HistoryBeginning:
     shape: HistoryShape | None = None
 
 
-def find_beginning(session: SparkSession, lake: Lake, log: LogFiles, table: TableName) -> HistoryBeginning:
+def find_beginning(
+    session: SparkSession, lake: Lake, log: LogFiles, table: TableName
+) -> HistoryBeginning:
     """Find what a history of a table begins with.
 
     Raises: LakeError if the version in the oldest cut is gone.
@@ -56,7 +58,9 @@ def find_beginning(session: SparkSession, lake: Lake, log: LogFiles, table: Tabl
     return _begin_with_rows(session, lake, table, cut)
 
 
-def _begin_with_rows(session: SparkSession, lake: Lake, table: TableName, cut: Cut) -> HistoryBeginning:
+def _begin_with_rows(
+    session: SparkSession, lake: Lake, table: TableName, cut: Cut
+) -> HistoryBeginning:
     place = cut.find_place(str(table))
     assert place.version is not None
     delta = open_version(lake, table, place.version)

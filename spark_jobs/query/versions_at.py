@@ -68,7 +68,9 @@ def versions_at(session: SparkSession, lake: Lake, target: Target, at: Bound) ->
     return TableReading(slice_at(found, through), through, plan.halt, incomplete)
 
 
-def _find_stored(session: SparkSession, lake: Lake, target: Target, files: LogFiles) -> HistoryBeginning:
+def _find_stored(
+    session: SparkSession, lake: Lake, target: Target, files: LogFiles
+) -> HistoryBeginning:
     """The versions that a history has, or those that its first merge would begin with."""
     folder = lake.locate_target(target)
     delta = open_current(folder)

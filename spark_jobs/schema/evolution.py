@@ -178,7 +178,7 @@ def accept_first(relation: Relation, choose: Choose = choose_own) -> TableSchema
                 "in case only",
                 "rename one of them, or leave it out of the publication's column list",
             )
-    return next(filter(None, map(_explain_choice, _list_choices(schema))), schema)
+    return check_choices(schema) or schema
 
 
 def evolve(
@@ -224,6 +224,11 @@ def evolve(
     return replace(schema, columns=(*schema.columns, *added), chosen=chosen)
 
 
+def check_choices(schema: TableSchema) -> Halt | None:
+    """Why a table cannot have the types that the settings chose; None if it can."""
+    return next(filter(None, map(_explain_choice, _list_choices(schema))), None)
+
+
 def is_valid_choice(column: Column, kind: str) -> bool:
     """Whether a type that the settings chose holds the values of a column."""
     return ColumnType.parse(kind).holds(column.base_oid or column.type_oid)
@@ -246,7 +251,9 @@ def _explain_choice(choice: tuple[Column, str, bool]) -> Halt | None:
     if is_key:
         return Halt(f"`types` makes {name} {kind}, but a key column keeps its own type", fix)
     if not is_valid_choice(column, kind):
-        return Halt(f"`types` makes {name} {kind}, which does not hold {column.type_name}", fix)
+        # The columns of a table do not have the name of their type.
+        values = column.type_name or "the values of the column"
+        return Halt(f"`types` makes {name} {kind}, which does not hold {values}", fix)
     return None
 
 

@@ -30,7 +30,7 @@ from spark_jobs.lake.ledger import Cut, StateRecord
 from spark_jobs.log.files import LogFile, LogRange
 from spark_jobs.log.ranges import RangeSummary
 from spark_jobs.maintenance.log_floor import find_floor
-from spark_jobs.merge import merge, round_start, rounds, targets
+from spark_jobs.merge import merge, opened_target, round_start, rounds, targets
 from spark_jobs.merge.merge import TableMerge
 from spark_jobs.modes import mode
 from spark_jobs.modes.current import CURRENT
@@ -276,7 +276,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: C901 - One line f
         monkeypatch.setattr(module, "summarize", frames.summarize)
     for module in (rounds, as_of, older_targets):
         monkeypatch.setattr(module, "LogFiles", _LogFiles)
-    for module in (targets, as_of, stored, older_targets):
+    for module in (opened_target, as_of, stored, older_targets):
         monkeypatch.setattr(module, "open_current", _open_table)
     for module in (rounds, as_of, stored):
         monkeypatch.setattr(module, "find_cut", _find_cut)
@@ -296,13 +296,14 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: C901 - One line f
     monkeypatch.setattr(table_plan, "drop_superseded", lambda sweeps: sweeps)
     for module in (rounds, targets):
         monkeypatch.setattr(module, "RoundLog", _RoundLog)
+    for module in (rounds, opened_target):
         monkeypatch.setattr(module, "find_jvm", lambda _: None)
     monkeypatch.setattr(merge, "plan_rewrite", _plan_rewrite)
     monkeypatch.setattr(targets, "rewriting_files", _rewriting_files)
     monkeypatch.setattr(targets, "merge_rewritten", _merge_rewritten)
     monkeypatch.setattr(targets, "run_side_by_side", lambda _, jobs: [job() for job in jobs])
     monkeypatch.setattr(targets, "merge_by_spark", _merge_by_spark)
-    monkeypatch.setattr(targets, "require_durable", lambda *_, **__: None)
+    monkeypatch.setattr(opened_target, "require_durable", lambda *_, **__: None)
     monkeypatch.setattr(rounds, "write_states", _write_states)
     monkeypatch.setattr(rounds, "write_cut", _write_cut)
     monkeypatch.setattr(rounds, "reporting_jvm_death", lambda _: nullcontext())
