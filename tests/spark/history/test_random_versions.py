@@ -40,7 +40,7 @@ class World:
         writer = LogWriter(self.lake)
         writer.begin_epoch(16)
         self.tables = [
-            SourceTable("plain", "d", deferrable=rng.random() < 0.5),
+            SourceTable("plain", "d"),
             SourceTable("whole", "f", deferrable=True),
             SourceTable("pair", "d", keys=["k", "code"], columns=["k", "n", "code", "v", "big"],
                         key_form="{}.50"),
