@@ -262,8 +262,8 @@ def _refuse_choice(column: Column, kind: str | None, wanted: str | None, table: 
     name, own = quote_identifier(column.name), "its own type"
     return Halt(
         f"`types` gives column {name} {wanted or own}, but the table has it as {kind or own}",
-        f"set it back to {kind or own} in walgate.toml, or read the whole table again with"
-        f" `walgate backfill '{table}'`",
+        f"set it back to {kind or own} in walgate.toml, or build the table again with"
+        f" `walgate rebuild '{table}'`",
     )
 
 
