@@ -22,8 +22,10 @@ from cdc_core.backfill.log_history import find_log_history
 from cdc_core.capture.concealing import read_key
 from cdc_core.comparing import (
     Compared,
+    Difference,
     Ordering,
     OrdinalRange,
+    RangeSums,
     add_up,
     choose_width,
     find_differences,
@@ -222,41 +224,45 @@ class _ComparisonContext:
             part=part,
         )
         found = replace(found, reason=self._describe_left_out(published, schema, compared))
-        differences, name = find_differences(source, lake, width, part), None
+        differences = find_differences(source, lake, width, part)
         if not differences:
-            history = self._find_history(table, comparison)
-            if history is None:
-                return found, None
-            comparison, name = history, f"history/{table}"
-            lake = comparison.sum_lake(part, width)
-            differences = find_differences(source, lake, width, part)
+            found, comparison, differences = self._compare_history(
+                table, found, comparison, (source, part, width)
+            )
         if not differences:
             return found, None
         ranges, keys = comparison.narrow(differences)
-        reason = found.reason if lack is None else f"{lack.reason}; fix: walgate backfill {table}"
-        if name is not None:
-            reason = "; ".join(filter(None, [f"the open versions in {name} differ", reason]))
-        found = replace(found, lake=add_up(lake), ranges=ranges, reason=reason)
-        return replace(found, result=DIFFERENT), keys
+        if lack is not None:
+            also = f"{lack.reason}; fix: walgate backfill {table}"
+            found = replace(found, reason=_join_reasons(found.reason, also))
+        return replace(found, result=DIFFERENT, ranges=ranges), keys
 
-    def _find_history(
-        self, table: TableName, comparison: TableComparison
-    ) -> TableComparison | None:
-        """The comparison of the open versions in a table's history; None without a history.
+    def _compare_history(
+        self,
+        table: TableName,
+        found: Verified,
+        comparison: TableComparison,
+        compared: tuple[RangeSums, OrdinalRange, int],
+    ) -> tuple[Verified, TableComparison, list[Difference]]:
+        """Compare the open versions in a table's history, if it has one, with sums of the source.
 
-        Raises: _SkippedTable if the history is halted.
+        Closed versions are not in the source any more, so nothing can be compared with them.
         """
-        target = Target(table, TargetKind.HISTORY)
+        target, (source, part, width) = Target(table, TargetKind.HISTORY), compared
         if target not in self.lake.choose_targets(table):
-            return None
+            return found, comparison, []
         reading = versions_at(self.session, self.lake, target, self.bound)
         if reading.halt is not None:
-            raise _SkippedTable(
-                f"{target} halted at {reading.through.lsn}: {reading.halt.reason}; fix:"
-                f" {reading.halt.fix}"
-            )
+            said = f"{target} is not compared: it halted at {reading.through.lsn}"
+            return replace(found, reason=_join_reasons(found.reason, said)), comparison, []
         rows = reading.rows.where("_is_current")
-        return replace(comparison, rows=rows, schema=verify.find_schema(rows))
+        versions = replace(comparison, rows=rows, schema=verify.find_schema(rows))
+        lake = versions.sum_lake(part, width)
+        differences = find_differences(source, lake, width, part)
+        if differences:
+            said = f"the open versions in {target} differ"
+            found = replace(found, lake=add_up(lake), reason=_join_reasons(found.reason, said))
+        return found, versions, differences
 
     def _find_published(self, table: TableName) -> PublishedTable:
         if (refused := self.snapshot.refused.get(table)) is not None:
@@ -346,3 +352,7 @@ class _ComparisonContext:
             if names
         ]
         return "; ".join(said) or None
+
+
+def _join_reasons(*reasons: str | None) -> str | None:
+    return "; ".join(filter(None, reasons)) or None

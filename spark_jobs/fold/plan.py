@@ -91,6 +91,10 @@ class TablePlan:
         younger = self.schema.columns[len(self.before.columns) :]
         return any(column.missing_value is not None for column in younger)
 
+    def has(self, operation: Operation) -> bool:
+        """Whether the plan has an entry of an operation."""
+        return any(summary.operation == operation for summary in self.summaries)
+
     def take_steps(self) -> DataFrame:
         """The row changes as steps, without those before the last TRUNCATE."""
         return self._take_steps(None if self.truncated_at is None else is_after(self.truncated_at))

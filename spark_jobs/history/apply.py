@@ -1,7 +1,7 @@
 """Applies plans to the versions of a history.
 
-A plan changes open versions, and adds new ones. It changes a closed version only if a read has
-brought a value that the version lacked.
+A plan changes open versions, and adds new ones. Apart from a new shape, it changes a closed version
+only if a read has brought a value that the version lacked.
 """
 
 from __future__ import annotations
@@ -27,44 +27,47 @@ from spark_jobs.schema.evolution import TableSchema
 class VersionChange:
     """What a plan does to the versions of a history.
 
-    `changed` has the touched versions and the new ones, as they are afterwards; `fixed` the closed
-    versions that get a value which they lacked, None if there are none.
+    `changed` has the touched versions and the new ones after the plan, with `WAS_STORED`. `filled`
+    has the closed versions that get a value which they lacked; None if none does.
     """
 
     changed: DataFrame
-    fixed: DataFrame | None
+    filled: DataFrame | None
 
 
 def change_versions(
-    history: HistorySteps, touched: DataFrame | None, closed: DataFrame | None, *, are_right: bool
+    history: HistorySteps,
+    touched: DataFrame | None,
+    closed: DataFrame | None,
+    *,
+    has_all_changes: bool,
 ) -> VersionChange:
     """Fold the steps of a plan onto the open versions that it touches, and compute the result.
 
     `closed` are the closed versions; they are read only if a read has filled a hole.
     """
-    changed = fold_versions(history, touched, are_right=are_right).localCheckpoint()
-    fixed = None
-    has_reads = any(one.operation == Operation.READ for one in history.plan.summaries)
-    if closed is not None and has_reads:
+    changed = fold_versions(history, touched, has_all_changes=has_all_changes).localCheckpoint()
+    filled = None
+    if closed is not None and history.plan.has(Operation.READ):
         own = changed.where(WAS_STORED).drop(WAS_STORED)
-        fixed = fill_closed(closed, own, history.schema)
-    return VersionChange(changed.drop(LACKED), fixed)
+        filled = fill_closed(closed, own, history.schema)
+    return VersionChange(changed.drop(LACKED), filled)
 
 
 def apply_plan(
     versions: DataFrame | None, shape: HistoryShape | None, plan: HistoryPlan
 ) -> tuple[DataFrame | None, HistoryShape | None]:
-    """All versions of a history after a plan, and its columns then. None if it has no columns yet.
+    """All versions of a history after a plan, and its columns. Both are None if it has none yet.
 
-    `versions` are all versions before, None if there are none; `shape` are their columns.
+    `versions` and `shape` are those before the plan.
     """
     first = plan.first
     if not first.is_empty and first.schema is not None:
-        versions, shape = _apply(versions, shape, first, are_right=True)
+        versions, shape = _apply(versions, shape, first, has_all_changes=True)
     for rebuilt in plan.rebuilt:
         if versions is not None and shape is not None:
             versions, shape = _take_shape(versions, shape, rebuilt)
-        versions, shape = _apply(versions, shape, rebuilt, are_right=False)
+        versions, shape = _apply(versions, shape, rebuilt, has_all_changes=False)
     return versions, shape
 
 
@@ -81,7 +84,11 @@ def widen_versions(versions: DataFrame, shape: HistoryShape, schema: TableSchema
 
 
 def _apply(
-    versions: DataFrame | None, shape: HistoryShape | None, plan: TablePlan, *, are_right: bool
+    versions: DataFrame | None,
+    shape: HistoryShape | None,
+    plan: TablePlan,
+    *,
+    has_all_changes: bool,
 ) -> tuple[DataFrame, HistoryShape]:
     assert plan.schema is not None
     dropped = () if shape is None else shape.dropped
@@ -94,15 +101,15 @@ def _apply(
     new_shape = HistoryShape(plan.schema, dropped)
     history = take_history_steps(plan, dropped)
     if versions is None:
-        change = change_versions(history, None, None, are_right=are_right)
+        change = change_versions(history, None, None, has_all_changes=has_all_changes)
         return _select(change.changed.drop(WAS_STORED), new_shape), new_shape
     open_ones = history.mark_touched(versions.where(is_open())).localCheckpoint()
     closed = versions.where(~is_open())
     touched = open_ones.where("_touched").drop("_touched")
-    change = change_versions(history, touched, closed, are_right=are_right)
+    change = change_versions(history, touched, closed, has_all_changes=has_all_changes)
     parts = [
         open_ones.where("not _touched").drop("_touched"),
-        replace_fixed(closed, change.fixed, plan.schema),
+        replace_filled(closed, change.filled, plan.schema),
         change.changed.drop(WAS_STORED),
     ]
     result = _select(parts[0], new_shape)
@@ -117,14 +124,14 @@ def clashes(shape: HistoryShape, schema: TableSchema) -> bool:
     return any(field.name.lower() in names for field in shape.dropped)
 
 
-def replace_fixed(closed: DataFrame, fixed: DataFrame | None, schema: TableSchema) -> DataFrame:
-    """The closed versions, those among them that were fixed as they are now."""
-    if fixed is None:
+def replace_filled(closed: DataFrame, filled: DataFrame | None, schema: TableSchema) -> DataFrame:
+    """Replace closed versions by those that a read has filled."""
+    if filled is None:
         return closed
     names = [*match_names(schema), "_from_epoch", "_from_lsn"]
-    own = fixed.select(*(F.col(f"`{name}`").alias(f"_f{i}") for i, name in enumerate(names)))
+    own = filled.select(*(F.col(f"`{name}`").alias(f"_f{i}") for i, name in enumerate(names)))
     same = [F.col(f"`{name}`") == F.col(f"_f{i}") for i, name in enumerate(names)]
-    return closed.join(own, same, "left_anti").unionByName(fixed)
+    return closed.join(own, same, "left_anti").unionByName(filled)
 
 
 def _take_shape(

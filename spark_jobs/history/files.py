@@ -29,12 +29,13 @@ from spark_jobs.schema.evolution import TableSchema
 class HistoryFile:
     """A file of a history, with the least and greatest value of the first column of the key.
 
-    `may_be_open`: it has open versions, or nobody knows.
+    `may_be_open` and `may_be_closed`: it has open or closed versions, or its statistics do not say.
     """
 
     name: str
     size: int
     may_be_open: bool
+    may_be_closed: bool
     least: Any = None
     greatest: Any = None
 
@@ -52,7 +53,9 @@ def list_history_files(table: DeltaTable, first: str | None = None) -> list[Hist
         HistoryFile(
             file["path"],
             file["size_bytes"],
+            # Only open versions have no end.
             file.get("null_count._to_lsn") != 0,
+            file.get("null_count._to_lsn") != file.get("num_records"),
             file.get(f"min.{first}"),
             file.get(f"max.{first}"),
         )
@@ -77,12 +80,11 @@ class HistoryFiles:
         own = {*names}
         return sum(file.size for file in list_history_files(self.table) if file.name in own)
 
-    def find_touched(self, history: HistorySteps, *, all_open: bool) -> list[str]:
-        """The files with an open version that a plan touches; perhaps all with open versions."""
+    def find_touched(self, history: HistorySteps) -> list[str]:
+        """The files with an open version that a plan touches."""
         first = match_names(history.schema)[0]
         files = [file for file in list_history_files(self.table, first) if file.may_be_open]
-        if all_open:
-            return [file.name for file in files]
+        # A TRUNCATE or a sweep may remove any row.
         if not history.removals.truncates and not history.removals.sweeps:
             files = self._choose_near(files, history)
         if not files:
@@ -91,9 +93,9 @@ class HistoryFiles:
         return self._list_files(history.mark_touched(rows).where("_touched"))
 
     def list_closed(self, history: HistorySteps) -> list[str]:
-        """The files with only closed versions that may have a key of a plan."""
+        """The files with closed versions that may have a key of a plan."""
         first = match_names(history.schema)[0]
-        files = [file for file in list_history_files(self.table, first) if not file.may_be_open]
+        files = [file for file in list_history_files(self.table, first) if file.may_be_closed]
         return [file.name for file in self._choose_near(files, history)] if files else []
 
     def find_holding(

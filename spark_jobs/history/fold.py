@@ -36,23 +36,24 @@ _ENDING_TYPE = (
 
 
 def fold_versions(
-    history: HistorySteps, versions: DataFrame | None, *, are_right: bool
+    history: HistorySteps, versions: DataFrame | None, *, has_all_changes: bool
 ) -> DataFrame:
     """Fold the steps of a plan onto the open versions that it touches; None if there are none.
 
-    If not `are_right`, changes of the versions may be missing: no row takes a value from them.
+    If not `has_all_changes`, the log lacks changes between the versions and the plan. Then no row
+    takes a value from a version, and no version one from a row.
     Shape: the columns of the history; `WAS_STORED`, whether the version is one of `versions`; and
     `LACKED`. Each of `versions` is there as it is afterwards, beside the new ones.
     """
-    schema, names = history.schema, history.names
+    names = history.names
     key = Window.partitionBy(*names).orderBy(F.col("_is_stored").desc(), "_at")
-    turns = list_turns(history, versions, are_right=are_right)
+    turns = list_turns(history, versions, has_all_changes=has_all_changes)
     turns = _find_removals(turns, history)
-    turns = _drop_idle(turns, key, are_right=are_right)
+    turns = _drop_idle(turns, key, has_all_changes=has_all_changes)
     turns = _find_endings(turns, key)
-    has_reads = any(one.operation == Operation.READ for one in history.plan.summaries)
+    has_reads = history.plan.has(Operation.READ)
     if has_reads:
-        turns = _mark_confirmations(turns, schema, key)
+        turns = _mark_confirmations(turns, history.schema, key, has_all_changes=has_all_changes)
     else:
         turns = turns.withColumn("_confirms", F.lit(False))
     found = _join_confirmations(turns.where("_brings"), key, has_older=bool(history.dropped))
@@ -69,10 +70,10 @@ def _find_removals(turns: DataFrame, history: HistorySteps) -> DataFrame:
     return turns.alias("w").select("w.*", removed.alias("_removal"))
 
 
-def _drop_idle(turns: DataFrame, key: WindowSpec, *, are_right: bool) -> DataFrame:
-    """Drop turns that leave a key without a row as it was: a row came and went at once."""
+def _drop_idle(turns: DataFrame, key: WindowSpec, *, has_all_changes: bool) -> DataFrame:
+    """Drop turns of a key that had no row before and has none after: a row came and went."""
     left = F.when(_is_removed(key), False).otherwise(F.col("_stays"))
-    if not are_right:
+    if not has_all_changes:
         left = F.when(~F.col("_is_stored"), left)
     before = key.rowsBetween(Window.unboundedPreceding, -1)
     known = turns.withColumn("_left", left)
@@ -89,9 +90,9 @@ def _is_removed(key: WindowSpec) -> Expression:
 
 
 def _find_endings(turns: DataFrame, key: WindowSpec) -> DataFrame:
-    """Add `_ending`, what ends the version that a turn begins; and `_joins`.
+    """Add `_next`, the turn after each one; `_is_removed`; and `_joins`.
 
-    A turn joins the one before it if it alone ended that one's version.
+    A turn joins the one before it if it ended that one's version, and no TRUNCATE or sweep did.
     """
     marked = turns.withColumn("_is_removed", _is_removed(key))
     following = F.struct(
@@ -102,40 +103,43 @@ def _find_endings(turns: DataFrame, key: WindowSpec) -> DataFrame:
         F.col("_closing.log_time").alias("log_time"),
         F.col("_closing.op").alias("op"),
     )
-    ending = F.lead(following.cast(_ENDING_TYPE)).over(key)
+    after = F.lead(following.cast(_ENDING_TYPE)).over(key)
     joins = F.lag(F.col("_brings") & ~F.col("_is_removed")).over(key)
     return marked.withColumns(
         {
-            "_next": ending,
+            "_next": after,
             "_joins": F.coalesce(joins, F.lit(False)),
         }
     )
 
 
-def _mark_confirmations(turns: DataFrame, schema: TableSchema, key: WindowSpec) -> DataFrame:
-    """Add `_confirms`: a read found the row of the turn before it as that turn had left it."""
-    names = [field.name for field in table_fields(schema)]
-    row = F.struct(*(F.col(f"`{name}`") for name in names))
+def _mark_confirmations(
+    turns: DataFrame, schema: TableSchema, key: WindowSpec, *, has_all_changes: bool
+) -> DataFrame:
+    """Add `_confirms`: the turn is a read that found the row as the turn before it had left it."""
+    fields = table_fields(schema)
+    row = F.struct("_is_stored", *(F.col(f"`{field.name}`") for field in fields))
     beside = turns.withColumn("_before", F.lag(row).over(key))
-    same = [_is_same(field) for field in table_fields(schema)[: len(schema.columns)]]
+    # Nobody knows if a value that a version lacks was the same before the missing changes.
+    may_lack = F.lit(True) if has_all_changes else ~F.col("_before._is_stored")
+    same = [_is_same(field, may_lack) for field in fields[: len(schema.columns)]]
     is_read = F.col("_opening.op") == Operation.READ.value
     confirms = is_read & ~F.col("_is_stored") & F.col("_joins") & reduce(Expression.__and__, same)
     return beside.withColumn("_confirms", F.coalesce(confirms, F.lit(False))).drop("_before")
 
 
-def _is_same(field: T.StructField) -> Expression:
-    """Whether a value is the one of the row before; a value that this one lacks may be any."""
+def _is_same(field: T.StructField, may_lack: Expression) -> Expression:
+    """Whether a value equals that of the row before. Any value does, if that row `may_lack` it."""
     own, other = F.col(f"`{field.name}`"), F.col("_before").getField(field.name)
-    raw, other_raw = (
-        F.try_element_at(column, F.lit(field.name))
-        for column in (F.col("_raw"), F.col("_before").getField("_raw"))
-    )
+    raw = F.try_element_at("_raw", F.lit(field.name))
+    other_raw = F.try_element_at(F.col("_before").getField("_raw"), F.lit(field.name))
     same = own.eqNullSafe(other) & raw.eqNullSafe(other_raw)
-    if "float" in field.dataType.simpleString() or "double" in field.dataType.simpleString():
-        # 0.0 and -0.0 are equal, but other values.
+    kind = field.dataType.simpleString()
+    if "float" in kind or "double" in kind:
+        # SQL takes 0.0 and -0.0 for equal, but they are different values.
         same &= own.cast("string").eqNullSafe(other.cast("string"))
     lacks = F.array_contains(F.col("_before").getField("_holes"), field.name)
-    return same | F.coalesce(lacks, F.lit(False))
+    return F.when(F.coalesce(lacks, F.lit(False)), may_lack).otherwise(same)
 
 
 def _join_confirmations(turns: DataFrame, key: WindowSpec, *, has_older: bool) -> DataFrame:
@@ -164,7 +168,7 @@ def _join_confirmations(turns: DataFrame, key: WindowSpec, *, has_older: bool) -
 
 
 def _finish(found: DataFrame, history: HistorySteps) -> DataFrame:
-    """Give versions their columns."""
+    """Give versions the columns of the history. What dropped columns have comes last."""
     plan, schema = history.plan, history.schema
     removed = _describe_removal(plan)
     ending = F.when(F.col("_is_removed"), removed).otherwise(F.col("_next"))
@@ -184,9 +188,9 @@ def _finish(found: DataFrame, history: HistorySteps) -> DataFrame:
 
 
 def _describe_removal(plan: TablePlan) -> Expression:
-    """Look up the ending that a TRUNCATE or a sweep is, by its position."""
+    """The ending of the TRUNCATE or sweep at `_removal`."""
     kinds = [kind.value for kind in _REMOVALS]
-    if not any(one.operation in _REMOVALS for one in plan.summaries):
+    if not any(map(plan.has, _REMOVALS)):
         return F.lit(None).cast(_ENDING_TYPE)
     found = plan.read().where(F.col("op").isin(*kinds))
     rows = found.select(
@@ -215,7 +219,7 @@ def _describe_removal(plan: TablePlan) -> Expression:
 def _leave_out_new(
     values: dict[str, Expression], plan: TablePlan, schema: TableSchema
 ) -> dict[str, Expression]:
-    """Let versions not have a column that came after their end, or in the same transaction."""
+    """Set columns to NULL in versions that ended before a column came, or as it came."""
     steps = [position for position, _ in plan.schemas]
     widths = [len(known.columns) for _, known in plan.schemas]
     if plan.before is None:

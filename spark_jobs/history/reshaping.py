@@ -1,7 +1,7 @@
 """Gives the versions of a history another table schema, when a backfill ends a halt.
 
 No version is lost, and none of its values: a dropped column stays, and a value whose type changed
-goes through its text. Only what a rule of the settings hides goes.
+is converted through its text. Only values that a rule of the settings hides are removed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pyspark.sql import types as T
 
 from cdc_core.vocabulary import encode_column
 from spark_jobs.delta.direct_parquet import read_fields
+from spark_jobs.fold.plan import read_schema
 from spark_jobs.fold.reshaping import match_column, reshape_columns
 from spark_jobs.fold.rows import map_columns, null_if_empty, select_values
 from spark_jobs.history.versions import is_open, list_fields
@@ -30,10 +31,15 @@ _TEMPORARY = "_dropped"
 
 @dataclass(frozen=True, slots=True)
 class HistoryShape:
-    """The table schema of a history, and the columns of versions that the source has dropped."""
+    """The table schema of a history, and its columns that the source has dropped."""
 
     schema: TableSchema
     dropped: tuple[T.StructField, ...] = ()
+
+    @classmethod
+    def of(cls, table: DeltaTable) -> HistoryShape:
+        """The columns of an open history."""
+        return cls(read_schema(table), read_dropped(table))
 
     @property
     def fields(self) -> list[T.StructField]:
@@ -86,13 +92,22 @@ def reshape_versions(
     values["_raw"] = null_if_empty(F.map_concat(raw, F.col(f"{_TEMPORARY}_raw")))
     holes = F.coalesce("_holes", F.array().cast(_NAMES))
     values["_holes"] = null_if_empty(F.array_union(holes, F.col(f"{_TEMPORARY}_holes")))
+    if _hides_values(old.schema, new, matches):
+        # A hole that a rule has made is no value that the version before it had, too.
+        values["_continues"] = F.lit(False)
     shape = HistoryShape(new, tuple(one.field for one in gone))
     return reshaped.select(*select_values(values, shape.fields)), shape
 
 
+def _hides_values(old: TableSchema, new: TableSchema, matches: Sequence[int | None]) -> bool:
+    """Whether some values are not as a rule of the settings asks for them now."""
+    pairs = zip(new.columns, matches, strict=True)
+    return any(j is not None and c.hashed_by != old.columns[j].hashed_by for c, j in pairs)
+
+
 @dataclass(frozen=True, slots=True)
 class _Dropped:
-    """A column that the source has dropped: its names in the source, in the history, and newly."""
+    """A dropped column: its name in the source, and its names in the history before and now."""
 
     source: str
     stored: str
@@ -108,7 +123,7 @@ class _Dropped:
 def _list_dropped(
     old: HistoryShape, new: TableSchema, matches: Sequence[int | None]
 ) -> list[_Dropped]:
-    """The columns of versions that the source's table does not have; a taken name gets a number."""
+    """The dropped columns, before and now. If a name is taken, a number comes after it."""
     hidden = _list_hidden(old.schema, new, matches)
     known = [(str(one.metadata[DROPPED_KEY]), one.name, one.dataType) for one in old.dropped]
     columns = zip(old.schema.columns, old.schema.names, map_columns(old.schema), strict=True)

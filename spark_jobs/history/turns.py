@@ -22,18 +22,18 @@ from spark_jobs.fold.multi_row import PARTS, JudgedSteps, find_held, judge, read
 from spark_jobs.fold.plan import TablePlan
 from spark_jobs.fold.removals import RemovalPoints
 from spark_jobs.fold.rows import carry, insert, match_keys, match_names, select_values, table_fields
-from spark_jobs.fold.steps import RENEWAL, id_names
+from spark_jobs.fold.steps import RENEWAL, TRUNCATES, id_names
 from spark_jobs.fold.truncates import number_by_truncates
-from spark_jobs.history.versions import CLOSING, MOMENT, OPENING
+from spark_jobs.history.versions import MOMENT, OPENING
 from spark_jobs.log.reading import POSITION
 from spark_jobs.schema.evolution import TableSchema
 
 _TRANSACTION = ("epoch", "commit_lsn")
-# Of the entry of a step, besides its position.
+# Columns of its log entry that a step keeps.
 _ALSO = ("op", "end_lsn", "log_time")
-# Of a turn: its position; whether the key has a row afterwards (NULL: as before); whether it
-# brought that row; what it says of the version that it opens, and of the one that it closes;
-# whether it only renewed the row that the key had; and whether it is a version of the history.
+# The columns of a turn: its position; whether the key has a row afterwards (NULL: as before);
+# whether it brought that row; what a version says of it that it opens, or that it closes; whether
+# it only renewed the row that the key had; and whether it is a version of the history.
 TURN = ("_at", "_stays", "_brings", "_opening", "_closing", "_renews", "_is_stored")
 _MOMENT_TYPE = "struct<epoch:int,end_lsn:bigint,log_time:timestamp,op:string>"
 _AT_TYPE = "struct<epoch:int,commit_lsn:bigint,seq:bigint>"
@@ -68,7 +68,10 @@ class HistorySteps:
         return found.select("t.*", touched.alias("_touched"))
 
 
-def take_history_steps(plan: TablePlan, dropped: tuple[T.StructField, ...] = ()) -> HistorySteps:
+def take_history_steps(
+    plan: TablePlan,
+    dropped: tuple[T.StructField, ...] = (),
+) -> HistorySteps:
     """Turn the row changes of a plan into steps, and compute them."""
     assert plan.schema is not None
     removals, names = RemovalPoints.of(plan), id_names(plan.schema)
@@ -79,16 +82,19 @@ def take_history_steps(plan: TablePlan, dropped: tuple[T.StructField, ...] = ())
     return HistorySteps(plan, plan.schema, steps.localCheckpoint(), ids, removals, dropped)
 
 
-def list_turns(history: HistorySteps, versions: DataFrame | None, *, are_right: bool) -> DataFrame:
+def list_turns(
+    history: HistorySteps, versions: DataFrame | None, *, has_all_changes: bool
+) -> DataFrame:
     """List the turns of the keys of a plan, and those of some open versions.
 
-    If not `are_right`, changes of the versions may be missing: no row takes a value from them.
+    If not `has_all_changes`, the log lacks changes between the versions and the plan. Then no row
+    takes a value from a version.
     Shape: the names of the key, `TURN`, the columns of the table, and, if the source has dropped
     columns, `_older`: what a version of the history has of them. A turn that brings no row has NULL
     in these. Order: none; `_at` orders the turns of a key, and versions come first.
     """
     plan, schema, steps, ids = history.plan, history.schema, history.steps, history.ids
-    had = versions if are_right else None
+    had = versions if has_all_changes else None
     verdicts = judge(steps, ids).localCheckpoint()
     held = find_held(verdicts, had, ids, schema)
     brought = verdicts.where("seq is not null")
@@ -114,7 +120,7 @@ def list_turns(history: HistorySteps, versions: DataFrame | None, *, are_right: 
 
 
 def _begin_parts(steps: DataFrame, ids: list[str]) -> DataFrame:
-    """Let the first step that renews a row in each transaction begin a part of that row's life.
+    """Mark the first step of each transaction, if it renews a row: it begins a part of its life.
 
     Each version then has the values of its own transaction, and not those of later ones.
     """
@@ -150,7 +156,7 @@ def _describe_turns(steps: DataFrame, verdicts: DataFrame, ids: list[str]) -> Da
         "_renews": F.col("renews"),
         "_is_stored": F.lit(False),
     }
-    names = [name for name in ids if name.startswith("_id")]
+    names = [name for name in ids if name != TRUNCATES]
     return found.select(*names, *(values[name].alias(name) for name in TURN))
 
 
@@ -163,18 +169,16 @@ def _list_stored(
 ) -> DataFrame:
     """Make a turn of each open version."""
     position = F.struct(*(F.col(f"_{name}").alias(name) for name in POSITION))
-    moments = [
-        F.struct(*(F.col(own).alias(name) for own, name in zip(names, MOMENT, strict=True))).cast(
-            _MOMENT_TYPE
-        )
-        for names in (OPENING, CLOSING)
-    ]
+    opening = F.struct(
+        *(F.col(own).alias(name) for own, name in zip(OPENING, MOMENT, strict=True))
+    ).cast(_MOMENT_TYPE)
     values = {
         "_at": position.cast(_AT_TYPE),
         "_stays": F.lit(True),
         "_brings": F.lit(True),
-        "_opening": moments[0],
-        "_closing": moments[1],
+        "_opening": opening,
+        # Another writer may have left several versions of one key open.
+        "_closing": opening,
         "_renews": F.coalesce("_continues", F.lit(False)),
         "_is_stored": F.lit(True),
     }

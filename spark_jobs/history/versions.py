@@ -33,7 +33,8 @@ OWN_FIELDS = (
     T.StructField("_is_current", T.BooleanType()),
     T.StructField("_continues", T.BooleanType()),
 )
-# The operation by which a history begins that is younger than the log: nobody knows an earlier one.
+# What opened the versions that a history begins with if the log does not reach back. It is no
+# operation of the log: no entry says when these versions were opened.
 BASE = "base"
 
 

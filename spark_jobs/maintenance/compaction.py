@@ -122,7 +122,7 @@ def _list_files(table: DeltaTable) -> list[SizedFile]:
 def _list_parts(table: DeltaTable, target: Target) -> list[list[SizedFile]]:
     """List the files of a table in parts, whose rows must not be in one file.
 
-    A merge reads no file that has only closed versions of a history.
+    If a file of a history had open and closed versions, merges would read the closed ones, too.
     """
     files = _list_files(table)
     if target.kind is not TargetKind.HISTORY:
@@ -136,8 +136,7 @@ def _list_parts(table: DeltaTable, target: Target) -> list[list[SizedFile]]:
 
 def _choose_files(folder: LakePlace, table: DeltaTable, target: Target) -> list[SizedFile]:
     """Choose small files of one part that fit in memory together; none if it is not worth it."""
-    chosen = (_choose_fitting(folder, part) for part in _list_parts(table, target))
-    return next(filter(None, chosen), [])
+    return max((_choose_fitting(folder, part) for part in _list_parts(table, target)), key=len)
 
 
 def _choose_fitting(folder: LakePlace, part: list[SizedFile]) -> list[SizedFile]:

@@ -1,8 +1,8 @@
 """Merges changes into a history: one commit has the versions and the bound that they reach.
 
-Files with open versions that a change touches are written again. Closed versions get files of their
-own, which no later merge reads, unless a read has brought a value that one of them lacks. A new
-shape of the history, and what a rebuild leaves, is written whole.
+A merge writes the files again that have a touched open version. It writes closed versions to files
+of their own, and reads those again only to fill values that they lack. What has a new shape, or
+follows a backfill that ended a halt, it writes whole.
 """
 
 from __future__ import annotations
@@ -30,19 +30,18 @@ from spark_jobs.delta.direct_parquet import (
     write_files,
 )
 from spark_jobs.delta.file_writer import WrittenFile
-from spark_jobs.fold.plan import TablePlan, read_schema
 from spark_jobs.fold.rows import match_names
 from spark_jobs.history.apply import (
     apply_plan,
     change_versions,
     clashes,
-    replace_fixed,
+    replace_filled,
     widen_versions,
 )
 from spark_jobs.history.files import HistoryFiles
 from spark_jobs.history.fold import WAS_STORED
 from spark_jobs.history.plan import HistoryPlan
-from spark_jobs.history.reshaping import HistoryShape, read_dropped
+from spark_jobs.history.reshaping import HistoryShape
 from spark_jobs.history.turns import take_history_steps
 from spark_jobs.history.versions import is_open
 from spark_jobs.lake.lake import Epoch, Lake, Losses, count_rows, read_losses
@@ -118,12 +117,14 @@ def _may_merge_files(merge: HistoryMerge) -> bool:
     if table is None or not merge.is_own or plan.rebuilt:
         return False
     assert plan.first.schema is not None
-    shape = HistoryShape(read_schema(table), read_dropped(table))
+    shape = HistoryShape.of(table)
     names = pa.table(table.get_add_actions())["path"].to_pylist()
     return (
         is_plain(table)
         and can_read(merge.path, table, names)
         and not (shape.schema != plan.first.schema and clashes(shape, plan.first.schema))
+        # Open versions get the column and its value in one commit.
+        and not plan.first.has_default_to_apply
     )
 
 
@@ -133,7 +134,7 @@ def _write_whole(merge: HistoryMerge) -> _Written:
     versions, shape = merge.beginning.versions, merge.beginning.shape
     had, had_closed = 0, 0
     if existing is not None and merge.is_own:
-        shape = HistoryShape(read_schema(existing), read_dropped(existing))
+        shape = HistoryShape.of(existing)
         versions = read_rows(session, path, existing)
         had, had_closed = count_rows(path, existing), versions.where(~is_open()).count()
     result, new_shape = apply_plan(versions, shape, merge.plan)
@@ -174,7 +175,7 @@ def _merge_files(merge: HistoryMerge) -> _Written:
     session, path, plan, table = merge.session, merge.path, merge.plan.first, merge.existing
     assert table is not None
     assert plan.schema is not None
-    shape = HistoryShape(read_schema(table), read_dropped(table))
+    shape = HistoryShape.of(table)
     new_shape = HistoryShape(plan.schema, shape.dropped)
     before = allow_types(session, path, table, new_shape.fields)
     known = {field.name for field in shape.fields}
@@ -183,39 +184,37 @@ def _merge_files(merge: HistoryMerge) -> _Written:
         before = add_columns(path, before, new)
     history = take_history_steps(plan, shape.dropped)
     files = HistoryFiles(session, path, before)
-    removed = files.find_touched(history, all_open=plan.has_default_to_apply)
+    replaced = files.find_touched(history)
     touched, rest = None, None
-    if removed:
-        inside = widen_versions(files.read(removed), shape, plan.schema)
+    if replaced:
+        inside = widen_versions(files.read(replaced), shape, plan.schema)
         marked = history.mark_touched(inside.where(is_open())).localCheckpoint()
         touched = marked.where("_touched").drop("_touched")
         rest = marked.where("not _touched").drop("_touched").unionByName(inside.where(~is_open()))
-    closed_files = files.list_closed(history) if _has_reads(plan) else []
-    closed = files.read(closed_files) if closed_files else None
-    change = change_versions(history, touched, closed, are_right=True)
+    with_closed = files.list_closed(history) if plan.has(Operation.READ) else []
+    closed = files.read(with_closed).where(~is_open()) if with_closed else None
+    change = change_versions(history, touched, closed, has_all_changes=True)
+    if change.filled is not None:
+        holding = files.find_holding(with_closed, change.filled, plan.schema)
+        more = [name for name in holding if name not in replaced]
+        found = widen_versions(files.read(more), shape, plan.schema)
+        rest = found if rest is None else rest.unionByName(found)
+        rest = replace_filled(rest, change.filled, plan.schema)
+        replaced = [*replaced, *more]
     rows = change.changed.drop(WAS_STORED)
     if rest is not None:
         rows = rest.unionByName(rows)
-    if change.fixed is not None:
-        lacking = files.find_holding(closed_files, change.fixed, plan.schema)
-        fixed = replace_fixed(files.read(lacking), change.fixed, plan.schema)
-        rows = rows.unionByName(fixed)
-        removed = [*removed, *lacking]
     base = read_rows(session, path, before)
-    known_losses = None if plan.has_default_to_apply else read_losses(before)
+    known_losses = read_losses(before)
     added_rows = change.changed.where(~F.col(WAS_STORED))
     lossy = count_added(added_rows, plan.schema, base, known_losses)
     opened, ended = _count(change.changed)
     reach("before_merge_commit")
     with attempting(path, version=before.version() + 1) as attempt:
-        added = _write_apart(rows, attempt, new_shape, size=files.measure(removed))
-        replaced = FileChange(attempt, added, removed=removed)
-        commit_files(path, before, replaced, epoch=merge.epoch, reached=plan.upper, lossy=lossy)
+        added = _write_apart(rows, attempt, new_shape, size=files.measure(replaced))
+        swapped = FileChange(attempt, added, removed=replaced)
+        commit_files(path, before, swapped, epoch=merge.epoch, reached=plan.upper, lossy=lossy)
     return _Written(before.version() + 1, opened, ended, lossy, WritePlan.REWRITE_FILES)
-
-
-def _has_reads(plan: TablePlan) -> bool:
-    return any(one.operation == Operation.READ for one in plan.summaries)
 
 
 def _count(changed: DataFrame) -> tuple[int, int]:

@@ -12,12 +12,14 @@ from functools import partial
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from cdc_core.errors import LakeError, Retry
+from cdc_core.table_states import TableState
 from cdc_core.targets import Target
 from spark_jobs.delta.direct_parquet import read_rows
-from spark_jobs.fold.plan import choose_types, has_table_schema, read_schema
+from spark_jobs.fold.plan import choose_types, has_table_schema
 from spark_jobs.history.apply import apply_plan
 from spark_jobs.history.plan import HistoryRange, plan_versions
-from spark_jobs.history.reshaping import HistoryShape, read_dropped
+from spark_jobs.history.reshaping import HistoryShape
 from spark_jobs.history.versions import slice_at
 from spark_jobs.lake.completeness import read_completeness
 from spark_jobs.lake.damaged_tables import open_current
@@ -46,7 +48,7 @@ def versions_at(session: SparkSession, lake: Lake, target: Target, at: Bound) ->
     log = read_log(session, files, low, at)
     lost = None
     if low is not None and files.trimmed is not None and low < files.trimmed:
-        lost = (low, _find_halt(lake, target))
+        lost = (low, _find_halt(lake, target, low))
     plan = plan_versions(
         HistoryRange(
             target.table,
@@ -76,13 +78,22 @@ def _find_stored(
     delta = open_current(folder)
     if delta is None or not has_table_schema(delta):
         return find_beginning(session, lake, files, target.table)
-    shape = HistoryShape(read_schema(delta), read_dropped(delta))
+    shape = HistoryShape.of(delta)
     return HistoryBeginning(
         find_bound(delta, lake.read_epochs()), read_rows(session, folder, delta), shape
     )
 
 
-def _find_halt(lake: Lake, target: Target) -> Halt:
+def _find_halt(lake: Lake, target: Target, low: Bound) -> Halt:
+    """The halt of a history of which the log no longer has all changes.
+
+    Raises: LakeError if it has not halted: somebody has put an older copy in its place.
+    """
     state = read_states(lake).get(str(target))
-    reason, fix = (None, None) if state is None else (state.reason, state.fix)
-    return Halt(reason or "", fix or "")
+    if state is None or state.state is not TableState.HALTED:
+        raise LakeError(
+            f"{target} is only at {low.lsn}, and the log no longer has the changes since then",
+            fix="run `walgate merge`: it goes on from there, and queues a backfill",
+            retry=Retry.AFTER_FIX,
+        )
+    return Halt(state.reason or "", state.fix or "", state.curable)

@@ -20,7 +20,7 @@ class WritePlan(StrEnum):
     REWRITE = "rewrite"
     """Spark writes the table whole."""
     REWRITE_FILES = "rewrite_files"
-    """Arrow writes the files that a change touches, in Spark tasks; the other files stay."""
+    """Only the files that a change touches are written: by Arrow, or of a history by Spark."""
     MERGE = "merge"
     """Spark's MERGE by key."""
 
@@ -29,8 +29,10 @@ class WritePlan(StrEnum):
 class TableMergeResult:
     """A table's Delta version after a merge, its row count, and how many rows the merge changed.
 
-    The key identifies a row: a row whose key came again, or whose position alone is new, counts as
-    updated. If the merge replaces all rows, as after a TRUNCATE, all old rows count as deleted.
+    A merge of a history counts in `inserted` the versions that began, and in `updated` those that
+    ended. In all other targets, the key identifies a row: a row whose key came again, or whose
+    position alone is new, counts as updated. If the merge replaces all rows, as after a TRUNCATE,
+    all old rows count as deleted.
     `lossy` counts, for each column, the values that only `_raw` holds, because the column's type
     cannot. `way` is how the merge wrote the table. `refusal` says why Arrow could not rewrite
     files, if that was looked at.
