@@ -56,6 +56,7 @@ from cdc_core.vocabulary import TableName
 from orchestration.verification.table_comparison import Keys, TableComparison, estimate_rows
 from orchestration.verification.waiting import Tell, await_staged, read_first, require_going
 from orchestration.verification.written_rules import find_changed_rules
+from spark_jobs.history.versions import select_open
 from spark_jobs.lake.completeness import Completeness, read_completeness
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.lake.leases import Lease, holding_lease
@@ -255,8 +256,9 @@ class _ComparisonContext:
         if reading.halt is not None:
             said = f"{target} is not compared: it halted at {reading.through.lsn}"
             return replace(found, reason=_join_reasons(found.reason, said)), comparison, []
-        rows = reading.rows.where("_is_current")
-        versions = replace(comparison, rows=rows, schema=verify.find_schema(rows))
+        schema = verify.find_schema(reading.rows)
+        rows = select_open(reading.rows, schema)
+        versions = replace(comparison, rows=rows, schema=schema)
         lake = versions.sum_lake(part, width)
         differences = find_differences(source, lake, width, part)
         if differences:

@@ -22,13 +22,9 @@ import pyarrow.parquet as pq
 # Only so many columns have statistics, as by Delta's default. The NULLs of the columns in
 # `_ALWAYS_COUNTED` are counted wherever these columns are.
 _MAX_COLUMNS = 32
-_ALWAYS_COUNTED = ("_raw", "_holes", "_to_lsn")
+_ALWAYS_COUNTED = ("_raw", "_holes")
 # Leaves in Parquet, each with its column. A leaf is NULL in the rows where its column is NULL.
-_LEAVES = {
-    "_raw.key_value.key": "_raw",
-    "_holes.list.element": "_holes",
-    "_to_lsn": "_to_lsn",
-}
+_LEAVES = {"_raw.key_value.key": "_raw", "_holes.list.element": "_holes"}
 _MAX_CHARACTERS = 32
 # No character sorts after it.
 _GREATEST = "\U0010ffff"
@@ -46,8 +42,7 @@ class ColumnStatistics:
         """Begin without rows."""
         bounded = schema.names[:_MAX_COLUMNS]
         self._bounded = [name for name in bounded if _has_order(schema.field(name).type)]
-        counted = [name for name in _ALWAYS_COUNTED if name in schema.names]
-        self._nulls = dict.fromkeys([*bounded, *counted], 0)
+        self._nulls = dict.fromkeys([*bounded, *_ALWAYS_COUNTED], 0)
         # None if a value is NaN or infinite.
         self._known: dict[str, _Ends | None] = {}
         self._rows = 0

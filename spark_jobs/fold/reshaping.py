@@ -156,8 +156,8 @@ def _make_key(
         return F.col("_key")
     texts: list[Expression] = []
     for i, j in keys:
-        if j is None:
-            texts.append(F.lit(new.columns[i].missing_value).cast("string"))
+        if j is None or new.columns[i].hashed_by != old.columns[j].hashed_by:
+            texts.append(F.lit(None).cast("string"))
             continue
         mapping, value, text = map_columns(new)[i], values[new.names[i]], _find_text(old, j)
         is_whole = value.isNotNull() & ~_is_raw(mapping, text, value)

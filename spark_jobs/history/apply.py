@@ -6,12 +6,13 @@ only if a read has brought a value that the version lacked.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from cdc_core.vocabulary import Operation
+from cdc_core.vocabulary import Operation, Relation
 from spark_jobs.fold.plan import TablePlan
 from spark_jobs.fold.rows import match_names, select_values, widen
 from spark_jobs.history.fold import WAS_STORED, fold_versions
@@ -62,11 +63,13 @@ def apply_plan(
     `versions` and `shape` are those before the plan.
     """
     first = plan.first
+    if versions is not None and shape is not None:
+        versions = _select(versions, shape)  # Another program may have added columns.
     if not first.is_empty and first.schema is not None:
         versions, shape = _apply(versions, shape, first, has_all_changes=True)
     for rebuilt in plan.rebuilt:
         if versions is not None and shape is not None:
-            versions, shape = _take_shape(versions, shape, rebuilt)
+            versions, shape = _take_shape(versions, shape, rebuilt, plan.relations)
         versions, shape = _apply(versions, shape, rebuilt, has_all_changes=False)
     return versions, shape
 
@@ -135,17 +138,21 @@ def replace_filled(closed: DataFrame, filled: DataFrame | None, schema: TableSch
 
 
 def _take_shape(
-    versions: DataFrame, shape: HistoryShape, plan: TablePlan
+    versions: DataFrame, shape: HistoryShape, plan: TablePlan, relations: Iterable[Relation]
 ) -> tuple[DataFrame, HistoryShape]:
     """Give versions the table schema of a backfill that ends a halt.
 
-    If rows have other keys now, nobody knows which of them a version is: all versions end where the
-    backfill begins.
+    If rows have other keys now, no version can be matched with a row. So all open versions end at
+    the first entry of the backfill.
     """
     assert plan.schema is not None
-    reshaped, new_shape = reshape_versions(versions, shape, plan.schema)
-    if has_same_keys(shape.schema, plan.schema):
-        return reshaped, new_shape
+    if not has_same_keys(shape.schema, plan.schema):
+        versions = _close_all(versions, plan)
+    return reshape_versions(versions, shape, plan.schema, relations)
+
+
+def _close_all(versions: DataFrame, plan: TablePlan) -> DataFrame:
+    """Close all open versions where a plan begins."""
     # A time as a number: Spark would return it in this process's zone.
     begin = F.struct("epoch", "end_lsn", F.unix_micros("log_time").alias("time_us"))
     ((first,),) = plan.read().agg(F.min(begin)).collect()
@@ -153,13 +160,14 @@ def _take_shape(
         F.lit(first["epoch"]).alias("epoch"),
         F.lit(first["end_lsn"]).alias("end_lsn"),
         F.timestamp_micros(F.lit(first["time_us"])).alias("log_time"),
+        # As if the backfill had not found them.
         F.lit(Operation.SWEEP.value).alias("op"),
     )
     closing = name_moment(CLOSING, ending)
-    values = {name: F.col(f"`{name}`") for name in reshaped.columns}
+    values = {field.name: F.col(f"`{field.name}`") for field in versions.schema.fields}
     values |= {name: F.when(is_open(), one).otherwise(F.col(name)) for name, one in closing.items()}
     values["_is_current"] = F.lit(False)
-    return reshaped.select(*select_values(values, new_shape.fields)), new_shape
+    return versions.select(*select_values(values, versions.schema.fields))
 
 
 def _select(versions: DataFrame, shape: HistoryShape) -> DataFrame:

@@ -20,6 +20,7 @@ from cdc_core.lake_storage.place import LakePlace
 from spark_jobs.delta.direct_parquet import read_files
 from spark_jobs.delta.file_bounds import is_reliable
 from spark_jobs.fold.rows import match_names
+from spark_jobs.history.reshaping import HistoryShape
 from spark_jobs.history.turns import HistorySteps
 from spark_jobs.history.versions import is_open
 from spark_jobs.schema.evolution import TableSchema
@@ -70,10 +71,12 @@ class HistoryFiles:
     session: SparkSession
     path: LakePlace
     table: DeltaTable
+    shape: HistoryShape
 
     def read(self, names: Sequence[str]) -> DataFrame:
-        """The versions in some files."""
-        return read_files(self.session, self.path, self.table, [*names])
+        """The versions in some files, without columns that another program has added."""
+        rows = read_files(self.session, self.path, self.table, [*names])
+        return rows.select(*(f"`{field.name}`" for field in self.shape.fields))
 
     def measure(self, names: Sequence[str]) -> int:
         """The bytes of some files together."""
@@ -107,7 +110,8 @@ class HistoryFiles:
         return self._list_files(self._read_named(names).join(own, keys, "left_semi"))
 
     def _read_named(self, names: Sequence[str]) -> DataFrame:
-        return self.read(names).withColumn("_file", F.col("_metadata.file_name"))
+        rows = read_files(self.session, self.path, self.table, [*names])
+        return rows.withColumn("_file", F.col("_metadata.file_name"))
 
     def _list_files(self, rows: DataFrame) -> list[str]:
         """The files of some versions, by the names that the table has for them."""

@@ -50,10 +50,10 @@ def fold_versions(
     turns = list_turns(history, versions, has_all_changes=has_all_changes)
     turns = _find_removals(turns, history)
     turns = _drop_idle(turns, key, has_all_changes=has_all_changes)
-    turns = _find_endings(turns, key)
+    turns = _find_endings(turns, key, has_all_changes=has_all_changes)
     has_reads = history.plan.has(Operation.READ)
     if has_reads:
-        turns = _mark_confirmations(turns, history.schema, key, has_all_changes=has_all_changes)
+        turns = _mark_confirmations(turns, history.schema, key)
     else:
         turns = turns.withColumn("_confirms", F.lit(False))
     found = _join_confirmations(turns.where("_brings"), key, has_older=bool(history.dropped))
@@ -84,17 +84,26 @@ def _drop_idle(turns: DataFrame, key: WindowSpec, *, has_all_changes: bool) -> D
 
 def _is_removed(key: WindowSpec) -> Expression:
     """Whether a TRUNCATE or a sweep removes the row that a turn left, before the next turn."""
-    next_at = F.lead("_at").over(key)
+    next_at = _find_next("_at", key)
     removal = F.col("_removal")
     return removal.isNotNull() & (next_at.isNull() | (removal < next_at))
 
 
-def _find_endings(turns: DataFrame, key: WindowSpec) -> DataFrame:
-    """Add `_next`, the turn after each one; `_is_removed`; and `_joins`.
+def _find_next(column: str, key: WindowSpec) -> Expression:
+    """A column of the next turn of the plan.
 
-    A turn joins the one before it if it ended that one's version, and no TRUNCATE or sweep did.
+    Another writer may have left several versions of one key open. None of them ends another.
     """
-    marked = turns.withColumn("_is_removed", _is_removed(key))
+    later = key.rowsBetween(1, Window.unboundedFollowing)
+    return F.first(F.when(~F.col("_is_stored"), F.col(column)), ignorenulls=True).over(later)
+
+
+def _find_endings(turns: DataFrame, key: WindowSpec, *, has_all_changes: bool) -> DataFrame:
+    """Add `_next`, the next turn of each; `_is_removed`; `_joins`; and `_is_same_row`.
+
+    A turn joins the one before it if it ended that one's version, and no TRUNCATE or sweep did. Its
+    row is the same one if the log has all changes between the two.
+    """
     following = F.struct(
         F.col("_at.epoch").alias("epoch"),
         F.col("_at.commit_lsn").alias("commit_lsn"),
@@ -103,26 +112,28 @@ def _find_endings(turns: DataFrame, key: WindowSpec) -> DataFrame:
         F.col("_closing.log_time").alias("log_time"),
         F.col("_closing.op").alias("op"),
     )
-    after = F.lead(following.cast(_ENDING_TYPE)).over(key)
-    joins = F.lag(F.col("_brings") & ~F.col("_is_removed")).over(key)
+    marked = turns.withColumns(
+        {"_is_removed": _is_removed(key), "_following": following.cast(_ENDING_TYPE)}
+    )
+    joins = F.coalesce(F.lag(F.col("_brings") & ~F.col("_is_removed")).over(key), F.lit(False))
+    same_epoch = F.lag("_at.epoch").over(key) == F.col("_at.epoch")
+    is_known = F.lit(True) if has_all_changes else ~F.lag("_is_stored").over(key)
     return marked.withColumns(
         {
-            "_next": after,
-            "_joins": F.coalesce(joins, F.lit(False)),
+            "_next": _find_next("_following", key),
+            "_joins": joins,
+            "_is_same_row": joins & F.coalesce(same_epoch & is_known, F.lit(False)),
         }
-    )
+    ).drop("_following")
 
 
-def _mark_confirmations(
-    turns: DataFrame, schema: TableSchema, key: WindowSpec, *, has_all_changes: bool
-) -> DataFrame:
+def _mark_confirmations(turns: DataFrame, schema: TableSchema, key: WindowSpec) -> DataFrame:
     """Add `_confirms`: the turn is a read that found the row as the turn before it had left it."""
     fields = table_fields(schema)
-    row = F.struct("_is_stored", *(F.col(f"`{field.name}`") for field in fields))
+    row = F.struct(*(F.col(f"`{field.name}`") for field in fields))
     beside = turns.withColumn("_before", F.lag(row).over(key))
-    # Nobody knows if a value that a version lacks was the same before the missing changes.
-    may_lack = F.lit(True) if has_all_changes else ~F.col("_before._is_stored")
-    same = [_is_same(field, may_lack) for field in fields[: len(schema.columns)]]
+    # Nobody knows if a value that a version lacks was the same before changes that are missing.
+    same = [_is_same(field, F.col("_is_same_row")) for field in fields[: len(schema.columns)]]
     is_read = F.col("_opening.op") == Operation.READ.value
     confirms = is_read & ~F.col("_is_stored") & F.col("_joins") & reduce(Expression.__and__, same)
     return beside.withColumn("_confirms", F.coalesce(confirms, F.lit(False))).drop("_before")
@@ -149,8 +160,8 @@ def _join_confirmations(turns: DataFrame, key: WindowSpec, *, has_older: bool) -
     """
     opened = F.struct(
         F.col("_opening").alias("moment"),
-        (F.col("_is_stored") | F.col("_joins")).alias("joins"),
-        F.col("_renews").alias("renews"),
+        # `_renews` of a version of the history is what the history says.
+        (F.col("_renews") & (F.col("_is_stored") | F.col("_is_same_row"))).alias("continues"),
         F.col("_is_stored").alias("is_stored"),
         F.coalesce("_holes", F.array().cast("array<string>")).alias("holes"),
         *([F.col("_older").alias("older")] if has_older else []),
@@ -161,7 +172,7 @@ def _join_confirmations(turns: DataFrame, key: WindowSpec, *, has_older: bool) -
     found = turns.withColumns({"_opened": first, "_is_last": is_last}).where("_is_last")
     return found.withColumns(
         {
-            "_continues": F.col("_opened.joins") & F.col("_opened.renews"),
+            "_continues": F.col("_opened.continues"),
             LACKED: F.col("_opened.holes"),
         }
     )

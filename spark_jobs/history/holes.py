@@ -41,9 +41,11 @@ def fill_closed(closed: DataFrame, changed: DataFrame, schema: TableSchema) -> D
     names = [f"`{name}`" for name in match_names(schema)]
     own = closed.join(filled.select(*names), match_names(schema), "left_semi")
     none = F.array().cast("array<string>")
-    both = own.withColumn(LACKED, F.coalesce("_holes", none)).unionByName(filled)
+    older = own.withColumn(LACKED, F.coalesce("_holes", none)).withColumn("_of_plan", F.lit(False))
+    both = older.unionByName(filled.withColumn("_of_plan", F.lit(True)))
     fixed = _fill(both, columns, names, F.struct("_from_epoch", "_from_lsn"))
-    is_fixed = ~F.col("_is_current") & (F.size(_find_filled()) > 0)
+    # The plan may also have closed the versions that it has filled.
+    is_fixed = ~F.col("_of_plan") & (F.size(_find_filled()) > 0)
     return fixed.where(is_fixed).select(*(f"`{name}`" for name in closed.columns))
 
 

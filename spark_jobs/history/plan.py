@@ -28,10 +28,12 @@ class HistoryPlan:
 
     `first` has the changes that the history can follow. Each plan in `rebuilt` has those from a
     backfill on that ends the halt of the plan before it. Changes between the two are missing.
+    `relations` has all announcements.
     """
 
     first: TablePlan
     rebuilt: tuple[TablePlan, ...] = ()
+    relations: tuple[Relation, ...] = ()
 
     @property
     def last(self) -> TablePlan:
@@ -94,7 +96,20 @@ def plan_versions(
         while last is not None and last.halt is not None:
             last = _plan_next(range_, last, replan)
             rebuilt += [] if last is None else [last]
-    return HistoryPlan(first, tuple(rebuilt))
+    return HistoryPlan(first, tuple(rebuilt), tuple(range_.relations.values()))
+
+
+def describe_gap(table: TableName, low: Bound) -> Halt:
+    """The halt of a history of which the log no longer has all changes, although it had no halt.
+
+    Its mode was taken away for a while, or somebody has put an older copy in its place.
+    """
+    return Halt(
+        f"the history is only at {low.lsn}, and the log no longer has the changes since then",
+        "nothing under Dagster, which backfills the table by itself; otherwise run"
+        f" `walgate backfill '{table}'`",
+        curable=True,
+    )
 
 
 def _plan_next(

@@ -6,7 +6,7 @@ is converted through its text. Only values that a rule of the settings hides are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from deltalake import DeltaTable
@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from cdc_core.vocabulary import encode_column
+from cdc_core.vocabulary import Column, Relation, encode_column
 from spark_jobs.delta.direct_parquet import read_fields
 from spark_jobs.fold.plan import read_schema
 from spark_jobs.fold.reshaping import match_column, reshape_columns
@@ -64,14 +64,16 @@ def has_same_keys(old: TableSchema, new: TableSchema) -> bool:
 
 
 def reshape_versions(
-    versions: DataFrame, old: HistoryShape, new: TableSchema
+    versions: DataFrame, old: HistoryShape, new: TableSchema, relations: Iterable[Relation] = ()
 ) -> tuple[DataFrame, HistoryShape]:
     """The versions of a history in another table schema, with the columns that it then has.
 
+    `relations` are the announcements that may say which columns a rule hides.
     A new column is NULL in closed versions, and has its missing value in open ones.
     """
     matches = [match_column(column, old.schema, new) for column in new.columns]
-    gone = _list_dropped(old, new, matches)
+    hidden = _list_hidden(old.schema, new, matches, relations)
+    gone = _list_dropped(old, new, matches, hidden)
     held = versions.withColumns(
         {
             **{f"{_TEMPORARY}{n}": F.col(f"`{one.stored}`") for n, one in enumerate(gone)},
@@ -121,10 +123,9 @@ class _Dropped:
 
 
 def _list_dropped(
-    old: HistoryShape, new: TableSchema, matches: Sequence[int | None]
+    old: HistoryShape, new: TableSchema, matches: Sequence[int | None], hidden: Collection[int]
 ) -> list[_Dropped]:
     """The dropped columns, before and now. If a name is taken, a number comes after it."""
-    hidden = _list_hidden(old.schema, new, matches)
     known = [(str(one.metadata[DROPPED_KEY]), one.name, one.dataType) for one in old.dropped]
     columns = zip(old.schema.columns, old.schema.names, map_columns(old.schema), strict=True)
     known += [
@@ -144,19 +145,38 @@ def _list_dropped(
     return listed
 
 
-def _list_hidden(old: TableSchema, new: TableSchema, matches: Sequence[int | None]) -> set[int]:
-    """The columns that a rule of the settings may exclude now.
+def _list_hidden(
+    old: TableSchema,
+    new: TableSchema,
+    matches: Sequence[int | None],
+    relations: Iterable[Relation],
+) -> set[int]:
+    """The columns that are no longer sent and whose values a rule may hide: it excludes or hashes.
 
-    If nothing shows which columns a rule excluded, all that are no longer sent count.
+    A column of versions was not excluded when they were written. So it counts if a rule excludes it
+    now, or if any announcement says that it is hashed. If nothing shows which columns a rule
+    excludes, all that are no longer sent count.
     """
     lost = {j for j in range(len(old.columns)) if j not in matches}
-    newly = {*new.left_out} - ({*old.left_out} if old.oid == new.oid else set())
-    if not newly:
-        return set()
+    excluded = {*new.left_out}
+    hashed = {
+        column.attnum
+        for relation in relations
+        if relation.oid == old.oid
+        for column in relation.columns
+        if column.hashed_by is not None
+    }
     # 0 means a column whose attnum is not known.
-    if old.oid != new.oid or 0 in newly:
+    if 0 in excluded or (excluded and old.oid != new.oid):
         return lost
-    return {j for j in lost if old.columns[j].attnum is None or old.columns[j].attnum in newly}
+
+    def is_hidden(column: Column) -> bool:
+        if column.attnum is None:
+            return bool(excluded or hashed)
+        is_hashed = column.hashed_by is None and column.attnum in hashed
+        return is_hashed or column.attnum in excluded
+
+    return {j for j in lost if is_hidden(old.columns[j])}
 
 
 def _take_texts(gone: Sequence[_Dropped]) -> Expression:

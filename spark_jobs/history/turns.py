@@ -177,8 +177,7 @@ def _list_stored(
         "_stays": F.lit(True),
         "_brings": F.lit(True),
         "_opening": opening,
-        # Another writer may have left several versions of one key open.
-        "_closing": opening,
+        "_closing": F.lit(None).cast(_MOMENT_TYPE),
         "_renews": F.coalesce("_continues", F.lit(False)),
         "_is_stored": F.lit(True),
     }

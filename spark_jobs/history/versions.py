@@ -1,11 +1,13 @@
 """The columns of a history, and which of its versions a reader sees at a bound.
 
-Shape: the columns of `fold/rows.py::table_fields`; then, of the transaction that opened the
-version, `_from_epoch, _from_lsn` (its end LSN), `_valid_from` (its log time), `_opened_by` (the
-operation); of the one that closed it, `_to_epoch, _to_lsn, _valid_to, _closed_by`, all NULL in an
-open version; `_is_current` (the version is open); `_continues` (the version before it of its key is
-the same row: a value that the change did not send is that version's). A version is valid from its
-first end LSN on, and before its second one.
+Shape: `_to_lsn`; the columns of `fold/rows.py::table_fields`; and these:
+- of the transaction that opened the version, `_from_epoch, _from_lsn` (its end LSN), `_valid_from`
+  (its log time) and `_opened_by` (the operation);
+- of the one that closed it, `_to_epoch, _valid_to, _closed_by`, NULL in an open version;
+- `_is_current`: the version is open;
+- `_continues`: the version before it of its key is the same row, so values that the change did not
+  send are that version's.
+A version is valid from `_from_lsn` on, and before `_to_lsn`.
 
 `_epoch, _commit_lsn, _seq, _committed_at` are the position and the commit time of the change that
 opened the version, or of the last read that found it unchanged.
@@ -18,7 +20,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from spark_jobs.fold.rows import select_values, table_fields
+from spark_jobs.fold.rows import null_if_empty, select_values, table_fields
 from spark_jobs.lake.lake import Bound
 from spark_jobs.schema.evolution import TableSchema
 
@@ -27,9 +29,13 @@ CLOSING = ("_to_epoch", "_to_lsn", "_valid_to", "_closed_by")
 # What a version says of the transaction that opened or closed it, in the order of the names above.
 MOMENT = ("epoch", "end_lsn", "log_time", "op")
 _MOMENT_KINDS = (T.IntegerType(), T.LongType(), T.TimestampType(), T.StringType())
+# By its statistics, a merge knows which files have open versions. Delta has statistics only of the
+# first 32 columns, so it is the first one.
+_END = "_to_lsn"
+_END_FIELD = T.StructField(_END, T.LongType())
 OWN_FIELDS = (
     *(T.StructField(n, kind) for n, kind in zip(OPENING, _MOMENT_KINDS, strict=True)),
-    *(T.StructField(n, kind) for n, kind in zip(CLOSING, _MOMENT_KINDS, strict=True)),
+    *(T.StructField(n, kind) for n, kind in zip(CLOSING, _MOMENT_KINDS, strict=True) if n != _END),
     T.StructField("_is_current", T.BooleanType()),
     T.StructField("_continues", T.BooleanType()),
 )
@@ -40,12 +46,21 @@ BASE = "base"
 
 def list_fields(schema: TableSchema) -> list[T.StructField]:
     """The columns of a history, with the metadata that hold the table schema."""
-    return [*table_fields(schema), *OWN_FIELDS]
+    return [_END_FIELD, *table_fields(schema), *OWN_FIELDS]
 
 
 def is_open() -> Expression:
     """Whether a version is open."""
     return F.col("_to_lsn").isNull()
+
+
+def select_open(versions: DataFrame, schema: TableSchema) -> DataFrame:
+    """The open versions, as rows of the table."""
+    values = {field.name: F.col(f"`{field.name}`") for field in table_fields(schema)}
+    # No read brings a value of a column that the source has dropped.
+    names = F.array(*(F.lit(name) for name in schema.names))
+    values["_holes"] = null_if_empty(F.array_intersect("_holes", names))
+    return versions.where(is_open()).select(*select_values(values, table_fields(schema)))
 
 
 def slice_at(versions: DataFrame, at: Bound) -> DataFrame:

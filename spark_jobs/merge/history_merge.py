@@ -34,9 +34,7 @@ from spark_jobs.fold.rows import match_names
 from spark_jobs.history.apply import (
     apply_plan,
     change_versions,
-    clashes,
     replace_filled,
-    widen_versions,
 )
 from spark_jobs.history.files import HistoryFiles
 from spark_jobs.history.fold import WAS_STORED
@@ -47,7 +45,7 @@ from spark_jobs.history.versions import is_open
 from spark_jobs.lake.lake import Epoch, Lake, Losses, count_rows, read_losses
 from spark_jobs.query.history_beginning import HistoryBeginning
 from spark_jobs.target.commits import write_table
-from spark_jobs.target.creation import add_columns, allow_types, create_target
+from spark_jobs.target.creation import allow_types, create_target
 from spark_jobs.target.losses import count_added
 from spark_jobs.target.result import TableMergeResult, WritePlan
 
@@ -116,16 +114,10 @@ def _may_merge_files(merge: HistoryMerge) -> bool:
     table, plan = merge.existing, merge.plan
     if table is None or not merge.is_own or plan.rebuilt:
         return False
-    assert plan.first.schema is not None
-    shape = HistoryShape.of(table)
     names = pa.table(table.get_add_actions())["path"].to_pylist()
-    return (
-        is_plain(table)
-        and can_read(merge.path, table, names)
-        and not (shape.schema != plan.first.schema and clashes(shape, plan.first.schema))
-        # Open versions get the column and its value in one commit.
-        and not plan.first.has_default_to_apply
-    )
+    # A new column and the rows must come in one commit, so the history is written whole.
+    is_same = HistoryShape.of(table).schema == plan.first.schema
+    return is_same and is_plain(table) and can_read(merge.path, table, names)
 
 
 def _write_whole(merge: HistoryMerge) -> _Written:
@@ -140,12 +132,11 @@ def _write_whole(merge: HistoryMerge) -> _Written:
     result, new_shape = apply_plan(versions, shape, merge.plan)
     assert result is not None
     assert new_shape is not None
-    fields = new_shape.fields
+    fields, result = new_shape.fields, result.localCheckpoint()
     if existing is None:
         before = create_target(session, merge.lake, merge.target, fields)
     else:
         before = allow_types(session, path, existing, fields)
-    result = result.localCheckpoint()
     lossy = count_added(result, new_shape.schema, None, read_losses(before))
     reach("before_merge_commit")
     if allows_direct_commits(before):
@@ -176,18 +167,13 @@ def _merge_files(merge: HistoryMerge) -> _Written:
     assert table is not None
     assert plan.schema is not None
     shape = HistoryShape.of(table)
-    new_shape = HistoryShape(plan.schema, shape.dropped)
-    before = allow_types(session, path, table, new_shape.fields)
-    known = {field.name for field in shape.fields}
-    new = [field for field in new_shape.fields if field.name not in known]
-    if new:
-        before = add_columns(path, before, new)
+    before = allow_types(session, path, table, shape.fields)
     history = take_history_steps(plan, shape.dropped)
-    files = HistoryFiles(session, path, before)
+    files = HistoryFiles(session, path, before, shape)
     replaced = files.find_touched(history)
     touched, rest = None, None
     if replaced:
-        inside = widen_versions(files.read(replaced), shape, plan.schema)
+        inside = files.read(replaced)
         marked = history.mark_touched(inside.where(is_open())).localCheckpoint()
         touched = marked.where("_touched").drop("_touched")
         rest = marked.where("not _touched").drop("_touched").unionByName(inside.where(~is_open()))
@@ -197,7 +183,7 @@ def _merge_files(merge: HistoryMerge) -> _Written:
     if change.filled is not None:
         holding = files.find_holding(with_closed, change.filled, plan.schema)
         more = [name for name in holding if name not in replaced]
-        found = widen_versions(files.read(more), shape, plan.schema)
+        found = files.read(more)
         rest = found if rest is None else rest.unionByName(found)
         rest = replace_filled(rest, change.filled, plan.schema)
         replaced = [*replaced, *more]
@@ -211,7 +197,7 @@ def _merge_files(merge: HistoryMerge) -> _Written:
     opened, ended = _count(change.changed)
     reach("before_merge_commit")
     with attempting(path, version=before.version() + 1) as attempt:
-        added = _write_apart(rows, attempt, new_shape, size=files.measure(replaced))
+        added = _write_apart(rows, attempt, shape, size=files.measure(replaced))
         swapped = FileChange(attempt, added, removed=replaced)
         commit_files(path, before, swapped, epoch=merge.epoch, reached=plan.upper, lossy=lossy)
     return _Written(before.version() + 1, opened, ended, lossy, WritePlan.REWRITE_FILES)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from deltalake import DeltaTable
+
 from spark_jobs.fold.plan import choose_types, read_schema
-from spark_jobs.history.plan import HistoryPlan, HistoryRange, plan_versions
+from spark_jobs.history.plan import HistoryPlan, HistoryRange, describe_gap, plan_versions
 from spark_jobs.lake.lake import Bound
 from spark_jobs.log.reading import read_log
 from spark_jobs.log.round_log import RoundLog
@@ -28,11 +30,20 @@ class PlannedHistory:
         return self.plan.is_empty and self.beginning.versions is None
 
 
+def find_own(opened: OpenedTarget) -> DeltaTable | None:
+    """The Delta table of a history; None if it has no merged version, or is another writer's.
+
+    A merge that died may have made the table, and not filled it.
+    """
+    has_bound = opened.found is not None and opened.found.bound is not None
+    return opened.own if has_bound else None
+
+
 def plan_history(
     start: RoundStart, opened: OpenedTarget, log: RoundLog, cut: Bound
 ) -> PlannedHistory:
     """Plan the merge of a history up to a cut."""
-    target, own = opened.target, opened.own
+    target, own = opened.target, find_own(opened)
     name, table = str(target), str(target.table)
     if own is not None:
         base = HistoryBeginning(start.prepare_fold(target, opened.found))
@@ -42,9 +53,11 @@ def plan_history(
     before = begun if own is None else read_schema(own)
     if base.low != start.low:
         log = RoundLog(start.session, start.log, base.low, cut, table=table)
-    place, lost = start.find_place(name), None
-    if own is not None and place is not None and start.lacks_changes(name):
-        lost = (place.bound, start.find_halt(name))
+    lost, trimmed = None, start.log.trimmed
+    if own is not None and base.low is not None and trimmed is not None and base.low < trimmed:
+        halted = start.was_halted(name)
+        halt = start.find_halt(name) if halted else describe_gap(target.table, base.low)
+        lost = (base.low, halt)
     plan = plan_versions(
         HistoryRange(
             target.table,

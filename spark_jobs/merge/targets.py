@@ -28,7 +28,7 @@ from spark_jobs.log.reading import is_after, read_log
 from spark_jobs.log.round_log import RoundLog
 from spark_jobs.merge.entry_merge import EntryMerge, merge_entries
 from spark_jobs.merge.history_merge import HistoryMerge, merge_history
-from spark_jobs.merge.history_plan import plan_history
+from spark_jobs.merge.history_plan import find_own, plan_history
 from spark_jobs.merge.merge import (
     TableMerge,
     merge_by_spark,
@@ -167,7 +167,7 @@ def _prepare_history(
         _find_epoch(start, upper),
         planned.plan,
         opened.delta,
-        is_own=opened.own is not None,
+        is_own=find_own(opened) is not None,
         beginning=planned.beginning,
     )
     return _PreparedAlone(partial(merge_history, merge), upper, halt)

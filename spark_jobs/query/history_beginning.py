@@ -6,21 +6,24 @@ that its table had at the oldest kept cut. Nobody knows since when these rows we
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from cdc_core.errors import LakeError
 from cdc_core.vocabulary import TableName
 from spark_jobs.delta.direct_parquet import read_rows
 from spark_jobs.fold.plan import read_schema
 from spark_jobs.history.reshaping import HistoryShape
 from spark_jobs.history.versions import BASE, begin_at
+from spark_jobs.lake.cut_plan import Place
 from spark_jobs.lake.lake import Bound, Lake
 from spark_jobs.lake.ledger import Cut, find_cut, find_first_bound, find_oldest_bound
 from spark_jobs.log.files import LogFiles
 from spark_jobs.modes.registry import find_mode
-from spark_jobs.query.stored import open_version
+from spark_jobs.query.stored import open_version, require_named
 from spark_jobs.target.older_targets import find_log_begin
 
 
@@ -42,28 +45,35 @@ def find_beginning(
 ) -> HistoryBeginning:
     """Find what a history of a table begins with.
 
-    Raises: LakeError if the version in the oldest cut is gone.
+    Without a version that can be read, it begins where the log does.
     """
     begins, first = find_log_begin(log), find_first_bound(lake)
     is_whole = first is None or (begins is not None and begins <= first)
     if log.trimmed is None and is_whole:
         return HistoryBeginning(None)
     oldest = find_oldest_bound(lake)
-    cut = None if oldest is None else find_cut(lake, oldest)
-    if cut is None:
-        return HistoryBeginning(log.trimmed)
-    place = cut.find_place(str(table))
-    if place.version is None:
-        return HistoryBeginning(place.bound)
-    return _begin_with_rows(session, lake, table, cut)
+    # Somebody may have removed the version of the oldest cut, or put another table in its place.
+    for cut in (None if oldest is None else find_cut(lake, oldest), find_cut(lake)):
+        if cut is None or (log.trimmed is not None and _place(cut, table).bound < log.trimmed):
+            continue
+        if _place(cut, table).version is None:
+            return HistoryBeginning(_place(cut, table).bound)
+        with suppress(LakeError):
+            return _begin_with_rows(session, lake, table, cut)
+    return HistoryBeginning(log.trimmed)
+
+
+def _place(cut: Cut, table: TableName) -> Place:
+    return cut.find_place(str(table))
 
 
 def _begin_with_rows(
     session: SparkSession, lake: Lake, table: TableName, cut: Cut
 ) -> HistoryBeginning:
-    place = cut.find_place(str(table))
+    place = _place(cut, table)
     assert place.version is not None
     delta = open_version(lake, table, place.version)
+    require_named(lake, table, place, delta)
     stored = read_rows(session, lake.locate(table), delta)
     rows, schema = find_mode(delta).select_present(stored), read_schema(delta)
     moment = F.struct(

@@ -75,7 +75,7 @@ def find_stored(lake: Lake, table: TableName, at: Bound) -> StoredTable:
             lacks_changes=lacks_changes,
         )
     opened = open_version(lake, table, place.version)
-    _require_named(lake, table, place, opened)
+    require_named(lake, table, place, opened)
     is_behind = needs_fold(place.bound, at, is_halted=halt is not None)
     return StoredTable(
         opened, place.bound, halt, incomplete, needs_fold=is_behind, lacks_changes=lacks_changes
@@ -158,7 +158,7 @@ def _lacks_file(folder: LakePlace, opened: DeltaTable) -> bool:
     return any(not (folder / unquote(path)).exists() for path in paths)
 
 
-def _require_named(lake: Lake, table: TableName, place: Place, opened: DeltaTable) -> None:
+def require_named(lake: Lake, table: TableName, place: Place, opened: DeltaTable) -> None:
     """Check that the version that a cut names is still the same commit. Raises: LakeError."""
     epochs = lake.read_epochs()
     held = know_place(place, epochs).held

@@ -12,19 +12,18 @@ from functools import partial
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from cdc_core.errors import LakeError, Retry
 from cdc_core.table_states import TableState
 from cdc_core.targets import Target
 from spark_jobs.delta.direct_parquet import read_rows
 from spark_jobs.fold.plan import choose_types, has_table_schema
 from spark_jobs.history.apply import apply_plan
-from spark_jobs.history.plan import HistoryRange, plan_versions
+from spark_jobs.history.plan import HistoryRange, describe_gap, plan_versions
 from spark_jobs.history.reshaping import HistoryShape
 from spark_jobs.history.versions import slice_at
 from spark_jobs.lake.completeness import read_completeness
 from spark_jobs.lake.damaged_tables import open_current
 from spark_jobs.lake.lake import Bound, Lake, find_bound
-from spark_jobs.lake.ledger import read_states
+from spark_jobs.lake.ledger import find_cut, read_states
 from spark_jobs.log.files import LogFiles
 from spark_jobs.log.ranges import summarize
 from spark_jobs.log.reading import read_log
@@ -44,7 +43,8 @@ def versions_at(session: SparkSession, lake: Lake, target: Target, at: Bound) ->
     low, versions = base.low, base.versions
     incomplete = read_completeness(lake).find_incomplete(table, at)
     if versions is not None and low is not None and at <= low:
-        return TableReading(slice_at(versions, at), at, None, incomplete)
+        through, halt = _find_past_halt(lake, target, at)
+        return TableReading(slice_at(versions, through), through, halt, incomplete)
     log = read_log(session, files, low, at)
     lost = None
     if low is not None and files.trimmed is not None and low < files.trimmed:
@@ -76,24 +76,35 @@ def _find_stored(
     """The versions that a history has, or those that its first merge would begin with."""
     folder = lake.locate_target(target)
     delta = open_current(folder)
-    if delta is None or not has_table_schema(delta):
+    bound = None if delta is None else find_bound(delta, lake.read_epochs())
+    # A merge that died may have made the table, and not filled it.
+    if delta is None or bound is None or not has_table_schema(delta):
         return find_beginning(session, lake, files, target.table)
     shape = HistoryShape.of(delta)
-    return HistoryBeginning(
-        find_bound(delta, lake.read_epochs()), read_rows(session, folder, delta), shape
-    )
+    low = _find_low(lake, target, bound)
+    return HistoryBeginning(low, read_rows(session, folder, delta), shape)
+
+
+def _find_low(lake: Lake, target: Target, bound: Bound | None) -> Bound | None:
+    """How far a history is merged: through the newest cut, if it had no change since `bound`."""
+    cut = find_cut(lake)
+    place = None if cut is None else cut.places.get(str(target))
+    if bound is None or place is None or place.held != bound:
+        return bound
+    return max(bound, place.bound)
+
+
+def _find_past_halt(lake: Lake, target: Target, at: Bound) -> tuple[Bound, Halt | None]:
+    """The bound that a history had reached at a bound, and its halt if it was halted then."""
+    cut, name = find_cut(lake, at), str(target)
+    if cut is None or name not in cut.halted:
+        return at, None
+    return cut.find_place(name).bound, Halt("", "")
 
 
 def _find_halt(lake: Lake, target: Target, low: Bound) -> Halt:
-    """The halt of a history of which the log no longer has all changes.
-
-    Raises: LakeError if it has not halted: somebody has put an older copy in its place.
-    """
+    """The halt of a history of which the log no longer has all changes."""
     state = read_states(lake).get(str(target))
     if state is None or state.state is not TableState.HALTED:
-        raise LakeError(
-            f"{target} is only at {low.lsn}, and the log no longer has the changes since then",
-            fix="run `walgate merge`: it goes on from there, and queues a backfill",
-            retry=Retry.AFTER_FIX,
-        )
+        return describe_gap(target.table, low)
     return Halt(state.reason or "", state.fix or "", state.curable)

@@ -9,7 +9,8 @@ from typing import Any
 
 import polars as pl
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, Field, write_deltalake
+from deltalake.schema import PrimitiveType
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc_core.errors import MergeError
@@ -330,9 +331,9 @@ def test_values_that_a_rule_now_hides_go_from_all_versions(small: SmallLake) -> 
     assert [row[:5] + row[6:] for row in found] == [
         (1, None, "x", ["v"], False, changed, "insert", "update"),
         (1, None, "x", ["v"], False, seen, "update", "read"),
-        (1, "hash", "x", None, True, None, "read", None),
+        (1, "hash", "x", None, False, None, "read", None),
         (2, None, "x", ["v"], False, seen, "insert", "read"),
-        (2, None, "x", None, True, None, "read", None),
+        (2, None, "x", None, False, None, "read", None),
     ]
     excluded = make_relation("t", "k int4, big text", big={"attnum": 3})
     excluded = replace(excluded, left_out=(2,))
@@ -376,6 +377,132 @@ def test_two_open_versions_of_a_key_become_one(small: SmallLake) -> None:
     open_ones = open_history(small).where("_is_current").select("k", "v").collect()
     assert [tuple(row) for row in open_ones] == [(1, "b")]
     assert open_history(small).where("_is_current = (_to_lsn is not null)").count() == 0
+
+
+def backfill(small: SmallLake, *rows: tuple[Any, ...]) -> None:
+    """Stage a whole backfill: the reads of a relation's rows, and its sweep."""
+    (start,) = small.commit([mark(T)])
+    small.commit([read(*row) for row in rows])
+    small.commit([sweep(rows[0][0], start=start)])
+
+
+def test_a_column_that_is_excluded_twice_is_hidden_twice(small: SmallLake) -> None:
+    without = make_relation("t", "k int4, big text", big={"attnum": 3})
+    without = replace(without, left_out=(2,))
+    small.merge([insert(without, "1", "x")])
+    small.merge([insert(replace(T, left_out=(2,)), "2", "secret", "x")])
+    backfill(small, (replace(T, left_out=(2,)), "1", "secret", "x"))
+    small.merge()
+    assert "v" in open_history(small).columns
+    small.merge([insert(without, "3", "x")])
+    backfill(small, (without, "1", "x"))
+    small.merge()
+    assert "v" not in open_history(small).columns
+    assert "secret" not in str(open_history(small).collect())
+
+
+def test_a_column_that_is_dropped_after_it_was_hashed_is_hidden(small: SmallLake) -> None:
+    small.merge([insert(T, "1", "secret", "x")])
+    small.merge([insert(make_relation("t", "k int4, v text, big text", v={"hashed_by": "a"}),
+                        "2", "hash", "x")])  # fmt: skip
+    dropped = make_relation("t", "k int4, big text", big={"attnum": 3})
+    backfill(small, (dropped, "1", "x"))
+    small.merge()
+    assert "secret" not in str(open_history(small).collect())
+
+
+@pytest.mark.parametrize("is_one_round", [True, False])
+def test_a_version_that_is_filled_and_closed_in_one_round_is_there_once(
+    small: SmallLake, *, is_one_round: bool
+) -> None:
+    small.commit([update(T, "1", "a", None, unchanged=[2])])
+    small.commit([update(T, "1", "b", None, unchanged=[2])])
+    small.merge()
+    small.commit([update(T, "1", "c", None, unchanged=[2])])
+    small.commit([read(T, "1", "c", "found")], [delete(T, "1", None, None)])
+    small.merge(round_rows=100 if is_one_round else 1)
+    assert [row[:3] for row in list_versions(small, "v", "big", "_closed_by")] == [
+        ("a", "found", "update"), ("b", "found", "update"), ("c", "found", "delete"),
+    ]  # fmt: skip
+
+
+def test_a_first_merge_that_died_begins_again(
+    small: SmallLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(_: str) -> None:
+        raise OSError("the disk is full")
+
+    wider = make_relation("t", "k int4, v text, big text, n int4")
+    small.commit([insert(T, "1", "a", None)], [update(wider, "1", "b", None, "1")])
+    with monkeypatch.context() as patched:
+        patched.setattr(history_merge, "reach", die)
+        with pytest.raises(MergeError):
+            small.merge()
+    small.merge()
+    assert read_states(small.lake).get(NAME) is None or (
+        read_states(small.lake)[NAME].state == "streaming"
+    )
+    assert [row[:2] for row in list_versions(small, "v", "n")] == [("a", None), ("b", 1)]
+
+
+def test_an_idle_history_is_whole_after_the_log_was_trimmed(small: SmallLake) -> None:
+    other = make_relation("other", "k int4")
+    (first,) = small.commit([insert(T, "1", "a", None)])
+    small.merge()
+    (last,) = small.commit([insert(other, "1")])
+    small.merge()
+    small.log.trim(last)
+    reading = versions_at(small.spark, small.lake, VERSIONS, Bound(1, Lsn(last)))
+    assert (reading.halt, reading.through.lsn) == (None, Lsn(last))
+    (changed,) = small.commit([update(T, "1", "b", None)])
+    assert list_versions(small, "v", rows=list_at(small, changed)) == [
+        ("a", first, changed, "insert", "update"),
+        ("b", changed, None, "update", None),
+    ]
+
+
+def test_a_history_that_lacks_changes_halts_until_a_backfill(small: SmallLake) -> None:
+    small.merge([insert(T, "1", "a", "x")])
+    rules, small.lake = small.lake.rules, replace(small.lake, rules={})
+    (gone,) = small.commit([update(T, "1", "b", "y")])
+    small.merge()
+    small.log.trim(gone)
+    small.lake = replace(small.lake, rules=rules)
+    small.merge([update(T, "1", "c", None, unchanged=[2])])
+    assert read_states(small.lake)[NAME].state == "halted"
+    assert [row[0] for row in list_versions(small, "v")] == ["a"]
+    assert versions_at(small.spark, small.lake, VERSIONS, Bound(1, Lsn(small.log.lsn))).halt
+    backfill(small, (T, "1", "c", "y"))
+    small.merge()
+    assert read_states(small.lake)[NAME].state == "streaming"
+    assert [row[:2] for row in list_versions(small, "v", "big")] == [("a", "x"), ("c", "y")]
+
+
+def test_a_read_inside_a_past_halt_says_so(small: SmallLake) -> None:
+    small.merge([insert(T, "1", "a", None)])
+    other = make_relation("t", "k int4, v text, big text", v={"attnum": 9})
+    (inside,) = small.commit([insert(other, "2", "a", None)])
+    small.merge()
+    backfill(small, (other, "1", "b", None), (other, "2", "a", None))
+    small.merge()
+    reading = versions_at(small.spark, small.lake, VERSIONS, Bound(1, Lsn(inside)))
+    assert reading.halt is not None
+    assert reading.through.lsn < inside
+
+
+def test_a_wide_history_and_one_with_a_foreign_column_keep_closed_versions_apart(
+    small: SmallLake,
+) -> None:
+    names = ", ".join(f"c{n} text" for n in range(40))
+    wide = make_relation("t", f"k int4, {names}")
+    small.merge([insert(wide, "1", *["a"] * 40)])
+    small.merge([update(wide, "1", *["b"] * 40)])
+    assert len(closed_files(small)) == 1
+    folder = small.lake.locate_target(VERSIONS)
+    DeltaTable(folder.uri).alter.add_columns([Field("note", PrimitiveType("string"))])
+    small.merge([update(wide, "1", *["c"] * 40)])
+    assert [row[0] for row in list_versions(small, "c39")] == ["a", "b", "c"]
+    assert len(closed_files(small)) == 2
 
 
 def test_a_history_that_begins_after_the_log_was_trimmed_has_the_rows_of_the_oldest_cut(
