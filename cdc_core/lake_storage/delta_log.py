@@ -64,24 +64,24 @@ class DeltaLog:
             raise ValueError("its newest version cannot be read")
         return newest
 
-    def find_beginning(self, version: int) -> int | None:
+    def find_base(self, version: int) -> int | None:
         """The newest checkpoint at or below a version; None without one."""
         bases = list(self.checkpoints)  # In order.
         place = bisect_right(bases, version)
         return bases[place - 1] if place else None
 
     def list_commits(self, version: int) -> range | None:
-        """The commits that must be read on top of `find_beginning` to get a version.
+        """The commits that must be read on top of `find_base` to get a version.
 
         None if one of them is gone, so that nobody can read the version.
         """
-        base = self.find_beginning(version)
+        base = self.find_base(version)
         above = range(0 if base is None else base + 1, version + 1)
         return above if all(number in self.commits for number in above) else None
 
     def list_names(self, version: int) -> set[str]:
         """The names of the files in the log that a reader of a version needs: checksums, too."""
-        above, base = self.list_commits(version), self.find_beginning(version)
+        above, base = self.list_commits(version), self.find_base(version)
         if above is None:
             return set()
         own = [*above] if base is None else [base, *above]
@@ -101,7 +101,7 @@ class DeltaLog:
             above = self.list_commits(version)
             if above is None:
                 continue
-            base = self.find_beginning(version)
+            base = self.find_base(version)
             if base is not None and base > at:
                 state, at = _read_checkpoint(self._locate(self.checkpoints[base])), base
                 added = set(state)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from cdc_core.errors import ConfigurationError
 from orchestration.cli.table_names import parse_tables
 
 
@@ -25,7 +26,7 @@ def rebuild(
 ) -> None:
     """Build a table of the lake again from the log and the oldest cut, without the source.
 
-    New `types` take effect so. Merges go on meanwhile.
+    The new table has the `types` of the settings. Merges may go on at the same time.
     """
     from orchestration.runs.spark import open_spark
     from spark_jobs.lake.lake import Lake, require_epochs
@@ -34,8 +35,11 @@ def rebuild(
 
     settings = context.obj.load_settings()
     lake = Lake.of(settings)
-    (named,) = parse_tables([table])
-    target = choose_target(lake, named, mode)
+    named = parse_tables([table])
+    if len(named) != 1:
+        problem = f"expected one table, found {len(named)}: {table}"
+        raise ConfigurationError([problem], fix="rebuild one table after the other")
+    target = choose_target(lake, named[0], mode)
     require_epochs(lake)
     session = open_spark(settings)
     done = rebuild_target(
@@ -47,7 +51,7 @@ def rebuild(
         lake,
         round_rows=settings.merge.round_rows,
         tables=[name],
-        named_anew=[name],
+        rebuilt=[name],
         is_thorough=False,
     )
     typer.echo(

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -49,43 +48,29 @@ def plan_rebuild(
     found = None
     # Rows that are deleted between two backfills stay in some modes. So the first backfill that
     # lets the table follow the whole range decides, as if rounds had ended between them.
-    for renewed in _list_renewed(plan, read_above, plot, entries=entries, trimmed=trimmed):
+    for renewed in list_renewed(plan, read_above, plot, entries=entries, trimmed=trimmed):
         found = renewed
         if renewed.halt is None:
             break
     return found
 
 
-def plan_first_rebuild(
+def list_renewed(
     plan: TablePlan,
     read_above: Callable[[Bound], DataFrame],
     plot: Callable[..., TablePlan],
     *,
     entries: DataFrame,
     trimmed: Bound | None,
-) -> TablePlan | None:
-    """As `plan_rebuild`, but of several backfills take the one that ends first.
-
-    The plan may halt again. Another backfill may then end that halt.
-    """
-    listed = _list_renewed(
-        plan, read_above, plot, entries=entries, trimmed=trimmed, order=lambda swept: swept.end
-    )
-    return next(listed, None)
-
-
-def _list_renewed(
-    plan: TablePlan,
-    read_above: Callable[[Bound], DataFrame],
-    plot: Callable[..., TablePlan],
-    *,
-    entries: DataFrame,
-    trimmed: Bound | None,
-    order: Callable[[_Swept], Any] = lambda swept: swept,
+    is_by_end: bool = False,
 ) -> Iterator[TablePlan]:
-    """Plan a halted table from the start of each backfill that ends the halt."""
+    """Plan a halted table from the start of each backfill that ends the halt.
+
+    Order: by the starts of the backfills, or by their ends.
+    """
     own = F.col("table") == str(plan.table)
-    for swept in sorted(_find_swept(entries.where(own)), key=order):
+    found = _find_swept(entries.where(own))
+    for swept in sorted(found, key=lambda one: one.end) if is_by_end else sorted(found):
         if swept.end <= plan.upper:
             continue  # The plan reaches this sweep without a rebuild.
         start = Bound(swept.start.epoch, swept.start.commit_lsn)

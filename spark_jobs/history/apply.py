@@ -74,18 +74,6 @@ def apply_plan(
     return versions, shape
 
 
-def widen_versions(versions: DataFrame, shape: HistoryShape, schema: TableSchema) -> DataFrame:
-    """Add the new columns of a table schema: NULL in closed versions."""
-    known = {field.name for field in shape.fields}
-    new = [name for name in schema.names if name not in known]
-    if not new:
-        return versions
-    # The Delta table may have the columns already, without values.
-    older = versions.drop(*new)
-    open_ones, closed = widen(older.where(is_open()), schema), older.where(~is_open())
-    return open_ones.unionByName(closed, allowMissingColumns=True)
-
-
 def _apply(
     versions: DataFrame | None,
     shape: HistoryShape | None,
@@ -96,11 +84,11 @@ def _apply(
     assert plan.schema is not None
     dropped = () if shape is None else shape.dropped
     if versions is not None and shape is not None and shape.schema != plan.schema:
-        if clashes(shape, plan.schema):
+        if _clashes(shape, plan.schema):
             versions, shape = reshape_versions(versions, shape, plan.schema)
             dropped = shape.dropped
         else:
-            versions = widen_versions(versions, shape, plan.schema)
+            versions = _widen_versions(versions, shape, plan.schema)
     new_shape = HistoryShape(plan.schema, dropped)
     history = take_history_steps(plan, dropped)
     if versions is None:
@@ -121,7 +109,17 @@ def _apply(
     return result, new_shape
 
 
-def clashes(shape: HistoryShape, schema: TableSchema) -> bool:
+def _widen_versions(versions: DataFrame, shape: HistoryShape, schema: TableSchema) -> DataFrame:
+    """Add the new columns of a table schema: NULL in closed versions."""
+    known = {field.name for field in shape.fields}
+    new = [name for name in schema.names if name not in known]
+    if not new:
+        return versions
+    open_ones, closed = widen(versions.where(is_open()), schema), versions.where(~is_open())
+    return open_ones.unionByName(closed, allowMissingColumns=True)
+
+
+def _clashes(shape: HistoryShape, schema: TableSchema) -> bool:
     """Whether a new column has the name of one that the source has dropped."""
     names = {name.lower() for name in schema.names}
     return any(field.name.lower() in names for field in shape.dropped)

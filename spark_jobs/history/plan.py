@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from cdc_core.vocabulary import Operation, Relation, TableName
 from spark_jobs.fold.announcements import EntriesQuery
 from spark_jobs.fold.plan import TablePlan, as_query, plan_table
-from spark_jobs.fold.rebuild import plan_first_rebuild
+from spark_jobs.fold.rebuild import list_renewed
 from spark_jobs.lake.lake import Bound
 from spark_jobs.log.ranges import RangeSummary, summarize
 from spark_jobs.schema.evolution import Choose, Halt, TableSchema
@@ -116,9 +116,16 @@ def _plan_next(
     range_: HistoryRange, halted: TablePlan, replan: Callable[..., TablePlan]
 ) -> TablePlan | None:
     """Plan the changes from the first backfill on that ends a halt; None if none does."""
-    renewed = plan_first_rebuild(
-        halted, range_.read_above, replan, entries=range_.read(), trimmed=range_.trimmed
+    # As if rounds had ended between the backfills, the one that ends first counts.
+    listed = list_renewed(
+        halted,
+        range_.read_above,
+        replan,
+        entries=range_.read(),
+        trimmed=range_.trimmed,
+        is_by_end=True,
     )
+    renewed = next(listed, None)
     if renewed is None:
         return None
     # The backfill may have begun before the halt. The history has those changes already.

@@ -24,7 +24,7 @@ from spark_jobs.history.versions import is_open, list_fields
 from spark_jobs.schema.evolution import TableSchema
 
 # In the metadata of a column that the source's table no longer has: its name in the source.
-DROPPED_KEY = "walgate.dropped"
+_DROPPED_KEY = "walgate.dropped"
 _TEXTS, _NAMES = "map<string,string>", "array<string>"
 _TEMPORARY = "_dropped"
 
@@ -49,7 +49,7 @@ class HistoryShape:
 
 def read_dropped(table: DeltaTable) -> tuple[T.StructField, ...]:
     """The columns of a history that the source has dropped."""
-    return tuple(field for field in read_fields(table) if DROPPED_KEY in field.metadata)
+    return tuple(field for field in read_fields(table) if _DROPPED_KEY in field.metadata)
 
 
 def has_same_keys(old: TableSchema, new: TableSchema) -> bool:
@@ -119,14 +119,14 @@ class _Dropped:
     @property
     def field(self) -> T.StructField:
         """The column that the history has then."""
-        return T.StructField(self.name, self.kind, True, {DROPPED_KEY: self.source})
+        return T.StructField(self.name, self.kind, True, {_DROPPED_KEY: self.source})
 
 
 def _list_dropped(
     old: HistoryShape, new: TableSchema, matches: Sequence[int | None], hidden: Collection[int]
 ) -> list[_Dropped]:
     """The dropped columns, before and now. If a name is taken, a number comes after it."""
-    known = [(str(one.metadata[DROPPED_KEY]), one.name, one.dataType) for one in old.dropped]
+    known = [(str(one.metadata[_DROPPED_KEY]), one.name, one.dataType) for one in old.dropped]
     columns = zip(old.schema.columns, old.schema.names, map_columns(old.schema), strict=True)
     known += [
         (column.name, name, mapping.spark_type)

@@ -34,7 +34,7 @@ _ALSO = ("op", "end_lsn", "log_time")
 # The columns of a turn: its position; whether the key has a row afterwards (NULL: as before);
 # whether it brought that row; what a version says of it that it opens, or that it closes; whether
 # it only renewed the row that the key had; and whether it is a version of the history.
-TURN = ("_at", "_stays", "_brings", "_opening", "_closing", "_renews", "_is_stored")
+_TURN = ("_at", "_stays", "_brings", "_opening", "_closing", "_renews", "_is_stored")
 _MOMENT_TYPE = "struct<epoch:int,end_lsn:bigint,log_time:timestamp,op:string>"
 _AT_TYPE = "struct<epoch:int,commit_lsn:bigint,seq:bigint>"
 
@@ -89,7 +89,7 @@ def list_turns(
 
     If not `has_all_changes`, the log lacks changes between the versions and the plan. Then no row
     takes a value from a version.
-    Shape: the names of the key, `TURN`, the columns of the table, and, if the source has dropped
+    Shape: the names of the key, `_TURN`, the columns of the table, and, if the source has dropped
     columns, `_older`: what a version of the history has of them. A turn that brings no row has NULL
     in these. Order: none; `_at` orders the turns of a key, and versions come first.
     """
@@ -108,7 +108,7 @@ def list_turns(
     same += [F.col(f"i._{name}") == F.col(f"w._at.{name}") for name in _TRANSACTION]
     found = turns.alias("w").join(images.alias("i"), same, "left")
     listed = found.select(
-        *(F.col(f"w.{name}") for name in (*history.names, *TURN)),
+        *(F.col(f"w.{name}") for name in (*history.names, *_TURN)),
         *(F.col(f"i.`{name}`") for name in fields),
     )
     if versions is None and not history.dropped:
@@ -157,7 +157,7 @@ def _describe_turns(steps: DataFrame, verdicts: DataFrame, ids: list[str]) -> Da
         "_is_stored": F.lit(False),
     }
     names = [name for name in ids if name != TRUNCATES]
-    return found.select(*names, *(values[name].alias(name) for name in TURN))
+    return found.select(*names, *(values[name].alias(name) for name in _TURN))
 
 
 def _make_moment(op: Expression) -> Expression:
@@ -184,7 +184,7 @@ def _list_stored(
     ids = zip(match_names(schema), id_names(schema), strict=True)
     return versions.select(
         *(F.col(f"`{name}`").alias(id_name) for name, id_name in ids),
-        *(values[name].alias(name) for name in TURN),
+        *(values[name].alias(name) for name in _TURN),
         *(F.col(f"`{field.name}`") for field in table_fields(schema)),
         *([_take_older(dropped).alias("_older")] if dropped else []),
     )

@@ -141,7 +141,7 @@ def _write_whole(merge: HistoryMerge) -> _Written:
     reach("before_merge_commit")
     if allows_direct_commits(before):
         with attempting(path, version=before.version() + 1) as attempt:
-            added = _write_apart(result, attempt, new_shape, size=None)
+            added = write_apart(result, attempt, new_shape, size=None)
             change = FileChange(attempt, added, replaces_all=True, fields=fields)
             reached = merge.plan.last.upper
             commit_files(path, before, change, epoch=merge.epoch, reached=reached, lossy=lossy)
@@ -197,7 +197,7 @@ def _merge_files(merge: HistoryMerge) -> _Written:
     opened, ended = _count(change.changed)
     reach("before_merge_commit")
     with attempting(path, version=before.version() + 1) as attempt:
-        added = _write_apart(rows, attempt, shape, size=files.measure(replaced))
+        added = write_apart(rows, attempt, shape, size=files.measure(replaced))
         swapped = FileChange(attempt, added, removed=replaced)
         commit_files(path, before, swapped, epoch=merge.epoch, reached=plan.upper, lossy=lossy)
     return _Written(before.version() + 1, opened, ended, lossy, WritePlan.REWRITE_FILES)
@@ -210,7 +210,7 @@ def _count(changed: DataFrame) -> tuple[int, int]:
     return opened, ended
 
 
-def _write_apart(
+def write_apart(
     rows: DataFrame, attempt: Attempt, shape: HistoryShape, *, size: int | None
 ) -> list[WrittenFile]:
     """Write open and closed versions to files of their own, in the order of the key.

@@ -41,13 +41,14 @@ from spark_jobs.delta.file_bounds import read_statistics
 from spark_jobs.delta.file_writer import WrittenFile
 from spark_jobs.fold.plan import choose_types, read_schema
 from spark_jobs.fold.reshaping import reshape_columns
-from spark_jobs.history.reshaping import HistoryShape, read_dropped, reshape_versions
+from spark_jobs.history.reshaping import HistoryShape, reshape_versions
 from spark_jobs.lake.cut_plan import Place
 from spark_jobs.lake.damaged_tables import open_current
 from spark_jobs.lake.lake import Bound, Epoch, Lake, count_rows, find_bound, read_losses
 from spark_jobs.lake.ledger import Cut, find_cut, find_oldest_bound
 from spark_jobs.log.files import LogFiles
 from spark_jobs.log.round_log import RoundLog
+from spark_jobs.merge.history_merge import write_apart
 from spark_jobs.merge.round_start import RoundStart
 from spark_jobs.merge.targets import TableRound, merge_targets
 from spark_jobs.modes.registry import choose_mode, find_mode
@@ -100,7 +101,7 @@ def rebuild_target(
 ) -> RebuiltTarget:
     """Build a target again, and swap it for the old one in one commit.
 
-    No cut names the new version yet: let a merge name it with `merge_until(…, named_anew=…)`.
+    No cut names the new version yet: let a merge name it with `merge_until(…, rebuilt=…)`.
     Raises: LakeError if the lake lacks what it needs, or the settings do not fit; MergeError
     if another process rebuilds the target, or the storage refuses; DeltaError; OSError.
     """
@@ -247,8 +248,7 @@ class _Rebuild:
         stored = read_rows(self.session, self.lake.locate_target(self.target), table)
         match self.target.kind:
             case TargetKind.HISTORY:
-                shape = HistoryShape(schema, read_dropped(table))
-                versions, new_shape = reshape_versions(stored, shape, new)
+                versions, new_shape = reshape_versions(stored, HistoryShape.of(table), new)
                 return versions, new_shape.fields
             case TargetKind.APPEND:
                 entries = reshape_entries(stored, EntrySchema(schema), EntrySchema(new))
@@ -264,6 +264,13 @@ class _Rebuild:
         made = create_target(self.session, self.building, self.target, fields)
         epoch = next(epoch for epoch in self.epochs if epoch.number == held.epoch)
         lossy = count_added(rows, schema, None, None)
+        if self.target.kind is TargetKind.HISTORY:
+            with attempting(self._folder, version=made.version() + 1) as attempt:
+                shape = HistoryShape.of(made)
+                added = write_apart(rows, attempt, shape, size=None)
+                change = FileChange(attempt, added)
+                commit_files(self._folder, made, change, epoch=epoch, reached=held, lossy=lossy)
+            return
         write_table(
             rows,
             self._folder,

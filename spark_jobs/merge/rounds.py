@@ -93,7 +93,7 @@ def merge_until(
     deadline: float | None = None,
     tables: Collection[str] | None = None,
     passed_over: Collection[str] = (),
-    named_anew: Collection[str] = (),
+    rebuilt: Collection[str] = (),
     on_round: Callable[[Round], None] = lambda _: None,
     is_thorough: bool = True,
     limits: MergeLimits = DEFAULT_LIMITS,
@@ -102,8 +102,8 @@ def merge_until(
 
     Each round takes about `round_rows` entries of a backlog; a `RoundSize` grows with them.
     After `stop` is set or the deadline (of the monotonic clock) has passed, no round begins. The
-    first round tries halted tables again, except those in `passed_over`. It names the newest
-    versions of the targets in `named_anew`, also without a change. If the merge of one table
+    first round tries halted tables again, except those in `passed_over`. Its cut names the newest
+    versions of the targets in `rebuilt`, although they have no change. If the merge of one table
     fails, the table stays where it was. This round still merges the others, and no further round
     begins. If `is_thorough`, the merge first opens every table, to find those that are older than
     the newest cut says. It also writes the newest commits of cuts and states again, because the
@@ -137,7 +137,7 @@ def merge_until(
             )
             behind = find_behind(cut, places, inspection)
             waiting = {table for table in behind if tables is None or table in tables}
-            is_done = waiting.issubset(passed_over) and not named_anew
+            is_done = waiting.issubset(passed_over) and not rebuilt
             if cut is not None and cut.bound == staged and is_done:
                 break
             if rounds:  # The first round reads the log as it was opened above.
@@ -151,11 +151,11 @@ def merge_until(
                 size.choose(),
                 chosen=tables,
                 passed_over=passed_over,
-                named_anew=named_anew,
+                rebuilt=rebuilt,
                 failures=failures,
                 limits=limits,
             )
-            named_anew = ()
+            rebuilt = ()
             if done is not None:
                 merged, cut = done
                 rounds.append(merged)
@@ -231,7 +231,7 @@ def _merge_round(
     *,
     chosen: Collection[str] | None,
     passed_over: Collection[str],
-    named_anew: Collection[str],
+    rebuilt: Collection[str],
     failures: Failures,
     limits: MergeLimits,
 ) -> tuple[Round, Cut] | None:
@@ -253,13 +253,13 @@ def _merge_round(
         }
         wanted = {
             name
-            for name in touched | start.behind | {*named_anew}
+            for name in touched | start.behind | {*rebuilt}
             if (chosen is None or name in chosen) and name not in passed
         }
         results = merge_targets(start, wanted, log, cut, failures=failures, limits=limits)
     if cut == start.low and not any(
         r.merged is not None
-        or t in named_anew
+        or t in rebuilt
         or start.is_news(t, r.place, is_halted=r.halt is not None)
         for t, r in results.items()
     ):

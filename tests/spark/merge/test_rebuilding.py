@@ -19,6 +19,7 @@ from cdc_core.settings import TableSettings
 from cdc_core.targets import Target, TargetKind
 from cdc_core.vocabulary import TableMode
 from spark_jobs.delta import committer
+from spark_jobs.history.files import list_history_files
 from spark_jobs.lake.lake import open_table
 from spark_jobs.lake.ledger import find_cut, read_requests, read_states
 from spark_jobs.merge import rebuilding
@@ -62,7 +63,7 @@ def list_rows(small: SmallLake, target: Target) -> list[tuple[Any, ...]]:
 def rebuild(small: SmallLake, target: Target) -> None:
     rebuild_target(small.spark, small.lake, target, tell=lambda _: None, limits=small.limits)
     name = str(target)
-    small.merge(tables=[name], named_anew=[name], is_thorough=False)
+    small.merge(tables=[name], rebuilt=[name], is_thorough=False)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=str)
@@ -77,6 +78,9 @@ def test_a_rebuilt_target_equals_the_living_one(small: SmallLake, target: Target
     assert table is not None
     assert cut.versions[str(target)] == table.version() == old_cut.versions[str(target)] + 1
     assert not (small.lake.locate_target(target) / "_rebuild").is_folder()
+    if target.kind is TargetKind.HISTORY:
+        files = list_history_files(table)
+        assert not any(file.may_be_open and file.may_be_closed for file in files)
     small.merge([update(T, "1", "later", None, unchanged=[2]), delete(T, "2", None, None)])
     assert not read_requests(small.lake)
     assert (1, "later", False) in small.rows(T, "k", "v", "_deleted")
